@@ -48,7 +48,7 @@ func TestExportAndStart(t *testing.T) {
 	} {
 		c, folder := configtest.MustLoad(t, append(sets, "train.seed=9")...), fmt.Sprintf("hf%d", i)
 		written(t, c, folder)
-		from, err := openWeights(setup.Planned(configtest.MustLoad(t, "model={from: "+folder+"}", "data.tokenizer=bytes")))
+		from, err := openWeights(t.Context(), setup.Planned(configtest.MustLoad(t, "model={from: "+folder+"}", "data.tokenizer=bytes")))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -77,7 +77,7 @@ func openInputs(j *setup.Job, ctx context.Context, in inputs, obs report.Observe
 	w = &hf.Weights{}
 	var wrong error
 	if !in.goesOn {
-		w, wrong = openWeights(j)
+		w, wrong = openWeights(ctx, j)
 	}
 	if wrong != nil {
 		problems = append(problems, config.ProblemOf(c, "model.from", wrong.Error(), ""))
@@ -113,9 +113,19 @@ func openData(ctx context.Context, c *config.Config, in inputs, obs report.Obser
 }
 
 // openWeights opens the initial parameters and reads the files that are carried with them.
-func openWeights(j *setup.Job) (*hf.Weights, error) {
+func openWeights(ctx context.Context, j *setup.Job) (*hf.Weights, error) {
 	c := j.Config
 	w := &hf.Weights{Seed: c.Train.Seed}
+	if folder := c.Train.LoRA.From; folder != "" {
+		a, err := hf.OpenAdapter(folder, c.Model)
+		if err == nil {
+			w.Adapter = a
+			_, err = a.Check(ctx)
+		}
+		if err != nil {
+			return w, err
+		}
+	}
 	if c.Model.From == "" {
 		return w, nil
 	}
@@ -124,6 +134,9 @@ func openWeights(j *setup.Job) (*hf.Weights, error) {
 		j.Carried.Notes = slices.Concat(j.Carried.Notes, from.Note(), rounded(c, from))
 	}
 	w.From = from
+	if err == nil {
+		err = from.Merge(ctx, c.Merged, c.Model)
+	}
 	return w, errors.Join(err, j.Carried.ReadFiles(c.Model.From))
 }
 

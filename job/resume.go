@@ -259,6 +259,9 @@ func sameBase(ctx context.Context, c *config.Config, b *beginning, which string)
 		return wrong(err)
 	}
 	defer from.Close() // only read from
+	if err := from.Merge(ctx, c.Merged, c.Model); err != nil {
+		return wrong(err)
+	}
 	now, err := from.Check(ctx, c.Model)
 	if err == nil && now != b.Base {
 		err = input.BadInput(fmt.Errorf("--resume %s: %s has another base model: its frozen parameters have digest %.12q, but those of %s have %.12q; name the original folder, or none, since the checkpoint contains them, or start a new run",

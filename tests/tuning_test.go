@@ -302,3 +302,56 @@ func TestResumeRefusesAnotherBase(t *testing.T) {
 		ck.Close()
 	}
 }
+
+// TestAdapterGoesOn checks that a run with train.lora.from begins with the adapter of the folder, on
+// any ranks, and that one with model.adapters begins with the merged model: at a rate of nearly
+// nothing, the former writes that adapter again and the latter that model.
+func TestAdapterGoesOn(t *testing.T) {
+	for name, from := range map[string]string{"llama": filepath.Join(hfLlama, "llama"), "gpt2": filepath.Join(hfModels, "tiny")} {
+		first := t.TempDir()
+		c := mustHFConfig(t, from, "tokens.bin", "optimizer.lr=1e-2", "train.lora.rank=2", "train.lora.alpha=6", "train.lora.rslora=true", "train.lora.targets=[all-linear]")
+		before, merged := runJobIn(t, c, first)
+		adapter := filepath.Join(first, "adapter")
+		still := []string{"optimizer.lr=1e-30", "optimizer.weight_decay=0", "train.steps=1"}
+		for _, way := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=4", "zero.stage=3"}, map[string][]string{"llama": {"parallel.ranks=2", "parallel.tensor=2"}, "gpt2": {"parallel.ranks=2", "parallel.pipeline=2"}}[name]} {
+			out := t.TempDir()
+			on := append(append(still, way...), fmt.Sprintf("train.lora.from=%q", adapter))
+			steps, model := runJobIn(t, mustHFConfig(t, from, "tokens.bin", on...), out)
+			if fmt.Sprint(readAdapters(t, filepath.Join(out, "adapter"))) != fmt.Sprint(readAdapters(t, adapter)) {
+				t.Errorf("%s, %v: another adapter is written", name, way)
+			}
+			sameFloats(t, name+", continued", model, merged)
+
+			out = t.TempDir()
+			on = append(append(still, way...), fmt.Sprintf("model.adapters=[%q]", adapter), "train.lora.rank=3")
+			stacked, model := runJobIn(t, mustHFConfig(t, from, "tokens.bin", on...), out)
+			sameFloats(t, name+", stacked", model, merged)
+			if d := math.Abs(stacked[0].Loss - steps[0].Loss); d > 1e-6 || steps[0].Loss >= before[0].Loss {
+				t.Errorf("%s, %v: the first loss is %g on an adapter, %g on the merged model, %g before", name, way, steps[0].Loss, stacked[0].Loss, before[0].Loss)
+			}
+		}
+		for sets, want := range map[string]string{
+			"train.lora.rank=4":              "4, but the adapter in " + adapter + " has 2; want the same, or leave it out",
+			"train.lora.from=" + first:       "cannot be read: no such file or directory; want a folder with adapter_config.json",
+			"model.adapters=[" + first + "]": "adapter_config.json cannot be read",
+		} {
+			c, err := hfConfig(t, from, "tokens.bin", fmt.Sprintf("train.lora.from=%q", adapter), sets)
+			if err == nil {
+				err = job.Run(t.Context(), c, job.Options{Out: t.TempDir()})
+			}
+			if !input.IsInput(err) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %s", sets, err, want)
+			}
+		}
+	}
+}
+
+// sameFloats fails unless two sets of tensors have the same bits.
+func sameFloats(t *testing.T, what string, got, want map[string][]float32) {
+	t.Helper()
+	for name, x := range want {
+		if !slices.Equal(got[name], x) {
+			t.Errorf("%s: %s differs", what, name)
+		}
+	}
+}

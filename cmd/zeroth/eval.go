@@ -68,7 +68,7 @@ as in Hugging Face's guide to perplexity.`,
 }
 
 // trainingOnly lists the keys of a job that an evaluation ignores.
-var trainingOnly = []string{"train.lora", "train.freeze", "train.early_stop", "train.eval_every", "optimizer", "schedule", "checkpoint", "sample"}
+var trainingOnly = []string{"model.adapters", "train.lora", "train.freeze", "train.early_stop", "train.eval_every", "optimizer", "schedule", "checkpoint", "sample"}
 
 // evaluated returns the job with the model of a folder instead of its own.
 func evaluated(path, run string, sets []string) (*config.Config, error) {

@@ -17,6 +17,7 @@ import (
 // meanings.
 type Config struct {
 	Model            hf.Model
+	Merged           []string // folders of adapters that are added to the parameters of Model.From
 	Data             Data
 	Train            Training
 	Device           string // "auto", "cpu" or "cuda", as in the job file; see On
@@ -95,7 +96,8 @@ type EarlyStop struct {
 
 // LoRA is low-rank adapters. With them, only the adapters are trained; see nn.LoRA.
 type LoRA struct {
-	Rank    int // 0: no adapters
+	From    string // folder of the adapter to begin with; "" for fresh ones
+	Rank    int    // 0: no adapters
 	Alpha   float64
 	RSLoRA  bool     // adapters are multiplied by Alpha/√Rank, not Alpha/Rank
 	Targets []string // suffixes of the names of linear layers

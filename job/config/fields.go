@@ -99,6 +99,8 @@ func (c *Config) fields() []field {
 	}
 	return []field{
 		{"model.from", path{text{&m.From}}, "", "fresh parameters", "folder with config.json and model.safetensors to start from; instead of the other model keys except context", also{when: "instead of the other model keys except context", like: "models/gpt2"}},
+		{"model.adapters", patterns{texts{&c.Merged}}, "", "none", "list of folders of LoRA adapters (PEFT's format) that are merged into the parameters of from, one after the other",
+			also{only: []only{{"with model.from", m.From != "", "model.from", "fresh parameters have no adapters"}}, like: `["runs/a/adapter"]`}},
 		{"model.family", choice{&m.Family, families}, "gpt2", "", "architecture: gpt2 | llama", also{shape: true}},
 		{"model.layers", count{&m.Layers, 1, hf.MostLayers}, "6", "", "transformer blocks", also{shape: true}},
 		{"model.heads", count{&m.Heads, 1, hf.Most}, "6", "", "attention heads of a block; divides width", also{shape: true}},
@@ -159,6 +161,7 @@ func (c *Config) fields() []field {
 		{"train.early_stop.patience", count{&t.EarlyStop.Patience, 0, mostSteps}, "0", "", "stop after this many evaluations in a row without improvement; 0: never",
 			also{like: "3", lasts: true, not: refusal{t.EarlyStop.Patience > 0 && t.EvalEvery == 0, "early stopping needs evaluations, but the job has none", "want train.eval_every of at least 1 and data.validation above 0", []string{"train.eval_every"}}}},
 		{"train.freeze", texts{&t.Freeze}, "", "none", "parameters to use but not train, as patterns of names such as model.embed_tokens.*", also{like: `["model.embed_tokens.*"]`, lasts: true}},
+		{"train.lora.from", path{text{&t.LoRA.From}}, "", "fresh adapters", "folder of a LoRA adapter (PEFT's format) that training goes on with; rank, alpha, rslora and targets are its own", also{like: "runs/a/adapter"}},
 		{"train.lora.rank", count{&t.LoRA.Rank, 0, mostLoRA}, "0", "", "rank of the LoRA adapters; only they are then trained; 0: none", also{lasts: true}},
 		{"train.lora.alpha", real{&t.LoRA.Alpha, hf.Positive, "a positive number"}, "", "rank", "adapters are multiplied by alpha / rank",
 			also{only: adapters, like: "32", lasts: true, then: func() { t.LoRA.Alpha = float64(t.LoRA.Rank) }}},

@@ -19,16 +19,48 @@ import (
 func (r *reader) resolveTuning() {
 	c := r.Config
 	l := &c.Train.LoRA
+	if l.From != "" && len(r.problems) == 0 {
+		r.adapterFrom()
+	}
 	if l.Rank == 0 && len(c.Train.Freeze) == 0 || len(r.problems) > 0 {
 		return // an invalid model has no names to match
 	}
 	if l.Rank > 0 {
-		if !r.has("train.lora.targets") {
+		if !r.has("train.lora.targets") && l.From == "" {
 			l.Targets = usualTargets(c.Model)
 		}
 	}
 	r.checkTargets()
 	r.checkFreeze()
+	if l.Rank > 0 && len(c.Merged) > 0 {
+		c.note("the adapter that is written belongs to %s with model.adapters merged into it (PEFT's merge_and_unload); model/ has everything", c.Model.From)
+	}
+}
+
+// adapterFrom sets the adapters to those of a folder. What the job sets must be the same.
+func (r *reader) adapterFrom() {
+	l := &r.Config.Train.LoRA
+	a, err := hf.OpenAdapter(l.From, r.Config.Model)
+	if err != nil {
+		r.wrong(r.given["train.lora.from"].at, "train.lora.from", err.Error(), "")
+		return
+	}
+	defer a.Close() // only read from
+	for _, x := range []struct {
+		key      string
+		same     bool
+		job, has any
+	}{
+		{"train.lora.rank", l.Rank == a.LoRA.Rank, l.Rank, a.LoRA.Rank},
+		{"train.lora.alpha", l.Alpha == a.LoRA.Alpha, l.Alpha, a.LoRA.Alpha},
+		{"train.lora.rslora", l.RSLoRA == a.LoRA.Stabilized, l.RSLoRA, a.LoRA.Stabilized},
+		{"train.lora.targets", slices.Equal(slices.Sorted(slices.Values(l.Targets)), a.LoRA.Targets), l.Targets, a.LoRA.Targets},
+	} {
+		if r.has(x.key) && !x.same {
+			r.refuse(fmt.Sprintf("%v, but the adapter in %s has %v", x.job, l.From, x.has), "want the same, or leave it out", x.key, "train.lora.from")
+		}
+	}
+	l.Rank, l.Alpha, l.RSLoRA, l.Targets = a.LoRA.Rank, a.LoRA.Alpha, a.LoRA.Stabilized, a.LoRA.Targets
 }
 
 // Coded reports whether the job stores frozen matrices as codes.

@@ -30,6 +30,9 @@ type ModelTensors struct {
 	head   string            // the output layer among them, or ""
 	images int               // number of tensors of a wrapper's image part
 	unread []string          // spare tensors with values that may matter to someone
+
+	merged  []*Adapters // added to the parameters
+	digests []string    // of merged
 }
 
 // OpenModel opens the parameters of a Hugging Face folder. Its error joins all differences
@@ -190,7 +193,8 @@ func (t *ModelTensors) Note() (notes []string) {
 
 // Check reads all parameters and checks that every element is finite, and that an output layer
 // equals the embedding it is tied to. It returns a digest of the parameters: the SHA-256, in
-// hexadecimal, of a line for each in the order of names, with type, shape and CRC-32C.
+// hexadecimal, of a line for each in the order of names, with type, shape and CRC-32C, and of one for
+// each merged adapter.
 func (t *ModelTensors) Check(ctx context.Context, m Model) (digest string, err error) {
 	params, stored := slices.Sorted(maps.Keys(t.Names)), []string{}
 	for _, name := range params {
@@ -208,6 +212,9 @@ func (t *ModelTensors) Check(ctx context.Context, m Model) (digest string, err e
 	for i, name := range params {
 		x, _ := t.Tensor(stored[i])
 		fmt.Fprintf(all, "%s %s %v %08x\n", name, x.DType, x.Shape, sums[i])
+	}
+	for _, digest := range t.digests {
+		fmt.Fprintf(all, "with adapter %s\n", digest)
 	}
 	return hex.EncodeToString(all.Sum(nil)), t.SameHead(m)
 }
@@ -242,8 +249,8 @@ func (t *ModelTensors) SameHead(m Model) error {
 
 // foreignFiles maps file patterns of folders that are not safetensors models to advice.
 var foreignFiles = []struct{ pattern, what string }{
-	{"adapter_config.json", "belongs to an adapter: merge it into its model (PEFT's merge_and_unload) and save that"},
-	{"adapter_model.*", "is an adapter: merge it into its model (PEFT's merge_and_unload) and save that"},
+	{"adapter_config.json", "belongs to an adapter: merge it into its model (PEFT's merge_and_unload) and save that; a job starts from its model in model.from, with it in model.adapters or train.lora.from"},
+	{"adapter_model.*", "is an adapter: merge it into its model (PEFT's merge_and_unload) and save that; a job starts from its model in model.from, with it in model.adapters or train.lora.from"},
 	{"pytorch_model*.bin", "is PyTorch's: convert it with 'zeroth ckpt export FOLDER --to NEW'"},
 	{"*.pth", "is PyTorch's: convert it with 'zeroth ckpt export FILE --to NEW'"},
 	{"*.pt", "is PyTorch's: convert it with 'zeroth ckpt export FILE --to NEW'"},

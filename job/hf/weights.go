@@ -16,6 +16,8 @@ type Weights struct {
 	Seed uint64        // of the initial distributions
 	From *ModelTensors // nil without a folder
 
+	Adapter *Adapter // with which adapters begin; nil: with their initial distributions
+
 	coder coder
 }
 
@@ -23,6 +25,9 @@ type Weights struct {
 func (w *Weights) Close() {
 	if w.From != nil {
 		_ = w.From.Close() // only read
+	}
+	if w.Adapter != nil {
+		_ = w.Adapter.Close() // likewise
 	}
 }
 
@@ -37,12 +42,16 @@ func (w *Weights) Fill(p zero.Part, dst []float32) error {
 		}
 		return err
 	}
-	if w.From == nil || nn.IsAdapter(p.Param.Name) {
+	adapter := nn.IsAdapter(p.Param.Name)
+	if adapter && w.Adapter != nil {
+		return w.Adapter.Fill(p, dst)
+	}
+	if w.From == nil || adapter {
 		nn.Fill(w.Seed, p.Param, p.At, dst)
 		return nil
 	}
 	for tensor, local := range p.Param.Runs(p.At) {
-		if err := w.From.ReadF32(w.From.Names[p.Param.Name], tensor.Lo, tensor.Hi, dst[local.Lo-p.At.Lo:local.Hi-p.At.Lo]); err != nil {
+		if err := w.From.read(p.Param, tensor, dst[local.Lo-p.At.Lo:local.Hi-p.At.Lo]); err != nil {
 			return err
 		}
 	}

@@ -18,7 +18,7 @@ import sys
 import numpy
 import torch
 import transformers
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 STEPS, LR, CONTEXT, ROWS = 6, 3e-3, 32, 8
@@ -79,10 +79,10 @@ def train(m):
     return losses
 
 
-def run(name, folder, lora, steps=STEPS, lr=LR):
+def run(name, folder, lora, steps=STEPS, lr=LR, merged=()):
     """Trains with zeroth; the run's folder."""
     text = f"""
-model: {{from: {folder}, context: {CONTEXT}}}
+model: {{from: {folder}, context: {CONTEXT}, adapters: {json.dumps(merged) if merged else "null"}}}
 data: {{tokens: [{WORK}/ids.bin], tokenizer: none, dtype: uint16, validation: 0}}
 train: {{steps: {steps}, micro_batch: 2, batch: {ROWS}, clip: 1.0, lora: {json.dumps(lora)}}}
 parallel: {{ranks: 2}}
@@ -109,19 +109,19 @@ def logits(m):
         return m(torch.tensor(IDS[:-1].reshape(ROWS, CONTEXT))).logits
 
 
-def same(name, folder, out, reference):
+def same(folder, out, reference, merged=lambda m: m):
     """Compares a run with PEFT's training of reference, and opens its adapter in PEFT."""
     want = train(reference.train())
     check("losses of the steps", max(abs(a - b) for a, b in zip(losses_of(out), want, strict=True)), TRAINED)
     check(f"fall from {want[0]:.3f} to {want[-1]:.3f}", 0 if want[-1] < want[0] - 0.02 else 1, 0)
-    merged = logits(load(os.path.join(out, "model")))
-    check("logits of the merged model", (merged - logits(reference.eval())).abs().max().item(), TRAINED)
-    adapted = PeftModel.from_pretrained(load(folder), os.path.join(out, "adapter")).eval()
-    check("logits of base and adapter in PEFT beside the merged model", (logits(adapted) - merged).abs().max().item(), PASS)
+    whole = logits(load(os.path.join(out, "model")))
+    check("logits of the merged model", (whole - logits(reference.eval())).abs().max().item(), TRAINED)
+    adapted = PeftModel.from_pretrained(merged(load(folder)), os.path.join(out, "adapter")).eval()
+    check("logits of base and adapter in PEFT beside the merged model", (logits(adapted) - whole).abs().max().item(), PASS)
     zeroth("ckpt", "export", out, "--to", out + "-merged")
-    check("logits of the checkpoint's export beside the merged model", (logits(load(out + "-merged")) - merged).abs().max().item(), 0)
+    check("logits of the checkpoint's export beside the merged model", (logits(load(out + "-merged")) - whole).abs().max().item(), 0)
     zeroth("ckpt", "export", out, "--to", out + "-adapter", "--adapter")
-    again = PeftModel.from_pretrained(load(folder), out + "-adapter").eval()
+    again = PeftModel.from_pretrained(merged(load(folder)), out + "-adapter").eval()
     check("logits of base and the checkpoint's adapter", (logits(again) - logits(adapted)).abs().max().item(), 0)
 
 
@@ -130,7 +130,24 @@ def fresh(kind, folder, name, lora):
     print(f"{kind}, {name}:", flush=True)
     start = run(f"{kind}-{name}-start", folder, lora, 1, 1e-30)
     out = run(f"{kind}-{name}", folder, lora)
-    same(name, folder, out, PeftModel.from_pretrained(load(folder), os.path.join(start, "adapter"), is_trainable=True))
+    same(folder, out, PeftModel.from_pretrained(load(folder), os.path.join(start, "adapter"), is_trainable=True))
+
+
+def of_peft(kind, folder, name, **config):
+    """An adapter of PEFT with random values: zeroth goes on with it, and trains another on it."""
+    adapter = os.path.join(WORK, f"{kind}-{name}-peft")
+    torch.manual_seed(9)
+    m = get_peft_model(load(folder), LoraConfig(init_lora_weights=False, task_type="CAUSAL_LM", **config))
+    m.save_pretrained(adapter)
+    print(f"{kind}, {name}, going on with PEFT's:", flush=True)
+    same(folder, run(f"{kind}-{name}-on", folder, {"from": adapter}), PeftModel.from_pretrained(load(folder), adapter, is_trainable=True))
+
+    print(f"{kind}, {name}, a new one on PEFT's:", flush=True)
+    merge = lambda m: PeftModel.from_pretrained(m, adapter).merge_and_unload()
+    lora = {"rank": 4, "alpha": 8, "targets": ["all-linear"]}
+    start = run(f"{kind}-{name}-stacked-start", folder, lora, 1, 1e-30, [adapter])
+    out = run(f"{kind}-{name}-stacked", folder, lora, merged=[adapter])
+    same(folder, out, PeftModel.from_pretrained(merge(load(folder)), os.path.join(start, "adapter"), is_trainable=True), merge)
 
 
 transformers.logging.disable_progress_bar()
@@ -141,6 +158,9 @@ IDS.astype("<u2").tofile(os.path.join(WORK, "ids.bin"))
 for kind in ["llama", "tied", "gpt2"]:
     folder = base(kind)
     fresh(kind, folder, "lora", {"rank": 4, "alpha": 8, "targets": ["all-linear"]})
+    layers = {"target_modules": ["c_attn", "c_proj"]} if kind == "gpt2" else {"target_modules": "all-linear"}
+    of_peft(kind, folder, "lora", r=4, lora_alpha=6, **layers)
+    of_peft(kind, folder, "one-layer", r=2, lora_alpha=6, use_rslora=True, layers_to_transform=[1], **layers | ({} if kind == "gpt2" else {"target_modules": ["q_proj", "up_proj"]}))
     fresh(kind, folder, "rslora", {"rank": 4, "alpha": 8, "rslora": True, "targets": ["all-linear"]})
 print(f"{len(failed)} failed" + "".join("\n  " + x for x in failed) if failed else "all within their tolerance")
 sys.exit(1 if failed else 0)
