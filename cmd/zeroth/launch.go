@@ -15,13 +15,24 @@ import (
 
 func (a *app) launch() *cobra.Command {
 	var n, restarts, minRanks int
+	var hostList, hostfile, ssh, addr string
+	var copied bool
+	var env []string
 	cmd := &cobra.Command{
 		Use:   "launch -n PROCESSES -- train JOB.yaml ...",
-		Short: "Train in several processes on this machine",
-		Long: `Start several processes of 'zeroth train' on this machine and divide the job's
-ranks evenly among them; or start 'zeroth bench collective' or 'zeroth doctor
---cluster', which measure the connections between processes. Signals are
-forwarded. When a process is lost, the others end.
+		Short: "Train in several processes on this machine or on hosts",
+		Long: `Start several processes of 'zeroth train' and divide the job's ranks evenly among
+them; or start 'zeroth bench collective' or 'zeroth doctor --cluster', which
+measure the connections between processes. Signals are forwarded. When a
+process is lost, the others end.
+
+With --hosts or --hostfile the processes run on those hosts, started by ssh in
+the folder of the same name: the job, its data and the run folder must be there,
+as on a shared file system. Each host needs this program at the same path;
+--copy copies it. The token that processes know each other by is made here and
+is in no argument. A host that is lost is left out by a restart with
+--min-ranks, and used again when it answers; without --min-ranks a restart waits
+for it.
 
 With --restarts, all processes are started again, at most that many times, and
 continue from the last checkpoint. With --min-ranks, a process that fails twice in a
@@ -33,7 +44,9 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 		Example: `  zeroth launch -n 2 -- train examples/quickstart.yaml
   zeroth launch -n 2 -- bench collective
   zeroth launch -n 4 --restarts 3 -- train job.yaml --set parallel.ranks=8 --set checkpoint.every=100 --out run1
-  zeroth launch -n 4 --restarts 5 --min-ranks 2 -- train job.yaml --set checkpoint.every=100 --out run1`,
+  zeroth launch -n 4 --restarts 5 --min-ranks 2 -- train job.yaml --set checkpoint.every=100 --out run1
+  zeroth launch --hosts node1,node2:4 -- train job.yaml
+  zeroth launch --hostfile hosts --copy --ssh="ssh -p 2222" -- train job.yaml`,
 		Args: cobra.ArbitraryArgs,
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			if n < 1 || n > maxProcesses || restarts < 0 {
@@ -42,6 +55,9 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 			if cmd.Flags().Changed("min-ranks") && (minRanks < 1 || restarts == 0) {
 				return input.BadInput(fmt.Errorf("--min-ranks %d --restarts %d; want at least 1 rank, and at least 1 restart that may leave processes out", minRanks, restarts))
 			}
+			if cmd.Flags().Changed("ssh") && len(args) > 0 && !slices.Contains(launchable, args[0]) {
+				return input.BadInput(fmt.Errorf("%q is not a command to launch; if it is for --ssh, want --ssh=%[1]q", args[0]))
+			}
 			l, err := launched(args)
 			if err == nil && args[0] != "train" && restarts > 0 {
 				err = fmt.Errorf("--restarts %d: %s has no checkpoint to continue from; leave it out", restarts, args[0])
@@ -49,7 +65,21 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 			if err != nil {
 				return input.BadInput(err)
 			}
+			var hosts remote
+			if hostList != "" || hostfile != "" {
+				if !cmd.Flags().Changed("processes") {
+					n = 1
+				}
+				hosts, err = a.reach(hostList, hostfile, n, ssh, addr, copied, env)
+				n = hosts.processes()
+			} else if copied || addr != "" || cmd.Flags().Changed("ssh") || env != nil {
+				err = input.BadInput(errors.New("--copy, --ssh, --addr and --env are about hosts; want --hosts or --hostfile, too"))
+			}
+			if err != nil {
+				return err
+			}
 			s := newSupervisor(n, l)
+			s.remote = hosts
 			s.restarts, s.minRanks, s.out, s.errs = restarts, minRanks, a.out, a.errs
 			a.trains = args[0] == "train"
 			defer a.handle(func(os.Signal) {})() // the supervisor forwards signals to the processes
@@ -57,10 +87,35 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 		}),
 	}
 	cmd.Flags().SetInterspersed(false) // flags after train belong to train, with or without --
-	cmd.Flags().IntVarP(&n, "processes", "n", 2, "number of `processes` to start")
+	cmd.Flags().IntVarP(&n, "processes", "n", 2, "number of `processes` to start; on each host without a number of its own, by default 1")
+	cmd.Flags().StringVar(&hostList, "hosts", "", "start the processes on these `hosts`, such as node1,user@node2:4")
+	cmd.Flags().StringVar(&hostfile, "hostfile", "", "likewise, from a `file` with a host per line, as DeepSpeed and MPI have it: node1 slots=4")
+	cmd.Flags().StringVar(&ssh, "ssh", "ssh", "`command` that reaches a host, with its options")
+	cmd.Flags().Lookup("ssh").NoOptDefVal = "ssh"
+	cmd.Flags().StringVar(&addr, "addr", "", "name or address at which the hosts reach the first `host` (default its name)")
+	cmd.Flags().BoolVar(&copied, "copy", false, "copy this program to hosts that do not have it, into .cache/zeroth in the home folder")
+	cmd.Flags().StringSliceVar(&env, "env", nil, "`names` of variables that processes on hosts get besides ZEROTH_* and NCCL_*")
 	cmd.Flags().IntVar(&restarts, "restarts", 0, "how many `times` to start all processes again after one was lost")
 	cmd.Flags().IntVar(&minRanks, "min-ranks", 0, "continue without lost processes, with at least this many `ranks` (default all)")
 	return cmd
+}
+
+// reach returns how to reach the hosts that flags name.
+func (a *app) reach(list, file string, slots int, ssh, addr string, copied bool, env []string) (remote, error) {
+	var hosts []host
+	var err error
+	switch {
+	case list != "" && file != "":
+		err = errors.New("--hosts and --hostfile name the hosts; want one of them")
+	case list != "":
+		hosts, err = parseHosts(list, slots)
+	default:
+		hosts, err = readHostfile(file, slots)
+	}
+	if err != nil {
+		return remote{}, input.BadInput(err)
+	}
+	return newRemote(hosts, ssh, addr, copied, env, a.errs)
 }
 
 // maxProcesses bounds -n.

@@ -198,14 +198,23 @@ func TestLaunchRefuses(t *testing.T) {
 		"so it cannot be standard input; want a file":                 {"launch", "--", "train", "-"},
 		"--rank 2 in a world of 2 processes":                          {"train", "tiny.yaml", "--world", "2", "--rank", "2", "--addr", "127.0.0.1:1"},
 		"can be reached from other hosts, but the job has no":         {"train", "tiny.yaml", "--world", "2", "--rank", "0", "--addr", "192.0.2.1:29400"},
+		"\"a b\"; want names separated by commas":                     {"launch", "--hosts", "a,a b", "--", "train", "tiny.yaml"},
+		"\"-oProxyCommand=x\"; want names":                            {"launch", "--hosts", "-oProxyCommand=x", "--", "train", "tiny.yaml"},
+		"\"a:0\"; want names":                                         {"launch", "--hosts", "a:0", "--", "train", "tiny.yaml"},
+		"host a is named twice":                                       {"launch", "--hosts", "a:2,a", "--", "train", "tiny.yaml"},
+		"hosts:3: \"cores=4\"; want a host and its processes":         {"launch", "--hostfile", "hosts", "--", "train", "tiny.yaml"},
+		"want --hosts or --hostfile, too":                             {"launch", "--copy", "--", "train", "tiny.yaml"},
+		"want --ssh=\"./s\"":                                          {"launch", "--hosts", "a", "--ssh", "./s", "--", "train", "tiny.yaml"},
 		"unknown flag: --nonsense":                                    {"launch", "--", "train", "tiny.yaml", "--nonsense"},
 		"unknown flag: --restarts; write launch's own flags before":   {"launch", "-n", "2", "train", "tiny.yaml", "--out", "y", "--restarts", "2"},
 		"unknown shorthand flag: 'n' in -n; write launch's own flags": {"launch", "train", "tiny.yaml", "-n", "2"},
 		"parallel.dead_after":                                         {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel={ranks: 2, dead_after: 1s}"},
 		"the job's token: none is empty; want at least 16":            {"train", "tiny.yaml", "--world", "2", "--addr", "127.0.0.1:1", "--set", "parallel.token_file=none"},
 	} {
-		if err := os.WriteFile("none", nil, 0o600); err != nil {
-			t.Fatal(err)
+		for file, text := range map[string]string{"none": "", "hosts": "# hosts\nnode1 slots=4\nnode2 cores=4\n"} {
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
 		_, errs := process(t, 2, args...)
 		if strings.Count(errs, want) != 1 {

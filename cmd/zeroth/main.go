@@ -255,7 +255,7 @@ func (a *app) root() *cobra.Command {
 	root.AddGroup(&cobra.Group{ID: "prepare", Title: "Prepare:"}, &cobra.Group{ID: "train", Title: "Train:"},
 		&cobra.Group{ID: "use", Title: "Use models and checkpoints:"}, &cobra.Group{ID: "inspect", Title: "Inspect runs and machines:"})
 	root.AddCommand(grouped("prepare", a.initJob(), a.plan(), a.fit(), a.model(), a.tokenize())...)
-	root.AddCommand(grouped("train", a.train(), a.launch())...)
+	root.AddCommand(grouped("train", a.train(), a.launch(), a.agent())...)
 	root.AddCommand(grouped("use", a.sample(), a.eval(), a.ckpt())...)
 	root.AddCommand(grouped("inspect", a.runs(), a.report(), a.compare(), a.plot(), a.flight(), a.doctor(), a.bench())...)
 	root.AddCommand(a.schema(), a.man(root), a.version(), jobTopic())

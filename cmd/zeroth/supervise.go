@@ -32,17 +32,21 @@ func (e childFailed) Error() string { return fmt.Sprintf("exit code %d", int(e))
 // supervisor starts the processes of a world, waits for them, and restarts them.
 type supervisor struct {
 	command
+	remote
 	restarts  int
 	minRanks  int   // fewest ranks to continue with; 0 needs all processes
 	slots     []int // local ranks of the processes to start: 0 to n - 1, without those left out
 	n         int   // processes of the first start
+	bad       []int // slots left out because they failed twice
 	token     string
+	runID     string // of a start on other hosts
 	out, errs io.Writer
 
 	mu       sync.Mutex
 	children []*child // by rank; children[r] has slots[r]
 	asked    bool     // a signal asked the launch to stop
 	byCtrlC  bool     // and it was Ctrl-C
+	regained bool     // a host that was left out answers again
 }
 
 // newSupervisor returns a supervisor of n processes that run c.
@@ -57,10 +61,14 @@ func newSupervisor(n int, c command) *supervisor {
 // child is a process of the world.
 type child struct {
 	cmd    *exec.Cmd
-	errs   capped // its standard error
-	killed bool   // by the supervisor
-	code   int    // exit code; -1 if a signal ended it
-	ended  int    // how many children ended before it
+	host   string         // empty: this machine; otherwise cmd is ssh
+	order  []byte         // what the agent on the host reads first
+	orders io.WriteCloser // to the agent
+	errs   capped         // its standard error
+	killed bool           // by the supervisor
+	code   int            // exit code; -1 if a signal or a lost connection ended it
+	how    string         // it ended
+	ended  int            // how many children ended before it
 }
 
 // run starts the world, and restarts it after failures.
@@ -85,16 +93,26 @@ func (s *supervisor) run() error {
 			return nil
 		case s.interrupted():
 			return errStopped // whatever the exit codes: processes get the signal one after the other
-		case s.askedToStop() || code == exitInput && len(s.slots) == s.n || start == s.restarts:
+		case s.askedToStop() || code == exitInput && (len(s.slots) == s.n || s.hosts != nil) || start == s.restarts && !s.hasRegained():
 			return childFailed(code)
+		}
+		if s.hasRegained() {
+			s.restarts++ // this restart does not count
+			s.mu.Lock()
+			s.regained = false
+			s.mu.Unlock()
 		}
 		slot := s.culprit()
 		slots := s.slots
 		switch {
 		case s.minRanks > 0 && slot >= 0 && slot == failed:
 			slots = slices.DeleteFunc(slices.Clone(slots), func(other int) bool { return other == slot })
+			s.bad = append(s.bad, slot)
 		case code == exitInput: // the job cannot use this many processes, as they have reported
 			slots = slots[:len(slots)-1]
+		}
+		if s.hosts != nil {
+			slots = s.reachable()
 		}
 		if s.slots, err = s.usable(slots); err != nil {
 			fmt.Fprintf(s.errs, "zeroth: not restarting: %s\n", show.Escape(err.Error()))
@@ -107,6 +125,57 @@ func (s *supervisor) run() error {
 		fmt.Fprintf(s.errs, "zeroth: restarting from the last checkpoint, restart %d of %d\n", start+1, s.restarts)
 		if !s.resumes {
 			s.args, s.resumes = append(s.args, "--resume", "latest"), true
+		}
+	}
+}
+
+// patience is how long a restart waits for hosts if it needs all of them.
+const patience = 5 * time.Minute
+
+// reachable returns the slots of the hosts that answer, without those that failed twice. If all
+// processes are needed, it waits for hosts that do not answer.
+func (s *supervisor) reachable() []int {
+	slots := s.answering()
+	for until := time.Now().Add(patience); len(slots) < s.n && s.minRanks == 0 && time.Now().Before(until) && !s.askedToStop(); slots = s.answering() {
+		fmt.Fprintln(s.errs, "zeroth: waiting for hosts that do not answer:", strings.Join(s.missing(slots), ", "))
+		time.Sleep(answerTime)
+	}
+	if names := s.missing(slots); names != nil {
+		fmt.Fprintln(s.errs, "zeroth: without hosts that do not answer:", strings.Join(names, ", "))
+	}
+	return slices.DeleteFunc(slots, func(slot int) bool { return slices.Contains(s.bad, slot) })
+}
+
+// missing returns the names of hosts without a slot in slots.
+func (s *supervisor) missing(slots []int) (names []string) {
+	for slot := range s.n {
+		if h, local := s.place(slot); local == 0 && !slices.ContainsFunc(slots, func(other int) bool { with, _ := s.place(other); return with == h }) {
+			names = append(names, h.name)
+		}
+	}
+	return names
+}
+
+// regain waits until a host that was left out answers again. Then it has the processes save and
+// end, so that the next start uses the host. It gives up when done is closed.
+func (s *supervisor) regain(done chan struct{}) {
+	left := s.missing(s.slots)
+	for len(left) > 0 {
+		select {
+		case <-done:
+			return
+		case <-time.After(2 * answerTime):
+		}
+		for _, h := range s.hosts {
+			if !slices.Contains(left, h.name) || !s.answers(h) {
+				continue
+			}
+			fmt.Fprintf(s.errs, "zeroth: host %s answers again: stopping, to continue with it\n", h.name)
+			s.mu.Lock()
+			s.regained = true
+			s.mu.Unlock()
+			s.signal(syscall.SIGTERM)
+			return
 		}
 	}
 }
@@ -157,6 +226,13 @@ func (s *supervisor) askedToStop() bool {
 	return s.asked
 }
 
+// hasRegained reports whether the processes were stopped because a host answers again.
+func (s *supervisor) hasRegained() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.regained
+}
+
 // forward passes signals on to the processes until done is closed.
 func (s *supervisor) forward(signals chan os.Signal, done chan struct{}) {
 	for {
@@ -181,7 +257,12 @@ func (s *supervisor) signal(sig os.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.children {
-		if err := c.cmd.Process.Signal(sig); err == nil && sig == syscall.SIGKILL { // an error means that it has ended
+		if c.orders != nil && sig != syscall.SIGKILL {
+			n, _ := sig.(syscall.Signal)
+			_, _ = fmt.Fprintf(c.orders, "%d\n", n) // an error means that it has ended
+			continue
+		}
+		if err := c.cmd.Process.Signal(sig); err == nil && sig == syscall.SIGKILL { // of ssh: its agent kills the process
 			c.killed = true
 		}
 	}
@@ -197,13 +278,20 @@ const (
 
 // once starts the processes, waits for all of them and returns the exit code.
 func (s *supervisor) once(start int) (code int, err error) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+	ends, done := make(chan *child), make(chan struct{})
+	defer close(done)
+	if s.hosts != nil {
+		s.runID = rand.Text()
+		err = s.start(nil, start, ends)
+		go s.regain(done)
+	} else {
+		var ln net.Listener
+		if ln, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return 0, err
+		}
+		err = s.start(ln.(*net.TCPListener), start, ends)
+		_ = ln.Close() // process 0 has inherited it
 	}
-	ends := make(chan *child)
-	err = s.start(ln.(*net.TCPListener), start, ends)
-	_ = ln.Close() // process 0 has inherited it
 	if err != nil {
 		s.signal(syscall.SIGKILL)
 	}
@@ -216,26 +304,29 @@ func (s *supervisor) once(start int) (code int, err error) {
 }
 
 // start starts the processes from a thread that lives as long as they do, because Linux
-// ends a process when the thread that started it ends (Pdeathsig).
+// ends a process when the thread that started it ends (Pdeathsig). On this machine process 0
+// inherits ln.
 func (s *supervisor) start(ln *net.TCPListener, start int, ends chan *child) error {
-	exe, err := os.Executable()
-	if err != nil {
-		return err
+	planned := make([]*child, len(s.slots))
+	for rank := range s.slots {
+		var err error
+		if s.hosts != nil {
+			planned[rank], err = s.remoteChild(rank, start)
+		} else {
+			planned[rank], err = s.child(rank, start, ln)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	f, err := ln.File()
-	if err != nil {
-		return err
-	}
-	defer f.Close()
 	var children []*child
 	started, all := make(chan error), make(chan struct{})
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		for rank := range s.slots {
-			c := s.child(exe, rank, start, ln.Addr().String())
-			if rank == 0 {
-				c.cmd.ExtraFiles = []*os.File{f} // descriptor 3
+		for rank, c := range planned {
+			if c.cmd.Stdout, c.cmd.Stderr = s.out, &c.errs; rank == 0 {
+				c.cmd.Stderr = io.MultiWriter(s.errs, &c.errs)
 			}
 			if err := c.cmd.Start(); err != nil {
 				started <- err
@@ -248,30 +339,46 @@ func (s *supervisor) start(ln *net.TCPListener, start int, ends chan *child) err
 		}
 		<-all
 	}()
-	err = <-started
+	err := <-started
+	if ln != nil && planned[0].cmd.ExtraFiles != nil {
+		_ = planned[0].cmd.ExtraFiles[0].Close() // process 0 has its own
+	}
 	s.mu.Lock()
 	s.children = children
 	s.mu.Unlock()
 	var running sync.WaitGroup
 	for _, c := range children {
-		running.Go(func() { c.wait(); ends <- c })
+		running.Go(func() {
+			if c.orders != nil {
+				_, _ = c.orders.Write(c.order) // an error means that ssh has ended
+			}
+			c.wait()
+			ends <- c
+		})
 	}
 	go func() { running.Wait(); close(all) }()
 	return err
 }
 
-// child returns a process that is not started yet.
-func (s *supervisor) child(exe string, rank, start int, addr string) *child {
+// child returns a process on this machine that is not started yet.
+func (s *supervisor) child(rank, start int, ln *net.TCPListener) (*child, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
 	c := &child{cmd: exec.Command(exe, s.args...)}
-	c.cmd.Env = append(os.Environ(), "ZEROTH_TOKEN="+s.token, "ZEROTH_ADDR="+addr, "ZEROTH_RANK="+strconv.Itoa(rank), "ZEROTH_WORLD_SIZE="+strconv.Itoa(len(s.slots)),
+	c.cmd.Env = append(os.Environ(), "ZEROTH_TOKEN="+s.token, "ZEROTH_ADDR="+ln.Addr().String(), "ZEROTH_RANK="+strconv.Itoa(rank), "ZEROTH_WORLD_SIZE="+strconv.Itoa(len(s.slots)),
 		"ZEROTH_LOCAL_RANK="+strconv.Itoa(s.slots[rank]), "ZEROTH_LOCAL_WORLD_SIZE="+strconv.Itoa(s.n), "ZEROTH_RESTART_COUNT="+strconv.Itoa(start))
-	c.cmd.Stdout, c.cmd.Stderr = s.out, &c.errs
 	if rank == 0 {
 		c.cmd.Env = append(c.cmd.Env, "ZEROTH_LISTEN_FD=3")
-		c.cmd.Stderr = io.MultiWriter(s.errs, &c.errs)
+		f, err := ln.File()
+		if err != nil {
+			return nil, err
+		}
+		c.cmd.ExtraFiles = []*os.File{f} // descriptor 3
 	}
 	c.cmd.SysProcAttr = ownGroup() // Ctrl-C reaches it only through the supervisor
-	return c
+	return c, nil
 }
 
 // capped is a writer that keeps only the first 64 KiB.
@@ -283,9 +390,19 @@ func (c *capped) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// sshFailed is ssh's exit code if it failed itself.
+const sshFailed = 255
+
 func (c *child) wait() {
 	_ = c.cmd.Wait() // ProcessState says how it ended
-	c.code = c.cmd.ProcessState.ExitCode()
+	c.code, c.how = c.cmd.ProcessState.ExitCode(), c.cmd.ProcessState.String()
+	switch {
+	case c.host != "" && c.code == sshFailed:
+		c.code, c.how = -1, "a lost connection"
+	case c.host != "" && c.code > bySignal:
+		c.how = "signal: " + syscall.Signal(c.code-bySignal).String()
+		c.code = -1
+	}
 }
 
 // wait waits for all processes. After one has failed, the others have termDelay and
@@ -321,7 +438,7 @@ func (s *supervisor) complain() {
 	by := map[string][]string{}
 	for rank, c := range s.children {
 		for line := range bytes.Lines(c.errs.kept.Bytes()) {
-			text := string(bytes.TrimRight(line, "\n"))
+			text := string(bytes.TrimRight(line, "\r\n")) // ssh ends lines like a terminal
 			if by[text] == nil {
 				lines = append(lines, text)
 			}
@@ -334,14 +451,18 @@ func (s *supervisor) complain() {
 		}
 	}
 	for rank, c := range s.children {
-		switch how := c.cmd.ProcessState.String(); {
+		which := fmt.Sprintf("process %d of %d", rank, len(s.children))
+		if c.host != "" {
+			which += " on " + c.host
+		}
+		switch {
 		case c.code >= 0: // it printed the reason itself
 		case c.killed:
-			fmt.Fprintf(s.errs, "zeroth: process %d of %d did not end by itself and was killed\n", rank, len(s.children))
-		case how == "signal: killed":
-			fmt.Fprintf(s.errs, "zeroth: process %d of %d ended by %s, which the system also sends when memory runs out\n", rank, len(s.children), how)
+			fmt.Fprintf(s.errs, "zeroth: %s did not end by itself and was killed\n", which)
+		case c.how == "signal: killed":
+			fmt.Fprintf(s.errs, "zeroth: %s ended by %s, which the system also sends when memory runs out\n", which, c.how)
 		default:
-			fmt.Fprintf(s.errs, "zeroth: process %d of %d ended by %s\n", rank, len(s.children), how)
+			fmt.Fprintf(s.errs, "zeroth: %s ended by %s\n", which, c.how)
 		}
 	}
 }

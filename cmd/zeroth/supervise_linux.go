@@ -15,6 +15,9 @@ func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }
 
+// endingSignal returns the number of the signal that ended a process.
+func endingSignal(p *os.ProcessState) int { return int(p.Sys().(syscall.WaitStatus).Signal()) }
+
 // onlyStopped reports whether every process that has not ended is stopped by a signal.
 func (s *supervisor) onlyStopped() bool {
 	s.mu.Lock()

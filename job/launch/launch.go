@@ -297,7 +297,12 @@ func (r *reading) localHost(name string) {
 
 func (r *reading) zeroth() {
 	r.process.Run = r.get("ZEROTH_RUN_ID")
-	if !r.has("ZEROTH_ADDR") && r.process.World > 1 {
+	switch {
+	case r.has("ZEROTH_ADDR") || r.process.World == 1:
+	case r.has("ZEROTH_HOST") && r.process.Run != "": // launch on other hosts cannot know a free port
+		r.process.Host = r.get("ZEROTH_HOST")
+		r.derivePorts(r.process.Run)
+	default:
 		r.refuse("ZEROTH_ADDR is not set: want host:port of process 0, such as node0:29400")
 	}
 }

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"zeroth/input"
+	"zeroth/job/state"
+)
+
+// order is the first line that an agent reads: the process to start. It comes through standard
+// input, because others can read the arguments of processes.
+type order struct {
+	Digest  string   `json:"digest"`  // of the program that sends it
+	Version string   `json:"version"` // likewise
+	Folder  string   `json:"folder"`
+	Env     []string `json:"env"`
+	Args    []string `json:"args"`
+}
+
+// mostOrder is the longest order, in bytes.
+const mostOrder = 4 << 20
+
+// bySignal is added to the number of the signal that ended an agent's process to make the agent's
+// exit code.
+const bySignal = 128
+
+// agent returns the command that launch runs on other hosts, one for each process. After its order
+// it reads the signals to send, each a number in a line. At the end of its input it kills the process:
+// the launch, or the connection to it, has ended.
+func (a *app) agent() *cobra.Command {
+	return &cobra.Command{
+		Use:    "agent",
+		Short:  "Run a process of a launch on this host",
+		Hidden: true,
+		Args:   arguments(0, 0),
+		RunE: a.do(func(*cobra.Command, []string) error {
+			in := bufio.NewReader(io.LimitReader(os.Stdin, mostOrder))
+			line, err := in.ReadBytes('\n')
+			var o order
+			if err == nil {
+				err = json.Unmarshal(line, &o)
+			}
+			if err != nil {
+				return input.BadInput(fmt.Errorf("agent: no order: %w; zeroth launch --hosts starts agents itself", err))
+			}
+			c, err := o.command()
+			if err != nil {
+				return err
+			}
+			defer a.handle(func(os.Signal) {})() // signals come through the input
+			return obey(c, io.MultiReader(in, os.Stdin))
+		}),
+	}
+}
+
+// command returns the process to start.
+func (o order) command() (*exec.Cmd, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	own, err := digestOf(exe)
+	if err != nil {
+		return nil, err
+	}
+	name, _ := os.Hostname() // only for the message
+	if own != o.Digest {
+		return nil, input.BadInput(fmt.Errorf("host %s has another zeroth, %s instead of %s, at %s; install the same, or use launch --copy", name, state.Version(), o.Version, exe))
+	}
+	if err := os.Chdir(o.Folder); err != nil {
+		return nil, input.BadInput(fmt.Errorf("host %s: %w; want the folder in which launch was started on every host", name, err))
+	}
+	c := exec.Command(exe, o.Args...)
+	c.Env = append(os.Environ(), o.Env...)
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	c.SysProcAttr = ownGroup()
+	return c, nil
+}
+
+// obey starts a process, sends it signals, and returns how it ended.
+func obey(c *exec.Cmd, orders io.Reader) error {
+	runtime.LockOSThread() // Linux ends the process when the thread that started it ends
+	defer runtime.UnlockOSThread()
+	if err := c.Start(); err != nil {
+		return err
+	}
+	go func() {
+		for lines := bufio.NewScanner(orders); lines.Scan(); {
+			if n, err := strconv.Atoi(lines.Text()); err == nil {
+				_ = c.Process.Signal(syscall.Signal(n)) // it may have ended
+			}
+		}
+		_ = c.Process.Kill()
+	}()
+	_ = c.Wait() // ProcessState says how it ended
+	code := c.ProcessState.ExitCode()
+	if code < 0 {
+		code = bySignal + endingSignal(c.ProcessState)
+	}
+	if code == exitDone {
+		return nil
+	}
+	return childFailed(code)
+}
+
+// remoteChild returns a process on another host that is not started yet.
+func (s *supervisor) remoteChild(rank, start int) (*child, error) {
+	h, local := s.remote.place(s.slots[rank])
+	c := &child{host: h.name, cmd: s.remote.over(context.Background(), h, shellQuoted(s.remote.program)+" agent")}
+	c.cmd.SysProcAttr, c.cmd.WaitDelay = ownGroup(), time.Second
+	text, err := json.Marshal(order{Digest: s.remote.digest, Version: state.Version(), Folder: s.remote.folder, Args: s.args,
+		Env: append(slices.Clone(s.remote.env), "ZEROTH_TOKEN="+s.token, "ZEROTH_RUN_ID="+s.runID, "ZEROTH_HOST="+s.remote.rendezvous(s.slots[0]),
+			"ZEROTH_RANK="+strconv.Itoa(rank), "ZEROTH_WORLD_SIZE="+strconv.Itoa(len(s.slots)), "ZEROTH_LOCAL_RANK="+strconv.Itoa(local),
+			"ZEROTH_LOCAL_WORLD_SIZE="+strconv.Itoa(h.slots), "ZEROTH_RESTART_COUNT="+strconv.Itoa(start))})
+	if err != nil {
+		return nil, err
+	}
+	to, err := c.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	c.orders = to
+	c.order = append(text, '\n')
+	return c, nil
+}
+
+// shellQuoted quotes a text for the shell that ssh starts.
+func shellQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

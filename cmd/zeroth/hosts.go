@@ -1,0 +1,262 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"zeroth/input"
+)
+
+// mostHostfile is the largest host file, in bytes.
+const mostHostfile = 1 << 20
+
+// host is a machine that runs processes of a launch.
+type host struct {
+	name  string // as ssh takes it
+	slots int    // processes
+}
+
+// address returns the name by which other hosts reach h.
+func (h host) address() string { return h.name[strings.LastIndexByte(h.name, '@')+1:] }
+
+// parseHosts parses the value of --hosts: names that ssh takes, each with its number of processes
+// if that is not the default.
+func parseHosts(list string, slots int) (hosts []host, err error) {
+	for _, text := range strings.Split(list, ",") {
+		name, count, given := strings.Cut(text, ":")
+		h := host{name, slots}
+		if given {
+			h.slots, err = strconv.Atoi(count)
+		}
+		if err != nil || h.slots < 1 || !validHost(name) {
+			return nil, fmt.Errorf("--hosts: %q; want names separated by commas, such as node1,user@node2:4 for 4 processes on node2", text)
+		}
+		hosts = append(hosts, h)
+	}
+	return hosts, distinct(hosts)
+}
+
+// readHostfile reads a file with a host per line, as DeepSpeed, Open MPI ("node1 slots=4") and
+// MPICH ("node1:4") write it.
+func readHostfile(path string, slots int) (hosts []host, err error) {
+	text, err := input.Read(path, mostHostfile)
+	if err != nil {
+		return nil, err
+	}
+	n := 0
+	for line := range strings.Lines(string(text)) {
+		n++
+		line, _, _ = strings.Cut(line, "#")
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		name, count, given := strings.Cut(words[0], ":")
+		h, err := host{name, slots}, error(nil)
+		for _, word := range words[1:] {
+			key, value, _ := strings.Cut(word, "=")
+			if key != "slots" || given {
+				return nil, fmt.Errorf("%s:%d: %q; want a host and its processes, such as: node1 slots=4", path, n, word)
+			}
+			count, given = value, true
+		}
+		if given {
+			h.slots, err = strconv.Atoi(count)
+		}
+		if err != nil || h.slots < 1 || !validHost(name) {
+			return nil, fmt.Errorf("%s:%d: %q; want a host and its processes, such as: node1 slots=4", path, n, strings.TrimSpace(line))
+		}
+		hosts = append(hosts, h)
+	}
+	if len(hosts) == 0 {
+		return nil, fmt.Errorf("%s names no host; want lines such as: node1 slots=4", path)
+	}
+	return hosts, distinct(hosts)
+}
+
+// validHost reports whether ssh takes a name as a host, rather than as an option.
+func validHost(name string) bool {
+	return name != "" && name[0] != '-' && !strings.ContainsFunc(name, func(r rune) bool {
+		return r <= ' ' || r > '~' || strings.ContainsRune(`"'\$;&|<>()`+"`", r)
+	})
+}
+
+func distinct(hosts []host) error {
+	processes := 0
+	for i, h := range hosts {
+		if slices.ContainsFunc(hosts[:i], func(other host) bool { return other.name == h.name }) {
+			return fmt.Errorf("host %s is named twice; want it once, with all of its processes", h.name)
+		}
+		if processes += h.slots; h.slots > maxProcesses || processes > maxProcesses {
+			return fmt.Errorf("the hosts have more than %d processes", maxProcesses)
+		}
+	}
+	return nil
+}
+
+// remote is how a supervisor reaches hosts; its zero value starts all processes on this machine.
+type remote struct {
+	hosts   []host
+	ssh     []string // command and options, to which the host is appended
+	addr    string   // where other hosts reach the first; empty: by its name
+	program string   // path of zeroth on the hosts
+	digest  string   // of this program
+	folder  string   // the hosts' working folder
+	env     []string // variables that processes get
+}
+
+// newRemote returns how to reach hosts, with the program copied to them if copied is set.
+func newRemote(hosts []host, ssh, addr string, copied bool, names []string, errs io.Writer) (r remote, err error) {
+	r = remote{hosts: hosts, addr: addr, ssh: strings.Fields(ssh)}
+	if len(r.ssh) == 0 {
+		return r, input.BadInput(errors.New("--ssh is empty; want a command such as ssh"))
+	}
+	if filepath.Base(r.ssh[0]) == "ssh" {
+		r.ssh = append(r.ssh, "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
+	}
+	if _, err := exec.LookPath(r.ssh[0]); err != nil {
+		return r, input.BadInput(fmt.Errorf("--ssh: %w", err))
+	}
+	if r.folder, err = os.Getwd(); err != nil {
+		return r, err
+	}
+	if r.program, err = os.Executable(); err != nil {
+		return r, err
+	}
+	local := r.program
+	if r.digest, err = digestOf(local); err != nil {
+		return r, err
+	}
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(v, "=")
+		if slices.Contains(names, name) || strings.HasPrefix(name, "ZEROTH_") && name != "ZEROTH_ADDR" || strings.HasPrefix(name, "NCCL_") {
+			r.env = append(r.env, v)
+		}
+	}
+	if !copied {
+		return r, nil
+	}
+	r.program = ".cache/zeroth/zeroth-" + r.digest[:16] // in the home folder, where ssh begins
+	fmt.Fprintln(errs, "zeroth: copying this program to the hosts that do not have it")
+	return r, r.each(func(h host) error {
+		f, err := os.Open(local)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		c := r.over(context.Background(), h, fmt.Sprintf("test -x %[1]s || { mkdir -p .cache/zeroth && cat >%[1]s.$$ && chmod 700 %[1]s.$$ && mv %[1]s.$$ %[1]s; }", r.program))
+		c.Stdin = f
+		return r.finish(c, h)
+	})
+}
+
+// over returns a command that runs a shell command on a host.
+func (r remote) over(ctx context.Context, h host, shell string) *exec.Cmd {
+	return exec.CommandContext(ctx, r.ssh[0], append(slices.Clone(r.ssh[1:]), h.name, shell)...)
+}
+
+// finish runs a command of over to its end; its error says what the host or ssh said.
+func (r remote) finish(c *exec.Cmd, h host) error {
+	said := &capped{}
+	c.Stdout, c.Stderr = said, said
+	if err := c.Run(); err != nil {
+		return fmt.Errorf("host %s: %w: %s", h.name, err, strings.TrimSpace(said.kept.String()))
+	}
+	return nil
+}
+
+// each calls f for each host at once, and returns the errors in their order.
+func (r remote) each(f func(host) error) error {
+	errs := make([]error, len(r.hosts))
+	var all sync.WaitGroup
+	for i, h := range r.hosts {
+		all.Go(func() { errs[i] = f(h) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// digestOf returns the SHA-256 of a file.
+func digestOf(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	return hex.EncodeToString(h.Sum(nil)), err
+}
+
+// place returns the host of a slot, and the slot's number among those of the host.
+func (r remote) place(slot int) (h host, local int) {
+	for _, h := range r.hosts {
+		if slot < h.slots {
+			return h, slot
+		}
+		slot -= h.slots
+	}
+	panic("launch: a slot beyond the last host") // slots are numbered from 0 to the sum of all
+}
+
+// processes returns the number of slots.
+func (r remote) processes() (n int) {
+	for _, h := range r.hosts {
+		n += h.slots
+	}
+	return n
+}
+
+// answerTime is how long a host may take to answer.
+const answerTime = 15 * time.Second
+
+// answers reports whether a host can be reached.
+func (r remote) answers(h host) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+	defer cancel()
+	c := r.over(ctx, h, "true")
+	c.WaitDelay = time.Second
+	return r.finish(c, h) == nil
+}
+
+// answering returns the slots of the hosts that can be reached.
+func (r remote) answering() (slots []int) {
+	up := make([]bool, len(r.hosts))
+	var all sync.WaitGroup
+	for i, h := range r.hosts {
+		all.Go(func() { up[i] = r.answers(h) })
+	}
+	all.Wait()
+	slot := 0
+	for i, h := range r.hosts {
+		for range h.slots {
+			if up[i] {
+				slots = append(slots, slot)
+			}
+			slot++
+		}
+	}
+	return slots
+}
+
+// rendezvous returns where the processes meet if slot is that of process 0.
+func (r remote) rendezvous(slot int) string {
+	h, _ := r.place(slot)
+	if h == r.hosts[0] {
+		return cmp.Or(r.addr, h.address())
+	}
+	return h.address()
+}

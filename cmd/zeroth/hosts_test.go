@@ -1,0 +1,233 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"zeroth/tests/nightly"
+)
+
+// fakeSSH writes a command like ssh whose hosts are all this machine. A host is down while there is
+// a file down-HOST, and each call writes its process to a file.
+func fakeSSH(t *testing.T) string {
+	t.Helper()
+	script := `#!/bin/sh
+while [ $# -gt 2 ]; do shift; done
+[ -e "down-$1" ] && { echo "connect to host $1: No route to host" >&2; exit 255; }
+case "$2" in *agent) echo $$ >>"pids-$1";; esac
+cd / && cd "$OLDPWD" && sh -c "$2"
+`
+	if err := os.WriteFile("reach", []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return "--ssh=./reach"
+}
+
+// TestLaunchOnHosts checks that processes on hosts compute the bits of one process, and that no
+// argument of a process has the token.
+func TestLaunchOnHosts(t *testing.T) {
+	inFolder(t)
+	ssh := fakeSSH(t)
+	t.Setenv("ZEROTH_TOKEN", strings.Repeat("secret-token", 3))
+	sets := append(append([]string(nil), launched4...), "--set", "train.steps=4")
+	zeroth(t, 0, append(append([]string(nil), sets...), "--out", "one")...)
+	if err := os.WriteFile("hosts", []byte("localhost slots=1 # the first\n\n127.0.0.1:3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done, saw := make(chan struct{}), make(chan string, 1)
+	go func() {
+		found := ""
+		for {
+			all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+			for _, file := range all {
+				if text, _ := os.ReadFile(file); strings.Contains(string(text), "secret-token") {
+					found = string(text)
+				}
+			}
+			select {
+			case <-done:
+				saw <- found
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}()
+	out, errs := process(t, 0, append(append([]string{"launch", "--hostfile", "hosts", ssh, "--"}, sets...), "--out", "four")...)
+	close(done)
+	if found := <-saw; found != "" {
+		t.Errorf("the token is in the arguments %q", found)
+	}
+	if outcomeOf(t, "four") != outcomeOf(t, "one") {
+		t.Error("other bits than one process")
+	}
+	if strings.Count(out, "done: 4 steps") != 1 || strings.Contains(out+errs, "secret-token") {
+		t.Errorf("%s%s", out, errs)
+	}
+}
+
+// TestHostsWithout checks that a host without this program, this folder, or a connection is named.
+func TestHostsWithout(t *testing.T) {
+	inFolder(t)
+	ssh := fakeSSH(t)
+	run := func(code int, with ...string) string {
+		_, errs := process(t, code, append(append([]string{"launch", "--hosts", "localhost"}, with...), "--", "train", "tiny.yaml", "--out", "r")...)
+		return errs
+	}
+	t.Setenv("HOME", t.TempDir())
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := strings.Replace(mustRead(t, "reach"), `sh -c "$2"`, `cp `+exe+` other; echo >>other; sh -c "./other agent"`, 1)
+	if err := os.WriteFile("another", []byte(other), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	contains(t, run(2, "--ssh=./another"), "has another zeroth", "install the same, or use launch --copy")
+	digest, err := digestOf(exe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (order{Digest: digest, Folder: "/nowhere"}).command(); err == nil || !strings.Contains(err.Error(), "chdir /nowhere") {
+		t.Error(err)
+	}
+	if err := os.WriteFile("down-localhost", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	contains(t, run(1, ssh), "No route to host", "process 0 of 1 on localhost ended by a lost connection")
+	contains(t, run(1, ssh, "--copy"), "host localhost: exit status 255: connect to host localhost: No route to host")
+}
+
+func mustRead(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestLostHost checks that a lost host is left out with --min-ranks, also if it has process 0.
+func TestLostHost(t *testing.T) {
+	for _, lost := range []string{"localhost", "127.0.0.1"} {
+		inFolder(t)
+		ssh := fakeSSH(t)
+		exe, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(exe, "launch", "--hosts", "localhost:2,127.0.0.1:2", ssh, "--restarts", "1", "--min-ranks", "2", "--", "train", "tiny.yaml",
+			"--set", "parallel={ranks: null, heartbeat: 200ms, dead_after: 8s}", "--set", "train.batch=8", "--set", "checkpoint={every: 20, keep: 2}", "--set", "sample.tokens=0", "--set", fmt.Sprint("train.steps=", endless), "--out", "r")
+		var said strings.Builder
+		cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), "ZEROTH_MAIN=main"), &said, &said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		steps := func() string { s, _ := os.ReadFile("r/metrics.jsonl"); return string(s) }
+		await(t, func() bool { return strings.Contains(steps(), `{"step":21,"loss"`) })
+		if err := os.WriteFile("down-"+lost, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, pid := range strings.Fields(mustRead(t, "pids-"+lost)) {
+			_ = exec.Command("kill", "-9", pid).Run()
+		}
+		await(t, func() bool { return strings.Count(steps(), `"start":`) > 1 && strings.Contains(steps(), `"ranks":2,`) })
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+		if code := cmd.ProcessState.ExitCode(); code != exitAgain {
+			t.Errorf("%s: exit code %d", lost, code)
+		}
+		contains(t, said.String(), "without hosts that do not answer: "+lost, "continuing with 2 of 4 processes")
+	}
+}
+
+// await waits until something is so.
+func await(t *testing.T, so func() bool) {
+	t.Helper()
+	for until := time.Now().Add(5 * time.Minute); !so(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("it does not come")
+		}
+	}
+}
+
+// TestNetworkNamespaces launches on two hosts that are network namespaces of this machine, each with
+// its own sshd, and takes their networks away. It needs root, ip and sshd.
+func TestNetworkNamespaces(t *testing.T) {
+	if !nightly.All() {
+		t.Skip("takes five minutes; .ci/nightly runs it")
+	}
+	if _, err := exec.LookPath("/usr/sbin/sshd"); err != nil || os.Getuid() != 0 {
+		t.Skip("it needs root and sshd")
+	}
+	inFolder(t)
+	folder, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sh := func(script string) {
+		t.Helper()
+		if text, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+	}
+	t.Cleanup(func() {
+		_ = exec.Command("sh", "-c", `for i in 1 2; do kill $(cat pid$i); ip netns del zhost$i; ip link del zlink$i; done; ip link del zbridge`).Run()
+	})
+	sh(`ip link add zbridge type bridge; ip addr add 10.77.9.254/24 dev zbridge; ip link set zbridge up
+ssh-keygen -q -t ed25519 -N '' -f id; mkdir -p /run/sshd
+for i in 1 2; do
+	ip netns add zhost$i; ip link add zlink$i type veth peer name eth0 netns zhost$i; ip link set zlink$i master zbridge up
+	ip netns exec zhost$i ip addr add 10.77.9.$i/24 dev eth0; ip netns exec zhost$i ip link set eth0 up; ip netns exec zhost$i ip link set lo up
+	ssh-keygen -q -t ed25519 -N '' -f host$i
+	printf 'Port 2222\nHostKey %s\nAuthorizedKeysFile %s\nPidFile %s\nStrictModes no\nPermitRootLogin yes\nUsePAM no\nPermitUserEnvironment yes\nSetEnv ZEROTH_MAIN=main\n' $PWD/host$i $PWD/id.pub $PWD/pid$i >sshd$i
+	ip netns exec zhost$i /usr/sbin/sshd -f $PWD/sshd$i
+done`)
+	launch := []string{"launch", "--hosts", "10.77.9.1:2,10.77.9.2:2", "--ssh=ssh -p 2222 -i " + folder + "/id -o StrictHostKeyChecking=no -o UserKnownHostsFile=" + folder + "/known"}
+	sets := append(append([]string(nil), launched4...), "--set", "train.steps=4", "--set", "parallel.transport=tcp")
+	zeroth(t, 0, append(append([]string(nil), sets...), "--out", "one")...)
+	process(t, 0, append(append(append([]string(nil), launch...), append([]string{"--"}, sets...)...), "--out", "four")...)
+	if outcomeOf(t, "four") != outcomeOf(t, "one") {
+		t.Error("other bits than one process")
+	}
+
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, append(launch, "--restarts", "2", "--min-ranks", "2", "--", "train", "tiny.yaml",
+		"--set", "parallel={ranks: null, transport: tcp, heartbeat: 500ms, dead_after: 5s}", "--set", "train.batch=8", "--set", "checkpoint={every: 20, keep: 2}", "--set", "sample.tokens=0", "--set", fmt.Sprint("train.steps=", endless), "--out", "r")...)
+	var said strings.Builder
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), "ZEROTH_MAIN=main"), &said, &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	continues := func(ranks int) func() bool {
+		return func() bool {
+			text, _ := os.ReadFile("r/metrics.jsonl")
+			all := strings.Split(string(text), `"start":`)
+			last := all[len(all)-1]
+			return strings.Contains(last, fmt.Sprintf(`"ranks":%d,`, ranks)) && strings.Contains(last, `"loss"`)
+		}
+	}
+	await(t, continues(4))
+	sh("ip link set zlink2 down")
+	await(t, continues(2))
+	sh("ip link set zlink2 up")
+	await(t, continues(4))
+	sh("ip link set zlink1 down") // with process 0
+	await(t, continues(2))
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != exitAgain {
+		t.Errorf("exit code %d\n%s", code, said.String())
+	}
+}
