@@ -14,6 +14,7 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
 	"zeroth/input"
+	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/state"
@@ -86,6 +87,16 @@ func (r *run) shareFolder(ctx context.Context) error {
 	return err
 }
 
+// shareDate gives all processes the date of process 0: theirs may differ around midnight, or in their
+// time zone.
+func (r *run) shareDate(ctx context.Context) error {
+	date, err := r.World.Share(ctx, r.given.Data.Date)
+	if err == nil {
+		r.given = r.given.WithDate(date)
+	}
+	return err
+}
+
 // mostFact is the longest fact, in bytes, that is exchanged as it is; a longer one is
 // exchanged as a hash.
 const mostFact = 100
@@ -98,6 +109,9 @@ func (r *run) agreeOnJob(ctx context.Context) error {
 	}
 	for key, value := range r.given.Shared() {
 		facts = append(facts, rendezvous.Fact{Name: key, Value: value})
+	}
+	if config.FollowsData(r.given) {
+		facts = append(facts, rendezvous.Fact{Name: "model.context that the data needs", Value: fmt.Sprint(r.c.Model.Context)})
 	}
 	for i, f := range facts {
 		if len(f.Value) > mostFact {

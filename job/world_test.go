@@ -76,3 +76,28 @@ func TestHostsHaveTheirOwnAddresses(t *testing.T) {
 		}
 	}
 }
+
+// dated is a world in which process 0 began on another day.
+type dated struct{ setup.Alone }
+
+func (dated) Share(context.Context, string) (string, error) { return "2020-02-03", nil }
+
+// TestDateOfProcess0 checks that the default of data.date is that of process 0, and that a given date stays.
+func TestDateOfProcess0(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	testjob.Write(t, "a.jsonl", `{"messages": []}`)
+	for set, want := range map[string]string{"": "2020-02-03", ", date: 2021-05-06": "2021-05-06"} {
+		c := configtest.MustLoad(t, "data={documents: [a.jsonl], format: chat, tokenizer: bytes"+set+"}")
+		r := newRun(c, Options{World: dated{}})
+		if err := r.shareDate(t.Context()); err != nil || r.given.Data.Date != want {
+			t.Errorf("%s: %s, %v; want %s", set, r.given.Data.Date, err, want)
+		}
+		if next, err := r.given.WithContext(7); err != nil || next.Data.Date != want {
+			t.Errorf("%s: with a context it is %v, %v", set, next, err)
+		}
+	}
+	c := configtest.MustLoad(t)
+	if r := newRun(c, Options{World: dated{}}); r.shareDate(t.Context()) != nil || r.given.Data.Date != "" {
+		t.Errorf("without chats: %q", r.given.Data.Date)
+	}
+}

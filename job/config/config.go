@@ -311,6 +311,16 @@ func fitting(c *Config) int {
 // FollowsData says whether the length of sequences follows from the longest document.
 func FollowsData(c *Config) bool { return fitting(c) > 0 }
 
+// WithDate returns the job with a date of chat templates, unless it needs none or gives one itself.
+func (c *Config) WithDate(date string) *Config {
+	if c.Data.Date == "" || date == "" || c.setsKey("data.date") {
+		return c
+	}
+	c = c.Copy()
+	c.Data.Date = date
+	return c
+}
+
 // WithContext is the job with sequences of so many tokens, which it did not say.
 func (c *Config) WithContext(tokens int) (*Config, error) {
 	root := c.root.clone()
@@ -326,7 +336,7 @@ func (c *Config) WithContext(tokens int) (*Config, error) {
 		return nil, r.problems
 	}
 	next := r.Config
-	next.found, next.Checkpoint.Dir = c.found, c.Checkpoint.Dir
+	next.found, next.Checkpoint.Dir, next.Data.Date = c.found, c.Checkpoint.Dir, c.Data.Date
 	if most := c.Model.Context; tokens < most {
 		next.note("model.context is %d, enough for the longest document; the model's maximum is %d", tokens, most)
 	} else {
