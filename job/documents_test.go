@@ -226,9 +226,9 @@ func TestFittedContext(t *testing.T) {
 		told                  string
 	}{
 		{"short", longest(60), dev, "", 64, "model.context is 64, enough for the longest document; the model's maximum is 256"},
-		{"exact", longest(65), dev, "", 64, "model.context is 64, as"},
-		{"next", longest(66), dev, "", 128, "model.context is 128, as"},
-		{"held", longest(9), longest(100), "", 128, "model.context is 128, as"},
+		{"exact", longest(65), dev, "", 64, "model.context is 64, enough"},
+		{"next", longest(66), dev, "", 128, "model.context is 128, enough"},
+		{"held", longest(9), longest(100), "", 128, "model.context is 128, enough"},
 		{"long", longest(999), dev, "", 256, "model.context is 256, the model's maximum"},
 		{"said", longest(60), dev, "model.context=32", 32, ""},
 	} {
