@@ -63,6 +63,13 @@ func TestAdaptersInSeveralProcesses(t *testing.T) {
 	}
 	out, _ := zeroth(t, 0, "ckpt", "inspect", "one")
 	contains(t, out, "adapters   rank 2, alpha 2, on all-linear")
+	contains(t, out, "shares     ", " of these tensors and files with other checkpoints")
+	out, _ = zeroth(t, 0, "ckpt", "ls", "one")
+	if n := strings.Count(out, "of frozen parameters and files, stored once for these checkpoints"); n != 1 {
+		t.Errorf("%d base folders are listed:\n%s", n, out)
+	}
+	out, _ = zeroth(t, 0, "ckpt", "verify", "one")
+	contains(t, out, "verified, no damage")
 }
 
 // What an export of adapters cannot do is told before a folder is made.

@@ -81,7 +81,7 @@ func (a *app) list(list []checkpoint.Entry) error {
 	for i, e := range list {
 		same := func(o checkpoint.Entry) bool { return o.Base == e.Base }
 		if e.Base != "" && !slices.ContainsFunc(list[:i], same) {
-			a.say("%s has what does not change, %s, for the checkpoints of this folder\n", e.Base, show.BriefSize(e.BaseBytes))
+			a.say("%s: %s of frozen parameters and files, stored once for these checkpoints\n", e.Base, show.BriefSize(e.BaseBytes))
 		}
 	}
 	return nil
