@@ -3,6 +3,7 @@ package device
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"sync"
 	"unsafe"
@@ -21,8 +22,8 @@ import (
 //	the largest difference (float32); 64 words with a code of 8 bits per block; the codes of the
 //	elements, two a byte with the first in the upper 4 bits, as many words as the group needs
 //
-// The mean is computed in float64 and rounded once. That of bitsandbytes, a sum in float32 in an order
-// that depends on the device and its threads, may differ by some units in the last place.
+// The mean is a sum in float32, whose order in PyTorch depends on the device and, of 32768 magnitudes or
+// more, on the number of threads. Here it is that of one thread with AVX2; see Mean.
 type Code uint8
 
 const (
@@ -128,13 +129,50 @@ func nf4Code(v float32) (code uint32) {
 	return code
 }
 
-// Mean returns the mean of magnitudes.
+// Mean returns the mean of magnitudes, added like torch.mean adds on one thread: four vectors of eight
+// lanes side by side, whose sums of levels of 16 or more are added apart.
 func Mean(most []float32) float32 {
-	sum := 0.0
-	for _, m := range most {
-		sum += float64(m)
+	const lanes, vectors, levels = 8, 4, 4
+	var sums [levels][vectors][lanes]float32
+	steps := len(most) / lanes / vectors
+	level := max(4, bits.Len(uint(max(0, steps-1)))/levels)
+	add := func(to *[lanes]float32, x []float32) {
+		for l := range to {
+			to[l] += x[l]
+		}
 	}
-	return float32(sum / float64(len(most)))
+	for i := range steps {
+		for v := range vectors {
+			add(&sums[0][v], most[(i*vectors+v)*lanes:])
+		}
+		for j := 1; j < levels && (i+1)%(1<<(j*level)) == 0; j++ {
+			for v := range vectors {
+				add(&sums[j][v], sums[j-1][v][:])
+			}
+			sums[j-1] = [vectors][lanes]float32{}
+		}
+	}
+	for j := 1; j < levels; j++ {
+		for v := range vectors {
+			add(&sums[0][v], sums[j][v][:])
+		}
+	}
+	all := &sums[0][0]
+	rest := most[steps*vectors*lanes:]
+	for ; len(rest) >= lanes; rest = rest[lanes:] {
+		add(all, rest)
+	}
+	for v := 1; v < vectors; v++ {
+		add(all, sums[0][v][:])
+	}
+	sum := float32(0)
+	for _, x := range rest {
+		sum += x
+	}
+	for _, x := range all {
+		sum += x
+	}
+	return sum / float32(len(most))
 }
 
 // EncodeMagnitudes sets the magnitudes of all blocks of a matrix, and their mean.

@@ -51,8 +51,8 @@ func floats(b []byte) (x []float32) {
 	return x
 }
 
-// encodeNF4 codes a whole matrix, with the mean of its magnitudes that is given.
-func encodeNF4(x []float32, mean func(most []float32) float32) []uint32 {
+// encodeNF4 codes a whole matrix.
+func encodeNF4(x []float32) []uint32 {
 	words := make([]uint32, NF4.Words(len(x)))
 	var most []float32
 	for lo := 0; lo < len(x); lo += NF4Span {
@@ -60,22 +60,31 @@ func encodeNF4(x []float32, mean func(most []float32) float32) []uint32 {
 		first, end := NF4.Span(lo, hi)
 		most = append(most, EncodeNF4(words[first:end], x[lo:hi])...)
 	}
-	EncodeMagnitudes(words, most, mean(most))
+	EncodeMagnitudes(words, most, Mean(most))
 	return words
 }
 
-func TestNF4IsBitsandbytes(t *testing.T) {
+// fixture is testdata/nf4.json.
+type fixture struct {
+	Magnitudes []byte
+	Matrices   []coded
+	Means      map[int]float32
+}
+
+func nf4Fixture(t *testing.T) (all fixture) {
+	t.Helper()
 	text, err := os.ReadFile("testdata/nf4.json")
-	if err != nil {
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil || len(all.Matrices) == 0 || len(all.Means) == 0 {
 		t.Fatal(err)
 	}
-	var all struct {
-		Magnitudes []byte
-		Matrices   []coded
-	}
-	if err := json.Unmarshal(text, &all); err != nil {
-		t.Fatal(err)
-	}
+	return all
+}
+
+func TestNF4IsBitsandbytes(t *testing.T) {
+	all := nf4Fixture(t)
 	if _, m := NF4Values(); !slices.Equal(m[:], floats(all.Magnitudes)) {
 		t.Errorf("the values of magnitudes are %v, want %v", m, floats(all.Magnitudes))
 	}
@@ -84,14 +93,25 @@ func TestNF4IsBitsandbytes(t *testing.T) {
 	}
 }
 
-func (c coded) compare(t *testing.T) {
-	x, mean := c.values(), floats(c.Mean)[0]
-	words := encodeNF4(x, func(most []float32) float32 {
-		if got := Mean(most); math.Abs(float64(got-mean)) > 4e-7*float64(mean) { // some units in the last place, see Code
-			t.Errorf("the mean is %v, want %v", got, mean)
+// TestMeanIsTorchs compares the mean of many magnitudes, in levels of sums, with torch.mean on one thread.
+func TestMeanIsTorchs(t *testing.T) {
+	x := numbers(300_001, 5)
+	for i := range x {
+		x[i] = float32(math.Abs(float64(x[i])))
+	}
+	for n, want := range nf4Fixture(t).Means {
+		if got := Mean(x[:n]); got != want {
+			t.Errorf("the mean of %d is %v, want %v", n, got, want)
 		}
-		return mean
-	})
+	}
+}
+
+func (c coded) compare(t *testing.T) {
+	x := c.values()
+	words := encodeNF4(x)
+	if got, want := math.Float32frombits(words[0]), floats(c.Mean)[0]; got != want {
+		t.Errorf("the mean is %v, want %v", got, want)
+	}
 	parts := [3][]byte{c.Codes, c.Magnitudes, c.Largest}
 	for lo := 0; lo < len(x); lo += NF4Span {
 		first, end := NF4.Span(lo, min(lo+NF4Span, len(x)))
@@ -116,5 +136,26 @@ func (c coded) compare(t *testing.T) {
 		if crc32.ChecksumIEEE(b.Raw()) != sum {
 			t.Errorf("decoded %v differ", dtype)
 		}
+	}
+}
+
+// BenchmarkNF4 measures coding and decoding on one core, in bytes of float32 and of the result.
+func BenchmarkNF4(b *testing.B) {
+	x := numbers(1<<20, 1)
+	words := encodeNF4(x)
+	b.Run("code", func(b *testing.B) {
+		b.SetBytes(int64(4 * len(x)))
+		for b.Loop() {
+			encodeNF4(x)
+		}
+	})
+	for _, t := range []DType{F32, BF16} {
+		b.Run("decode/"+t.String(), func(b *testing.B) {
+			b.SetBytes(int64(t.Bytes(len(x))))
+			to := Buffer{Type: t, Host: true, N: len(x), Ptr: unsafe.Pointer(&x[0])}
+			for b.Loop() {
+				DecodeNF4(to, words, 0)
+			}
+		})
 	}
 }
