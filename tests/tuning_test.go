@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -329,6 +330,17 @@ func TestAdapterGoesOn(t *testing.T) {
 			if d := math.Abs(stacked[0].Loss - steps[0].Loss); d > 1e-6 || steps[0].Loss >= before[0].Loss {
 				t.Errorf("%s, %v: the first loss is %g on an adapter, %g on the merged model, %g before", name, way, steps[0].Loss, stacked[0].Loss, before[0].Loss)
 			}
+		}
+		config := filepath.Join(adapter, "adapter_config.json")
+		text, err := os.ReadFile(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(config, bytes.Replace(text, []byte(`"lora_dropout": 0`), []byte(`"lora_dropout": 0.25`), 1), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if notes := mustHFConfig(t, from, "tokens.bin", fmt.Sprintf("train.lora.from=%q", adapter)).Notes; !slices.ContainsFunc(notes, func(s string) bool { return strings.Contains(s, "lora_dropout 0.25; this job trains it without") }) {
+			t.Errorf("%s: the notes %q do not name the dropout", name, notes)
 		}
 		for sets, want := range map[string]string{
 			"train.lora.rank=4":              "4, but the adapter in " + adapter + " has 2; want the same, or leave it out",

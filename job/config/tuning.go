@@ -60,6 +60,9 @@ func (r *reader) adapterFrom() {
 			r.refuse(fmt.Sprintf("%v, but the adapter in %s has %v", x.job, l.From, x.has), "want the same, or leave it out", x.key, "train.lora.from")
 		}
 	}
+	if a.Dropout > 0 {
+		r.Config.note("the adapter in %s was trained with lora_dropout %g; this job trains it without dropout", l.From, a.Dropout)
+	}
 	l.Rank, l.Alpha, l.RSLoRA, l.Targets = a.LoRA.Rank, a.LoRA.Alpha, a.LoRA.Stabilized, a.LoRA.Targets
 }
 

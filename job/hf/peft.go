@@ -25,7 +25,8 @@ import (
 // adapter_model.safetensors.
 type Adapter struct {
 	*safetensors.Reader
-	LoRA nn.LoRA
+	LoRA    nn.LoRA
+	Dropout float64 // of the adapters' inputs when PEFT trained it
 
 	folder string
 	params []shard.Param // of the model's adapters, all of which are in the folder
@@ -43,11 +44,12 @@ type adapterConfig struct {
 	Targets    any      `json:"target_modules"`
 	Init       any      `json:"init_lora_weights"`
 	Bias       string   `json:"bias"`
+	Dropout    float64  `json:"lora_dropout"`
 }
 
 // peftIgnored lists the keys of adapter_config.json that do not change what a saved adapter
 // computes: its tensors show which layers it has.
-var peftIgnored = []string{"auto_mapping", "base_model_name_or_path", "inference_mode", "revision", "task_type", "peft_version", "fan_in_fan_out", "lora_dropout",
+var peftIgnored = []string{"auto_mapping", "base_model_name_or_path", "inference_mode", "revision", "task_type", "peft_version", "fan_in_fan_out",
 	"exclude_modules", "layers_to_transform", "layers_pattern", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "megatron_core", "qalora_group_size",
 	"ensure_weight_tying", "runtime_config"}
 
@@ -61,7 +63,7 @@ func readAdapterConfig(raw []byte) (c adapterConfig, err error) {
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return c, err
 	}
-	for _, key := range []string{"peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "init_lora_weights", "bias"} {
+	for _, key := range []string{"peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "init_lora_weights", "bias", "lora_dropout"} {
 		delete(all, key)
 	}
 	for _, key := range peftIgnored {
@@ -107,7 +109,7 @@ func OpenAdapter(folder string, m Model) (a *Adapter, err error) {
 	if err != nil {
 		return nil, input.BadInput(err)
 	}
-	a = &Adapter{Reader: r, folder: folder, LoRA: nn.LoRA{Rank: c.Rank, Alpha: *c.Alpha, Stabilized: c.Stabilized}}
+	a = &Adapter{Reader: r, folder: folder, Dropout: c.Dropout, LoRA: nn.LoRA{Rank: c.Rank, Alpha: *c.Alpha, Stabilized: c.Stabilized}}
 	if err := a.find(m, c.Targets); err != nil {
 		_ = r.Close() // only read from
 		return nil, input.BadInput(fmt.Errorf("%s is not an adapter of the model: %w", folder, err))
