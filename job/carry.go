@@ -7,6 +7,7 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/data"
 	"zeroth/input"
+	"zeroth/input/hub"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 )
@@ -22,8 +23,8 @@ func inherit(j *setup.Job, b *beginning) error {
 		return err
 	}
 	j.Carried.Files = kept.Files
-	if len(kept.Files) == 0 && j.Model.From != "" && input.Exists(j.Model.From) {
-		if err := j.Carried.ReadFiles(j.Model.From); err != nil {
+	if folder := hub.Folder(j.Model.From); len(kept.Files) == 0 && folder != "" && input.Exists(folder) {
+		if err := j.Carried.ReadFiles(folder); err != nil {
 			return input.BadInput(err)
 		}
 	}

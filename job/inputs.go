@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/data"
 	"zeroth/device"
+	"zeroth/input"
+	"zeroth/input/hub"
 	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/hf"
@@ -41,6 +44,35 @@ func (r *run) fitContext(ctx context.Context) (err error) {
 	c, set, err := fitContext(ctx, r.c, inputs{}, r.Observer)
 	if err == nil {
 		r.c, r.set = c, set
+	}
+	return err
+}
+
+// shareModel gives all processes the commits that process 0 has found for models on the Hub.
+func (r *run) shareModel(ctx context.Context) error {
+	from, vocab := r.given.Model.From, r.given.Data.Vocab
+	shared, err := r.World.Share(ctx, from+"\n"+vocab)
+	if err != nil || r.self.Process == 0 {
+		return err
+	}
+	from, vocab, _ = strings.Cut(shared, "\n")
+	r.given, err = r.given.AtCommitsOf(from, vocab)
+	return err
+}
+
+// fetchWeights downloads the weights of a model on the Hub, if the run reads them: a checkpoint has
+// all of them, but frozen ones are compared.
+func (r *run) fetchWeights(ctx context.Context) error {
+	from := r.c.Model.From
+	if r.start.from != nil {
+		from = r.start.base
+	}
+	if !hub.Is(from) || r.start.from != nil && !config.Tunes(r.c) {
+		return nil
+	}
+	_, err := hub.Fetch(ctx, from, hub.Weights, r.Observer.Note)
+	if input.IsInput(err) {
+		return config.Problems{config.ProblemOf(r.c, "model.from", err.Error(), "")}
 	}
 	return err
 }
@@ -129,7 +161,8 @@ func openWeights(ctx context.Context, j *setup.Job) (*hf.Weights, error) {
 	if c.Model.From == "" {
 		return w, nil
 	}
-	from, err := hf.OpenModel(c.Model.From, c.Model)
+	folder := hub.Folder(c.Model.From)
+	from, err := hf.OpenModel(folder, c.Model)
 	if err == nil {
 		j.Carried.Notes = slices.Concat(j.Carried.Notes, from.Note(), rounded(c, from))
 	}
@@ -137,7 +170,7 @@ func openWeights(ctx context.Context, j *setup.Job) (*hf.Weights, error) {
 	if err == nil {
 		err = from.Merge(ctx, c.Merged, c.Model)
 	}
-	return w, errors.Join(err, j.Carried.ReadFiles(c.Model.From))
+	return w, errors.Join(err, j.Carried.ReadFiles(folder))
 }
 
 // rounded returns notices about frozen parameters that are stored with more digits than the

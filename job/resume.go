@@ -12,6 +12,7 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/device"
 	"zeroth/input"
+	"zeroth/input/hub"
 	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
@@ -254,7 +255,7 @@ func sameBase(ctx context.Context, c *config.Config, b *beginning, which string)
 		}
 		return err
 	}
-	from, err := hf.OpenModel(b.base, c.Model)
+	from, err := hf.OpenModel(hub.Folder(b.base), c.Model)
 	if err != nil {
 		return wrong(err)
 	}

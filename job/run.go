@@ -56,9 +56,9 @@ func Run(ctx context.Context, c *config.Config, o Options) (err error) {
 	defer func() { err = r.explain(ctx, err) }()
 	defer func() { r.close(ctx, err) }()
 	for _, step := range []func(context.Context) error{
-		r.shareFolder, r.shareDate, r.findStart, r.fitContext, r.agreeOnJob, r.skipIfFinished, r.announceStart,
+		r.shareFolder, r.shareModel, r.shareDate, r.findStart, r.fitContext, r.agreeOnJob, r.skipIfFinished, r.announceStart,
 		r.placeRanks, r.planMemory, r.lockFolders, r.checkUnchanged,
-		r.publish, r.openInputs, r.agreeOnData, r.countSteps, r.checkModel, r.countFlops,
+		r.publish, r.fetchWeights, r.openInputs, r.agreeOnData, r.countSteps, r.checkModel, r.countFlops,
 		r.chooseAlgorithms, r.openRanks, r.openSavers, r.loadState, r.openRunFolder, r.recordAlgorithms, r.announceJob,
 		r.train, r.compareMemory, r.writeResults, r.sampleText,
 	} {

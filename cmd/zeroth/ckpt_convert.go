@@ -19,6 +19,7 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
 	"zeroth/input"
+	"zeroth/input/hub"
 	"zeroth/job"
 	"zeroth/job/state"
 	"zeroth/nn"
@@ -33,6 +34,9 @@ func (a *app) ckptExport() *cobra.Command {
 	var names theirs
 	cmd := a.onFolders(1, "export DIR --to FOLDER", "Write the parameters as a Hugging Face folder", func(cmd *cobra.Command, args []string) error {
 		e, err := exportOptions(dtype, size)
+		if err == nil {
+			args[0], err = a.local(cmd.Context(), args[0], hub.AnyWeights)
+		}
 		foreign := state.IsForeign(args[0])
 		switch {
 		case err != nil:
@@ -260,6 +264,10 @@ func (a *app) ckptImport() *cobra.Command {
 	var asJSON bool
 	var names theirs
 	cmd := a.onFolders(1, "import FOLDER --to DIR", "Convert a Hugging Face folder or another program's checkpoint", func(cmd *cobra.Command, args []string) error {
+		var err error
+		if args[0], err = a.local(cmd.Context(), args[0], hub.AnyWeights); err != nil {
+			return err
+		}
 		if state.IsForeign(args[0]) {
 			return a.importForeign(cmd, args[0], to, names, asJSON)
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/input"
+	"zeroth/input/hub"
 	"zeroth/job"
 	"zeroth/job/config"
-	"zeroth/job/setup"
 	"zeroth/job/state"
 )
 
@@ -45,7 +46,10 @@ as in Hugging Face's guide to perplexity.`,
 				return input.BadInput(fmt.Errorf("--stride %d; want at least 0, where 0 is model.context", o.Stride))
 			}
 			var e job.Evaluation
-			c, err := evaluated(args[0], run, sets)
+			c, err := (*config.Config)(nil), error(nil)
+			if run, err = a.local(ctx, run, hub.Weights); err == nil {
+				c, err = a.evaluated(ctx, args[0], run, sets)
+			}
 			if err == nil {
 				e, err = job.Evaluate(ctx, c, o, a.note)
 			}
@@ -57,7 +61,7 @@ as in Hugging Face's guide to perplexity.`,
 		ValidArgsFunction: completeJob,
 	}
 	f := cmd.Flags()
-	f.StringVar(&run, "run", "", "`folder` of a finished run or a Hugging Face model")
+	f.StringVar(&run, "run", "", "`folder` of a finished run or a Hugging Face model, or hf://org/name")
 	f.StringArrayVar(&sets, "set", nil, "set a `key=value` of the job file, the value in YAML (repeatable)")
 	f.BoolVar(&o.All, "all", false, "evaluate all data, not only the validation data")
 	intVar(f, &o.Stride, "stride", 0, "`tokens` from one window to the next; each predicts only tokens that no earlier one has (default model.context)")
@@ -71,7 +75,7 @@ as in Hugging Face's guide to perplexity.`,
 var trainingOnly = []string{"model.adapters", "train.lora", "train.freeze", "train.early_stop", "train.eval_every", "optimizer", "schedule", "checkpoint", "sample"}
 
 // evaluated returns the job with the model of a folder instead of its own.
-func evaluated(path, run string, sets []string) (*config.Config, error) {
+func (a *app) evaluated(ctx context.Context, path, run string, sets []string) (*config.Config, error) {
 	folder, err := modelFolder(run)
 	if err != nil {
 		return nil, input.BadInput(fmt.Errorf("--run %s: %w", run, err))
@@ -79,7 +83,7 @@ func evaluated(path, run string, sets []string) (*config.Config, error) {
 	for _, key := range append(config.Shape(), trainingOnly...) {
 		sets = append(sets, key+"=null")
 	}
-	return setup.ThisMachine(1, 0).Load(path, append(sets, fmt.Sprintf("%s%q", setFrom, folder)))
+	return a.machine(ctx, 1, 0).Load(path, append(sets, fmt.Sprintf("%s%q", setFrom, folder)))
 }
 
 // setFrom begins the setting that gives a job the model to evaluate.

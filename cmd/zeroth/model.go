@@ -11,6 +11,7 @@ import (
 
 	"zeroth/data"
 	"zeroth/input"
+	"zeroth/input/hub"
 	"zeroth/job/hf"
 	"zeroth/job/show"
 	"zeroth/nn"
@@ -18,18 +19,21 @@ import (
 
 func (a *app) model() *cobra.Command {
 	return &cobra.Command{
-		Use:   "model FOLDER",
+		Use:   "model FOLDER|hf://ORG/NAME",
 		Short: "Show what a Hugging Face folder contains, and whether zeroth can train it",
 		Long: `Show the family, shape, parameters, types, size, tokenizer and chat template of a
 Hugging Face model. Everything that keeps zeroth from training it is reported at once,
 with exit code 2. The values of parameters are not read.`,
-		Example: "  zeroth model ./Qwen3-0.6B",
+		Example: "  zeroth model ./Qwen3-0.6B\n  zeroth model hf://Qwen/Qwen3-0.6B@main",
 		Args:    arguments(1, 1),
-		RunE: a.do(func(_ *cobra.Command, args []string) error {
+		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			row := func(word, format string, args ...any) {
 				_ = show.Print(a.out, fmt.Sprintf("%-10s %s\n", word, fmt.Sprintf(format, args...))) // a.out remembers its first error
 			}
-			folder := args[0]
+			folder, err := a.local(cmd.Context(), args[0], hub.Weights)
+			if err != nil {
+				return err
+			}
 			m, carried, err := hf.ReadConfig(folder)
 			if err != nil && input.Exists(folder) {
 				err = errors.Join(err, printTokenizer(folder, row))
@@ -44,7 +48,7 @@ with exit code 2. The values of parameters are not read.`,
 				row("note", "%s", show.Printable(note))
 			}
 			if err == nil {
-				row("trains", "with model: {from: %q}", folder)
+				row("trains", "with model: {from: %q}", args[0])
 			}
 			return err
 		}),

@@ -11,7 +11,6 @@ import (
 	"zeroth/input"
 	"zeroth/job/config"
 	"zeroth/job/plan"
-	"zeroth/job/setup"
 )
 
 // pictures holds the files to draw a plan to; empty means none.
@@ -67,7 +66,7 @@ func (p *planned) compare(file string, m plan.Machine, newPlan func(*config.Conf
 	}
 	var s plan.Stages
 	for stage := range 4 {
-		c, err := setup.ThisMachine(1, 0).Draft(p.file, append(p.overlays(), fmt.Sprintf("zero.stage=%d", stage)))
+		c, err := p.machine(1, 0).Draft(p.file, append(p.overlays(), fmt.Sprintf("zero.stage=%d", stage)))
 		var planned *plan.Plan
 		if err == nil {
 			planned, err = newPlan(c, m)

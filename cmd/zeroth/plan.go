@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,16 +40,25 @@ type planned struct {
 	keys  map[string]*string // values of shortcuts by flag; empty if not given
 	json  bool
 	given func(flag string) bool
+
+	machine func(processes, ranks int) config.Environment
 }
 
 // shortcuts maps flags to the keys of the job file that they set.
 var shortcuts = config.Shortcuts()
 
+// planned returns a job to plan.
+func (a *app) planned() *planned {
+	return &planned{machine: func(processes, ranks int) config.Environment {
+		return a.machine(context.Background(), processes, ranks)
+	}}
+}
+
 // addFlags declares the flags that plan and fit share.
 func (p *planned) addFlags(f *pflag.FlagSet) {
 	p.given = f.Changed
 	f.StringArrayVar(&p.sets, "set", nil, "set a `key=value` of the job file, the value in YAML (repeatable)")
-	f.StringVar(&p.model, "model", "", "a Hugging Face `folder` or config.json, or a published model such as Llama-3-8B, instead of a job file")
+	f.StringVar(&p.model, "model", "", "a Hugging Face `folder` or config.json, hf://org/name, or a published model such as Llama-3-8B, instead of a job file")
 	intVar(f, &p.gpus, "gpus", 0, "number of GPUs to plan for, one per rank")
 	f.StringVar(&p.gpu, "gpu-memory", "", "memory of each GPU, such as 80GiB")
 	f.BoolVar(&p.json, "json", false, "print JSON")
@@ -106,7 +116,7 @@ func (p *planned) load(args []string) (*config.Config, plan.Machine, error) {
 		}
 		m.Memory = bytes
 	}
-	c, err := setup.ThisMachine(1, 0).Draft(p.file, p.overlays())
+	c, err := p.machine(1, 0).Draft(p.file, p.overlays())
 	if err == nil {
 		m.Spread, err = p.spread(c)
 	}
@@ -148,7 +158,7 @@ func (p *planned) shortened() (sets []string) {
 }
 
 func (a *app) plan() *cobra.Command {
-	p, o := &planned{}, &planning{}
+	p, o := a.planned(), &planning{}
 	cmd := &cobra.Command{
 		Use:        "plan [JOB.yaml]",
 		Short:      "Show a job's memory per rank, and its speed, before it runs",
@@ -167,7 +177,8 @@ time, communication that computation does not hide, tokens per second and MFU.
 share its processors. Other names are machines with published figures. A file
 describes any other machine: see examples/machine.json.
 
---model plans a Hugging Face folder, or a published model by name, without its
+--model plans a Hugging Face folder, a model on the Hub (hf://org/name[@revision], of
+which only config.json is downloaded), or a published model by name, without its
 files: GPT-2, Llama 3, Qwen3, Gemma 3, Mistral, OLMo 2, Phi and SmolLM3; an unknown
 name lists them all.`,
 		Example: `  zeroth plan examples/quickstart.yaml

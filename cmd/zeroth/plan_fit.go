@@ -19,7 +19,7 @@ import (
 )
 
 func (a *app) fit() *cobra.Command {
-	p := &planned{}
+	p := a.planned()
 	o := fitting{}
 	var largest string
 	cmd := &cobra.Command{

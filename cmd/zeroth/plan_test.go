@@ -223,7 +223,7 @@ func TestPlanMistakes(t *testing.T) {
 		"want here, one of h100, h200, or a file":               {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--machine", "h99"},
 		"--gpus\" flag: a leading 0 could mean":                 {"plan", "tiny.yaml", "--gpus", "010"},
 		"--world\" flag: want a whole number":                   {"plan", "tiny.yaml", "--world", "1e3"},
-		"run 'hf download a/b --local-dir b'":                   {"plan", "--model", "a/b"},
+		"write hf://a/b to download it":                         {"plan", "--model", "a/b"},
 		"--trace needs the speed of some hardware":              {"plan", "tiny.yaml", "--trace", "t.json"},
 		"--timeline t.png: want a file name that ends in .html": {"train", "tiny.yaml", "--timeline", "t.png"},
 		"--timeline p.png: want a file name that ends in .html, .svg or .csv\n--stages s.html: want a file name that ends in .svg": {"plan", "tiny.yaml", "--timeline", "p.png", "--stages", "s.html"},

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/term"
 
 	"zeroth/input"
+	"zeroth/input/hub"
 	"zeroth/job"
 	"zeroth/job/generate"
 	"zeroth/job/show"
@@ -29,8 +30,8 @@ func (a *app) sample() *cobra.Command {
 		Use:        "sample --run FOLDER",
 		Short:      "Generate text with a trained model",
 		SuggestFor: []string{"generate", "infer", "inference", "chat", "complete"},
-		Long: `Continue a text with the model of a run folder, a checkpoint or a Hugging Face
-folder. If the run is still training, its newest complete checkpoint is used. The
+		Long: `Continue a text with the model of a run folder, a checkpoint, a Hugging Face folder or
+the Hub. If the run is still training, its newest complete checkpoint is used. The
 same seed gives the same text, whatever other prompts there are. On a terminal,
 control characters are escaped. With --json each prompt gives one line: prompt,
 text (without the prompt), tokens, and finish_reason, which is length, eos (an
@@ -45,7 +46,7 @@ generation_config.json, otherwise by the defaults below.`,
   zeroth sample --run run1/ckpt/step-00001000
   zeroth sample --run run1 --prompt "// " --temperature 0 --tokens 50
   zeroth sample --run ./Qwen3-0.6B --chat --template-arg enable_thinking=false
-  zeroth sample --run ./Qwen3-0.6B --chat --prompt "Why is the sky blue?"
+  zeroth sample --run hf://Qwen/Qwen3-0.6B --chat --prompt "Why is the sky blue?"
   zeroth sample --run run1 --prompts questions.txt --top-p 0.9 --stop "." --json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -70,6 +71,12 @@ generation_config.json, otherwise by the defaults below.`,
 			ctx, release := a.untilSignal(cmd.Context(), func() {}, nil)
 			defer release()
 			o.Note = a.note
+			if o.Run, err = a.local(ctx, o.Run, hub.Weights); err == nil {
+				o.Tokenizer, err = a.local(ctx, o.Tokenizer, hub.Tokenizer)
+			}
+			if err != nil {
+				return stopped(ctx, err)
+			}
 			err = a.writeSamples(o, func(w io.Writer, told func(generate.Answer) error) error {
 				if o.Chat && len(prompts) == 0 {
 					return generate.Converse(ctx, o.Options, a.messages(ctx), w, told)
@@ -94,7 +101,7 @@ generation_config.json, otherwise by the defaults below.`,
 
 // addFlags declares the flags of sample.
 func (o *sampling) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.Run, "run", "", "run `folder`, checkpoint or Hugging Face folder")
+	f.StringVar(&o.Run, "run", "", "run `folder`, checkpoint or Hugging Face folder, or hf://org/name[@revision]")
 	f.StringVar(&o.Tokenizer, "tokenizer", "", "`name` (bytes or gpt2) or folder of the tokenizer (default the model's)")
 	f.StringArrayVar(&o.prompts, "prompt", []string{"\n"}, "`text` to continue (repeatable; default a line feed)")
 	f.Lookup("prompt").DefValue = "[]" // help would print the line feed itself

@@ -60,7 +60,7 @@ configuration of DeepSpeed or Accelerate, or of TrainingArguments. Goals:
 			return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
 		},
 	}
-	cmd.Flags().StringVar(&model, "model", "", "published `model` to start from, such as Llama-3.2-1B, for goals that fine-tune")
+	cmd.Flags().StringVar(&model, "model", "", "`model` to start from, for goals that fine-tune: hf://org/name, or a published one such as Llama-3.2-1B")
 	must(cmd.RegisterFlagCompletionFunc("model", words(publishedNames()...)))
 	cmd.Flags().StringVar(&from, "from", "", "`file` of DeepSpeed, Accelerate or TrainingArguments whose job is printed")
 	return cmd

@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode"
 
+	"zeroth/input/hub/hubtest"
 	"zeroth/job/config"
 	"zeroth/tests/nightly"
 )
@@ -86,8 +87,9 @@ func TestInit(t *testing.T) {
 	contains(t, first(zeroth(t, 0, "plan", "small.yaml", "--gpus", "8", "--gpu-memory", "80GiB")), "Llama 1.2B", ": fits\n")
 	_, errs = zeroth(t, 2, "init", "lora", "other.yaml", "--model", "Lama")
 	contains(t, errs, `"Lama" is not a published model`, "Llama-3.2-1B")
+	hubtest.Serve(t, nil)
 	_, errs = zeroth(t, 2, "train", "small.yaml")
-	contains(t, errs, "hf download meta-llama/Llama-3.2-1B --local-dir Llama-3.2-1B")
+	contains(t, errs, "meta-llama/Llama-3.2-1B: no such model, or a private one")
 	zeroth(t, 0, "train", "quickstart.yaml", "--set", "train.steps=1", "--set", "model={width: 8, heads: 1, layers: 1, context: 8}", "--set", "sample.tokens=1", "--out", "r")
 }
 
@@ -351,7 +353,7 @@ func TestWrongPlaces(t *testing.T) {
 		"sample --run r/job.yaml":          "--run r/job.yaml is a file; did you mean --run r?",
 		"train tiny.yaml --resume r":       "--resume r: a folder with checkpoints; name one of them, such as the newest, r/ckpt/step-00000006",
 		"plan tiny.yaml --machine B200":    "--machine B200: no such file or directory; want here, one of h100, h200, or a file",
-		"plan --model nobody/nothing":      "run 'hf download nobody/nothing --local-dir nothing'",
+		"plan --model nobody/nothing":      "write hf://nobody/nothing to download it",
 		"ckpt prune r --keep newest=1":     `there is no rule "newest"`,
 		"fit --model r/modle --gpus 2":     "r/modle/config.json cannot be read: no such file or directory\n",
 		"train tiny.yaml --set stage=1":    "stage: unknown key; did you mean zero.stage?",

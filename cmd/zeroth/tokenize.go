@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/data"
+	"zeroth/input/hub"
 )
 
 func (a *app) tokenize() *cobra.Command {
@@ -25,13 +26,18 @@ The token file has llm.c's format: a header of 1,024 bytes with the number and w
 of the ids, then ids of two bytes, or of four if the vocabulary has more than 65,536.
 An existing file is not replaced.`,
 		Example: `  zeroth tokenize --tokenizer gpt2 'corpus/**/*.txt' --out corpus.bin
-  zeroth tokenize --tokenizer ./Qwen3-0.6B a.txt b.txt --out ab.bin
+  zeroth tokenize --tokenizer hf://Qwen/Qwen3-0.6B a.txt b.txt --out ab.bin
   zeroth tokenize --tokenizer gpt2 --format text --key text=body 'web/*.jsonl.gz' --out web.bin`,
 		Args: arguments(1, math.MaxInt),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			ctx, release := a.untilSignal(cmd.Context(), func() {}, nil)
 			defer release()
 			e.Text = args
+			tokenizer, err := a.local(ctx, e.Tokenizer, hub.Tokenizer)
+			if err != nil {
+				return stopped(ctx, err)
+			}
+			e.Tokenizer = tokenizer
 			begin := time.Now()
 			e.Progress = a.encoding(begin)
 			done, err := e.Encode(ctx)
@@ -47,7 +53,7 @@ An existing file is not replaced.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVar(&e.Tokenizer, "tokenizer", "", "`name` (bytes or gpt2), or a folder with tokenizer.json, or vocab.json and merges.txt")
+	f.StringVar(&e.Tokenizer, "tokenizer", "", "`name` (bytes or gpt2), a folder with tokenizer.json, or vocab.json and merges.txt, or hf://org/name")
 	f.StringVar(&e.Format, "format", "", "`format` of records: text, prompt or chat, as data.format (default: text files)")
 	f.StringToStringVar(&e.Keys, "key", nil, "`name=key` of a record, as data.keys: messages=conversations")
 	f.StringVar(&e.Out, "out", "", "`file` to write")

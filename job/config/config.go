@@ -6,6 +6,7 @@ import (
 
 	"zeroth/data"
 	"zeroth/device"
+	"zeroth/input/hub"
 	"zeroth/job/hf"
 	"zeroth/nn"
 	"zeroth/shard"
@@ -244,6 +245,9 @@ type Environment struct {
 	Processes int // that share the ranks evenly; 0 is one
 	Ranks     int // per process, if the job does not set it; 0: the job's default
 	GPUs      int // available for ranks
+
+	// Fetch is hub.Fetch for models on the Hub; nil: without messages, and not interruptible.
+	Fetch func(name string, files hub.Files) (pinned string, err error)
 }
 
 // Load is like the function Load, for a job that runs on h.
@@ -265,6 +269,9 @@ func (h Environment) load(file string, root *node, problems Problems, sets []str
 		for _, check := range checks {
 			check(r)
 		}
+	}
+	if r.failed != nil {
+		return nil, r.failed
 	}
 	if len(r.problems) > 0 {
 		r.problems.Sort()
@@ -321,12 +328,12 @@ func (c *Config) WithDate(date string) *Config {
 	return c
 }
 
-// WithContext is the job with sequences of so many tokens, which it did not say.
-func (c *Config) WithContext(tokens int) (*Config, error) {
+// with returns the job with another value of a key.
+func (c *Config) with(key, value, source string) (*Config, error) {
 	root := c.root.clone()
-	n, _ := parse([]byte(strconv.Itoa(tokens)), position{})
-	n.moveTo(position{file: "the longest document"})
-	put(root, "model.context", n)
+	n, _ := parse([]byte(value), position{})
+	n.moveTo(position{file: source})
+	put(root, key, n)
 	r := newReader(c.file, root)
 	r.Config.network, r.Config.env = c.network, c.env
 	r.read()
@@ -335,8 +342,30 @@ func (c *Config) WithContext(tokens int) (*Config, error) {
 		r.problems.Sort()
 		return nil, r.problems
 	}
-	next := r.Config
-	next.found, next.Checkpoint.Dir, next.Data.Date = c.found, c.Checkpoint.Dir, c.Data.Date
+	r.Config.found, r.Config.Checkpoint.Dir, r.Config.Data.Date = c.found, c.Checkpoint.Dir, c.Data.Date
+	return r.Config, nil
+}
+
+// AtCommitsOf returns the job with the models on the Hub at the commits that another process of the
+// run has found, given their names there. Other models stay as they are.
+func (c *Config) AtCommitsOf(from, vocab string) (next *Config, err error) {
+	next = c
+	for _, x := range []struct{ key, ours, theirs string }{{"model.from", c.Model.From, from}, {"data.vocab", c.Data.Vocab, vocab}} {
+		ours, was := hub.Split(x.ours)
+		theirs, is := hub.Split(x.theirs)
+		if err == nil && ours == theirs && was != is && c.setsKey(x.key) {
+			next, err = next.with(x.key, Quote(x.theirs), "process 0")
+		}
+	}
+	return next, err
+}
+
+// WithContext is the job with sequences of so many tokens, which it did not say.
+func (c *Config) WithContext(tokens int) (*Config, error) {
+	next, err := c.with("model.context", strconv.Itoa(tokens), "the longest document")
+	if err != nil {
+		return nil, err
+	}
 	if most := c.Model.Context; tokens < most {
 		next.note("model.context is %d, enough for the longest document; the model's maximum is %d", tokens, most)
 	} else {
@@ -360,7 +389,7 @@ func documents(c *Config) data.Documents {
 func Tokenizer(c *Config) string {
 	switch {
 	case (c.Data.Tokenizer == "gpt2" || c.Data.Tokenizer == "folder") && c.Data.Vocab != "":
-		return c.Data.Vocab
+		return hub.Folder(c.Data.Vocab)
 	case c.Data.Tokenizer == "none" || c.Data.Tokenizer == "folder": // the folder is missing, which is reported
 		return ""
 	}

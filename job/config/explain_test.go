@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"zeroth/input/hub"
 	"zeroth/job/hf"
 	"zeroth/job/testjob"
 	"zeroth/nn"
@@ -82,12 +84,18 @@ func TestNearestKey(t *testing.T) {
 func TestGoals(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	testjob.Write(t, "train.bin", "\x01\x00")
-	if err := os.Mkdir(goalModel, 0o755); err != nil {
+	t.Setenv("HF_HUB_CACHE", "hub")
+	t.Setenv("HF_HUB_OFFLINE", "1")
+	commit := strings.Repeat("0", 40)
+	folder := hub.Folder(goalModel + "@" + commit)
+	refs := filepath.Join(folder, "../../refs")
+	if err := errors.Join(os.MkdirAll(folder, 0o755), os.Mkdir(refs, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, goalModel+"/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 1024, Vocab: 50257, Eps: 1e-5}}.ConfigJSON()))
-	testjob.WriteVocabulary(t, goalModel, 998)
-	testjob.Write(t, goalModel+"/tokenizer_config.json", `{"tokenizer_class": "GPT2Tokenizer", "chat_template": "{{ messages[0].content }}"}`)
+	testjob.Write(t, filepath.Join(refs, "main"), commit)
+	testjob.Write(t, folder+"/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 1024, Vocab: 50257, Eps: 1e-5}}.ConfigJSON()))
+	testjob.WriteVocabulary(t, folder, 998)
+	testjob.Write(t, folder+"/tokenizer_config.json", `{"tokenizer_class": "GPT2Tokenizer", "chat_template": "{{ messages[0].content }}"}`)
 	testjob.Write(t, "a.jsonl", `{"messages": [{"role": "user", "content": "a"}]}`)
 	if n := len(Goals()); n < 4 {
 		t.Errorf("%d goals", n)
@@ -172,7 +180,7 @@ func TestJobWithoutItsExtension(t *testing.T) {
 	if _, err := Load("m", nil); err == nil || !strings.HasSuffix(err.Error(), "a model is planned with --model m, and trained by a job with model.from") {
 		t.Error(err)
 	}
-	if _, err := Draft("", []string{"model.from=run/model"}); err == nil || strings.Contains(err.Error(), "hf download") {
+	if _, err := Draft("", []string{"model.from=run/model"}); err == nil || strings.Contains(err.Error(), "hf://") {
 		t.Errorf("what is in a folder is not on the Hub: %v", err)
 	}
 }
@@ -199,17 +207,20 @@ func TestModelOfTheHub(t *testing.T) {
 	if _, err := Draft("job.yaml", []string{"model.from=meta-llama/Llama-3.1-8B"}); err != nil {
 		t.Errorf("a published model cannot be planned: %v", err)
 	}
+	if _, err := Draft("job.yaml", []string{"model.from=hf://meta-llama/Llama-3.1-8B"}); err != nil {
+		t.Errorf("a published model on the Hub cannot be planned: %v", err)
+	}
 	_, err := Load("job.yaml", []string{"model.from=meta-llama/Llama-3.1-8B"})
-	if err == nil || !strings.Contains(err.Error(), "run 'hf download meta-llama/Llama-3.1-8B --local-dir Llama-3.1-8B'") || !strings.Contains(err.Error(), "name the folder Llama-3.1-8B") {
+	if err == nil || !strings.Contains(err.Error(), "write hf://meta-llama/Llama-3.1-8B to download it") {
 		t.Error(err)
 	}
 	if err := errors.Join(os.Mkdir("m", 0o755), os.WriteFile("m/model.safetensors", []byte("\x80"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	for from, want := range map[string]string{
-		"https://huggingface.co/openai-community/gpt2":           "'hf download openai-community/gpt2 --local-dir gpt2'",
-		"https://huggingface.co/openai-community/gpt2/tree/main": "'hf download openai-community/gpt2 --local-dir gpt2'",
-		"hf://openai-community/gpt2":                             "'hf download openai-community/gpt2 --local-dir gpt2'",
+		"https://huggingface.co/openai-community/gpt2":           "write hf://openai-community/gpt2 ",
+		"https://huggingface.co/openai-community/gpt2/tree/main": "write hf://openai-community/gpt2 ",
+		"hf://openai-community/gpt2/tree/main":                   "is not a model on the Hub; want hf://org/name",
 		"m/model.safetensors":                                    "m/model.safetensors is a file; want the folder",
 	} {
 		if _, err := Draft("job.yaml", []string{"model.from=" + from}); err == nil || !strings.Contains(err.Error(), want) {
@@ -217,7 +228,7 @@ func TestModelOfTheHub(t *testing.T) {
 		}
 	}
 	for _, from := range []string{"./nothing", "/no/folder", "nothing"} {
-		if _, err := Draft("job.yaml", []string{"model.from=" + from}); err == nil || strings.Contains(err.Error(), "hf download") {
+		if _, err := Draft("job.yaml", []string{"model.from=" + from}); err == nil || strings.Contains(err.Error(), "hf://") {
 			t.Errorf("%s: %v", from, err)
 		}
 	}

@@ -98,7 +98,7 @@ func (c *Config) fields() []field {
 		{"with schedule.type linear, cosine and wsd", s.Type != "inverse_sqrt", "schedule.type", "an inverse_sqrt schedule falls by its formula"},
 	}
 	return []field{
-		{"model.from", path{text{&m.From}}, "", "fresh parameters", "folder with config.json and model.safetensors to start from; instead of the other model keys except context", also{when: "instead of the other model keys except context", like: "models/gpt2"}},
+		{"model.from", path{text{&m.From}}, "", "fresh parameters", "folder with config.json and model.safetensors to start from, or hf://org/name[@revision] on the Hugging Face Hub; instead of the other model keys except context", also{when: "instead of the other model keys except context", like: "models/gpt2"}},
 		{"model.adapters", patterns{texts{&c.Merged}}, "", "none", "list of folders of LoRA adapters (PEFT's format) that are merged into the parameters of from, one after the other",
 			also{only: []only{{"with model.from", m.From != "", "model.from", "fresh parameters have no adapters"}}, like: `["runs/a/adapter"]`}},
 		{"model.family", choice{&m.Family, families}, "gpt2", "", "architecture: gpt2 | llama", also{shape: true}},
@@ -136,7 +136,7 @@ func (c *Config) fields() []field {
 		{"data.dtype", choice{&d.DType, idTypes}, "", "llm.c's header, or uint16", "uint16 | uint32 | int32 | int64: type of the ids in token files without a header",
 			also{only: []only{{"with data.tokens", len(d.Tokens) > 0, "data.text", "text has no ids yet"}}, like: "uint16"}},
 		{"data.tokenizer", choice{&d.Tokenizer, tokenizers}, "", "bytes for text, gpt2 for tokens", "bytes | gpt2 | folder (data.vocab); for token files, the tokenizer that made them, or none; with model.from, the one in its folder", also{like: "gpt2", lasts: true}},
-		{"data.vocab", path{text{&d.Vocab}}, "", "built in", "folder with a tokenizer: tokenizer.json, or vocab.json and merges.txt",
+		{"data.vocab", path{text{&d.Vocab}}, "", "built in", "folder with a tokenizer: tokenizer.json, or vocab.json and merges.txt; or hf://org/name[@revision]",
 			also{only: []only{{"with data.tokenizer gpt2 and folder", d.Tokenizer == "gpt2" || d.Tokenizer == "folder", "data.tokenizer", "tokenizer " + d.Tokenizer + " has no vocabulary of its own"}}, like: "models/gpt2", lasts: true}},
 		{"data.validation", real{&d.Validation, atMostHalf, "a fraction from 0 to 0.5"}, "0.01", "", "fraction of the data held out for evaluation",
 			also{only: []only{{"", len(d.Held) == 0, "data.validation_documents", "data.validation_documents names what to validate on"}}, lasts: true}},

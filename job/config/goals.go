@@ -4,10 +4,10 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
-	gopath "path"
 	"strings"
 
 	"zeroth/input"
+	"zeroth/input/hub"
 	"zeroth/job/hf"
 )
 
@@ -35,26 +35,24 @@ func Goals() (all []Goal) {
 	return all
 }
 
-// The model from which the fine-tuning goals start, as named in their files.
-const (
-	goalModel = "Qwen3-0.6B"
-	goalHub   = "Qwen/Qwen3-0.6B"
-)
+// goalModel is the model from which the fine-tuning goals start, as named in their files.
+const goalModel = "hf://Qwen/Qwen3-0.6B"
 
-// Of returns the goal with its model replaced by a published one; an empty name changes nothing.
-// It rejects goals that do not start from a model.
+// Of returns the goal with its model replaced by a published one or one on the Hub; an empty name
+// changes nothing. It rejects goals that do not start from a model.
 func (g Goal) Of(model string) (Goal, error) {
 	if model == "" {
 		return g, nil
 	}
 	s, ok := hf.FindPublished(model)
 	switch {
-	case !strings.Contains(g.Text, goalHub):
+	case !strings.Contains(g.Text, goalModel):
 		return g, input.BadInput(fmt.Errorf("%s starts from no model; want --model with chat, finetune or lora", g.Name))
-	case !ok:
-		return g, input.BadInput(fmt.Errorf("%q is not a published model; want one of %s", model, published()))
+	case ok:
+		model = "hf://" + s.Repository
+	case !hub.Is(model):
+		return g, input.BadInput(fmt.Errorf("%q is not a published model; want hf://org/name, or one of %s", model, published()))
 	}
-	folder := gopath.Base(s.Repository)
-	g.Text = strings.NewReplacer(goalHub, s.Repository, goalModel, folder).Replace(g.Text)
+	g.Text = strings.ReplaceAll(g.Text, goalModel, model)
 	return g, nil
 }

@@ -1,12 +1,14 @@
 package config
 
 import (
+	"context"
 	"fmt"
 	gopath "path"
 	"regexp"
 	"strings"
 
 	"zeroth/input"
+	"zeroth/input/hub"
 	"zeroth/job/hf"
 )
 
@@ -48,6 +50,9 @@ func (r *reader) resolveLlama() {
 // than the model supports.
 func (r *reader) modelFrom() {
 	m := &r.Config.Model
+	if r.bad["model.from"] {
+		return
+	}
 	read, kept, err := r.readModel()
 	if err != nil {
 		want := toDownload(m.From)
@@ -72,8 +77,9 @@ func (r *reader) modelFrom() {
 // shapeOnly reports whether the job only plans a published model, which needs no folder.
 func (r *reader) shapeOnly() bool {
 	from := r.Config.Model.From
-	_, ok := hf.FindPublished(from)
-	return ok && r.draft && !input.Exists(from)
+	repo, revision := hub.Split(from)
+	s, ok := hf.FindPublished(repo)
+	return ok && r.draft && (revision == "main" && repo == s.Repository || !hub.Is(from) && !input.Exists(from))
 }
 
 // published lists the names of the published models.
@@ -89,11 +95,45 @@ func published() string {
 func (r *reader) readModel() (hf.Model, hf.Carried, error) {
 	from := r.Config.Model.From
 	if !r.shapeOnly() {
-		return hf.ReadConfig(from)
+		return hf.ReadConfig(hub.Folder(from))
 	}
-	s, _ := hf.FindPublished(from)
+	repo, _ := hub.Split(from)
+	s, _ := hf.FindPublished(repo)
 	m, notes, err := hf.ReadModel(s.Config)
 	return m, hf.Carried{Config: s.Config, Notes: notes}, err
+}
+
+// fetchModels downloads the models on the Hub that the job names, without their weights, and
+// replaces their revisions by commits, so that whoever reads the job again gets the same files.
+func (r *reader) fetchModels() {
+	fetch := r.Config.env.Fetch
+	if fetch == nil {
+		fetch = func(name string, files hub.Files) (string, error) {
+			return hub.Fetch(context.Background(), name, files, nil)
+		}
+	}
+	files := hub.Tokenizer
+	if r.draft {
+		files = hub.Config
+	}
+	for _, x := range []struct {
+		key   string
+		name  *string
+		files hub.Files
+	}{{"model.from", &r.Config.Model.From, files}, {"data.vocab", &r.Config.Data.Vocab, hub.Tokenizer}} {
+		if !hub.Is(*x.name) || !r.has(x.key) || x.key == "model.from" && r.shapeOnly() {
+			continue
+		}
+		pinned, err := fetch(*x.name, x.files)
+		if err != nil {
+			r.wrong(r.given[x.key].at, x.key, err.Error(), "")
+			if !input.IsInput(err) {
+				r.failed = err
+			}
+			continue
+		}
+		*x.name, r.given[x.key].text = pinned, pinned
+	}
 }
 
 // repository matches a model's name on the Hugging Face Hub.
@@ -108,6 +148,8 @@ func toDownload(from string) string {
 	_, address, url := strings.Cut(from, "://")
 	published, known := hf.FindPublished(from)
 	switch {
+	case hub.Is(from):
+		return ""
 	case url:
 		from = inHub.FindString(strings.TrimPrefix(address, "huggingface.co/"))
 	case known && !input.Exists(from):
@@ -115,6 +157,5 @@ func toDownload(from string) string {
 	case !repository.MatchString(from) || input.Exists(from) || input.Exists(gopath.Dir(from)):
 		return ""
 	}
-	folder := gopath.Base(from)
-	return fmt.Sprintf("nothing is downloaded here: run 'hf download %s --local-dir %s' (pip install huggingface_hub) and name the folder %s", from, folder, folder)
+	return fmt.Sprintf("write hf://%s to download it from the Hugging Face Hub", from)
 }

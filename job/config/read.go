@@ -19,6 +19,7 @@ type reader struct {
 	bad      map[string]bool  // keys with a problem already reported
 	draft    bool             // the job is planned, not run
 	problems Problems
+	failed   error    // why a model could not be downloaded, if that is no mistake in the job
 	was      *Before  // the checkpoint that the job resumes from; nil if none
 	differs  []string // differences between the job's model and the checkpoint's
 

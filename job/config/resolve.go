@@ -42,6 +42,7 @@ func (r *reader) unfit(section string) {
 
 // resolve derives missing settings from other keys and rejects combinations that cannot work.
 func (r *reader) resolve() {
+	r.fetchModels()
 	r.resolveData()
 	r.resolveModel()
 	r.resolveDevice()
@@ -141,7 +142,7 @@ func (r *reader) resolveModel() {
 // vocab returns the number of tokens in the tokenizer, 0 if there is none or its files cannot be
 // read. The latter is reported.
 func (r *reader) vocab() int {
-	if Tokenizer(r.Config) == "" {
+	if Tokenizer(r.Config) == "" || r.bad["data.vocab"] {
 		return 0
 	}
 	t, err := data.NewTokenizer(Tokenizer(r.Config))

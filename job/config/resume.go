@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 
+	"zeroth/input/hub"
 	"zeroth/job/hf"
 )
 
@@ -115,6 +116,7 @@ func SettingsOf(job string) *Config {
 			}
 		}
 		r := newReader("", root)
+		r.Config.env.Fetch = func(name string, _ hub.Files) (string, error) { return name, nil }
 		r.read()
 		r.resolve()
 		if r.bad["train.lora.alpha"] {

@@ -7,6 +7,7 @@ import (
 
 	"zeroth/data"
 	"zeroth/input"
+	"zeroth/input/hub"
 )
 
 // A model's tokenizer is stored in its folder: tokenizer.json and related files unchanged, or
@@ -40,11 +41,11 @@ func (r *reader) resolveTokenizer() {
 		}
 		return
 	}
-	if r.shapeOnly() {
+	if r.shapeOnly() || r.draft && hub.Is(from) {
 		return
 	}
-	own, err := data.NewTokenizer(from)
-	switch found := data.TokenizerFiles(from); {
+	own, err := data.NewTokenizer(hub.Folder(from))
+	switch found := data.TokenizerFiles(hub.Folder(from)); {
 	case err == nil:
 		d.Tokenizer, d.Vocab = named(own, from)
 	case len(d.Tokens) > 0 && (len(found) > 0 || !Gpt2Sized(r.Config.Model.Vocab)):
@@ -77,10 +78,10 @@ func named(t data.Tokenizer, folder string) (tokenizer, vocab string) {
 // compareTokenizer adds a note if the tokenizer differs from the one of model.from.
 func (r *reader) compareTokenizer() {
 	from := r.Config.Model.From
-	if from == "" || len(data.TokenizerFiles(from)) == 0 || r.Config.Data.Tokenizer == "none" {
+	if from == "" || len(data.TokenizerFiles(hub.Folder(from))) == 0 || r.Config.Data.Tokenizer == "none" {
 		return
 	}
-	own, err := data.NewTokenizer(from)
+	own, err := data.NewTokenizer(hub.Folder(from))
 	asked, wrong := data.NewTokenizer(Tokenizer(r.Config))
 	switch {
 	case wrong != nil: // reported by vocab

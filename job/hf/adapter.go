@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"zeroth/checkpoint/safetensors"
+	"zeroth/input/hub"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -66,7 +67,7 @@ func (a *Adapters) Merge(p zero.Part, src []float32) []float32 {
 }
 
 // Write writes the adapters in PEFT's format, adapter_model.safetensors and adapter_config.json,
-// for the model called base.
+// for the model called base, a folder or a model on the Hub.
 func (a *Adapters) Write(folder, base string) error {
 	if err := os.MkdirAll(folder, 0o777); err != nil {
 		return err
@@ -80,10 +81,14 @@ func (a *Adapters) Write(folder, base string) error {
 	if len(a.LoRA.Targets) == 1 && a.LoRA.Targets[0] == nn.AllLinear {
 		targets = nn.AllLinear
 	}
+	base, revision := hub.Split(base)
 	config := map[string]any{
 		"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "r": a.LoRA.Rank, "lora_alpha": a.LoRA.Alpha,
 		"target_modules": targets, "lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": a.Family == "gpt2", "inference_mode": true,
 		"modules_to_save": nil, "use_rslora": a.LoRA.Stabilized, "use_dora": false, "init_lora_weights": true,
+	}
+	if revision != "" {
+		config["revision"] = revision
 	}
 	w, err := safetensors.Create(filepath.Join(folder, "adapter_model.safetensors"), specs, map[string]string{"format": "pt"})
 	if err != nil {

@@ -405,7 +405,7 @@ func runPage(t *testing.T, bin string, all []block) {
 	for _, b := range all {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", b.text)
-		cmd.Dir, cmd.Env = dir, append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "GOROOT="+source)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "GOROOT="+source, "HF_HUB_CACHE="+filepath.Join(dir, "hub"), "HF_HUB_OFFLINE=1")
 		begin := time.Now()
 		said, err := cmd.CombinedOutput()
 		cancel()
@@ -416,7 +416,8 @@ func runPage(t *testing.T, bin string, all []block) {
 	}
 }
 
-// writeChatModel writes a tiny chat model to the folder that examples name, Qwen3-0.6B.
+// writeChatModel writes a tiny chat model to the cache of the Hub in a folder, as the one that
+// examples name.
 func writeChatModel(t *testing.T, bin, dir string) {
 	t.Helper()
 	job := `model: {family: llama, layers: 1, width: 32, heads: 2, kv_heads: 1, ffn: 64, context: 512, vocab: 424}
@@ -429,11 +430,20 @@ parallel: {ranks: 1}
 	if said, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, said)
 	}
-	folder := filepath.Join(dir, "Qwen3-0.6B")
+	cache, commit := filepath.Join(dir, "hub", "models--Qwen--Qwen3-0.6B"), strings.Repeat("0", 40)
+	folder := filepath.Join(cache, "snapshots", commit)
+	for _, in := range []string{"refs", "snapshots"} {
+		if err := os.MkdirAll(filepath.Join(cache, in), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(cache, "refs", "main"), []byte(commit), 0o666); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Rename(filepath.Join(dir, "made", "model"), folder); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"../../made", "vocab.json", "merges.txt"} {
+	for _, name := range []string{"vocab.json", "merges.txt"} {
 		if err := os.RemoveAll(filepath.Join(folder, name)); err != nil {
 			t.Fatal(err)
 		}
