@@ -117,6 +117,21 @@ func (b Buffer) Slice(lo, hi int) Buffer {
 	return b
 }
 
+// Neighbours returns the first n elements of buffers that lie one after another in memory.
+func Neighbours(parts []Buffer, n int) Buffer {
+	all := parts[0]
+	for _, b := range parts[1:] {
+		if all.N >= n {
+			break
+		}
+		if b.Type != all.Type || all.Ptr != nil && uintptr(all.Ptr)+uintptr(all.Bytes()) != uintptr(b.Ptr) {
+			panic(fmt.Sprintf("device: %d %v at %p do not follow %d %v at %p", b.N, b.Type, b.Ptr, all.N, all.Type, all.Ptr))
+		}
+		all.N += b.N
+	}
+	return all.Slice(0, n)
+}
+
 // F32 returns the host's view of a float32 buffer.
 func (b Buffer) F32() []float32 { return host[float32](b, F32) }
 

@@ -15,14 +15,14 @@ type pass struct {
 }
 
 // rows identifies rows [lo, hi) of one of a block's parameters; the zero rows mean none. A vector
-// has one column.
+// has one column. Rows of joined layers may go on in the parameters that follow.
 type rows struct{ param, lo, hi, cols int }
 
 func (r rows) exist() bool { return r.hi > 0 }
 
 // of views the rows in w, which contains a block's parameters or their gradients.
 func (r rows) of(w []device.Buffer) device.Mat {
-	return device.Matrix(w[r.param].Slice(r.lo*r.cols, r.hi*r.cols), r.hi-r.lo, r.cols)
+	return device.Matrix(device.Neighbours(w[r.param:], r.hi*r.cols).Slice(r.lo*r.cols, r.hi*r.cols), r.hi-r.lo, r.cols)
 }
 
 // trained reports whether the gradient of the parameter is wanted.

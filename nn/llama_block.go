@@ -18,6 +18,14 @@ type llamaBlock struct {
 	normQ, normK      rows // the weights of a HeadNorm
 	qkv               [3]linear
 	o, gate, up, down linear
+	joined            linear // queries, keys and values as one layer, see Model.Joined; without weights if they are not
+}
+
+// join implements joiner.
+func (b *llamaBlock) join(follows []bool) Module {
+	x := *b
+	x.joined = joined(b.params, follows, &b.qkv[0], &b.qkv[1], &b.qkv[2])
+	return &x
 }
 
 // Defers implements Splitter.
@@ -185,8 +193,12 @@ func (b *llamaBlock) forwardAttention(p pass, x device.Buffer, s *Saved) {
 	}
 	mark := p.mem.Mark()
 	in := p.whole(norm)
-	for i, part := range to {
-		b.qkv[i].forward(p, part, in)
+	if b.joined.weight.exist() && !b.normQ.exist() {
+		b.joined.forward(p, qkv, in)
+	} else {
+		for i, part := range to {
+			b.qkv[i].forward(p, part, in)
+		}
 	}
 	p.mem.Release(mark)
 	if b.normQ.exist() {
@@ -346,6 +358,11 @@ func (b *llamaBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {
 		b.normHeadsGrad(p, dqkv, s)
 	}
 	in := p.whole(b.input(b.attn, s.attn, xm))
+	if b.joined.weight.exist() {
+		b.joined.paramGrads(p, dqkv, in)
+		b.inputGrad(p, b.attn, s.attn, dm, xm, []device.Mat{dqkv}, &b.joined)
+		return
+	}
 	for i, dpart := range dparts {
 		b.qkv[i].paramGrads(p, dpart, in)
 	}

@@ -268,13 +268,13 @@ func TestReadmeKernels(t *testing.T) {
 		launches += launchesOf(t, fmt.Sprintf("GPT-2 124M, %d × 1024", B), gpt2.Model(), B, 1024)
 	}
 	for _, B := range []int{1, 16} {
-		launches += launchesOf(t, fmt.Sprintf("Llama of 1.2 B, %d × 2048", B), llama.Model(), B, 2048)
+		launches += launchesOf(t, fmt.Sprintf("Llama of 1.2 B, %d × 2048", B), llama.Model().Joined(1), B, 2048)
 	}
 	generated.Compare(t, "../docs/lab/kernels.md", map[string]string{
 		"launches": launches,
 		"gpt2":     rooflineOf(t, "GPT-2 124M", gpt2.Model(), 64, 1024, 8192),
-		"gemma":    rooflineOf(t, "Gemma 2 of 2.6 B", gemma.Model(), 8, 2048, 4096),
-		"llama":    rooflineOf(t, "Llama of 1.2 B (the shape of Llama 3.2 1B)", llama.Model(), 16, 2048, 8192),
+		"gemma":    rooflineOf(t, "Gemma 2 of 2.6 B", gemma.Model().Joined(1), 8, 2048, 4096),
+		"llama":    rooflineOf(t, "Llama of 1.2 B (the shape of Llama 3.2 1B)", llama.Model().Joined(1), 16, 2048, 8192),
 	})
 }
 

@@ -60,15 +60,16 @@ func lossScale(c *config.Config) optim.LossScale {
 // Trainer returns the configuration of a rank's trainer, without a device.
 func Trainer(c *config.Config, rank int) zero.Config {
 	stage, mesh, pad := zero.Stage(c.Zero.Stage), config.Mesh(c), 0
+	model, rules := config.Part(c, mesh.At(rank, shard.Tensor), mesh.Size(shard.Tensor)), Rules(c.Optimizer)
 	if c.On() == "cuda" {
-		pad = 64 // elements: 128 bytes of the smaller types, the width of a load in products
+		model, pad = model.Joined(zero.Begin(rules)), 64 // elements: 128 bytes of the smaller types, the width of a load in products
 	}
 	return zero.Config{
 		Mesh: mesh, Pipeline: pipeline(c),
-		Model: config.Part(c, mesh.At(rank, shard.Tensor), mesh.Size(shard.Tensor)), DType: c.Precision,
+		Model: model, DType: c.Precision,
 		Policy: stage.Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"),
 		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Packed: c.Data.Pack, Trim: trims(c), Chunk: c.Train.LossChunk, Pad: pad, Seed: c.Train.Seed,
-		Rules: Rules(c.Optimizer), Group: group(c.Optimizer), Clip: c.Train.Clip, Scale: lossScale(c), Delayed: c.Train.Delayed, Master: c.Parallel.Master,
+		Rules: rules, Group: group(c.Optimizer), Clip: c.Train.Clip, Scale: lossScale(c), Delayed: c.Train.Delayed, Master: c.Parallel.Master,
 	}
 }
 
