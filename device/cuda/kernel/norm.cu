@@ -65,14 +65,24 @@ template <int N> __device__ __forceinline__ void norm_grad(const Mat &dx, const 
 		for (int i = WARP; i < tile && from + i < end; i += WARPS) {
 			i64 row = from + i;
 			float m = mean ? mean[row] : 0, r = rstd[row], sg = 0, sgn = 0;
-			LANE4(c, cols) {
-				Four d = get4(dy, row * dy.ld + c, cols - c), f = get4(x, row * x.ld + c, cols - c), k = get4(w, c, cols - c);
-				for (int j = 0; j < 4; j++) {
-					float g = d.v[j] * k.v[j];
-					sg += g;
-					sgn = fmaf(g, (f.v[j] - m) * r, sgn);
+			if constexpr (N > 2) { // whose registers are columns' sums
+				LANE4(c, cols) {
+					Four d = get4(dy, row * dy.ld + c, cols - c), f = get4(x, row * x.ld + c, cols - c), k = get4(w, c, cols - c);
+					for (int j = 0; j < 4; j++) {
+						float g = d.v[j] * k.v[j];
+						sg += g;
+						sgn = fmaf(g, (f.v[j] - m) * r, sgn);
+					}
 				}
-			}
+			} else
+				with_kind(type_of(cols % 8 == 0, dy, x, w), [&](auto type) {
+					LANE8(c, cols) {
+						Eight g = get8<decltype(type)::is>(row_of(dy, row), c, cols), f = get8<decltype(type)::is>(w, c, cols);
+						EIGHT(j) g.v[j] *= f.v[j], sg += g.v[j];
+						f = get8<decltype(type)::is>(row_of(x, row), c, cols);
+						EIGHT(j) sgn = fmaf(g.v[j], (f.v[j] - m) * r, sgn);
+					}
+				});
 			sg = mean ? warp_sum(sg) / cols : 0;
 			sgn = warp_sum(sgn) / cols;
 			if (LANE == 0) places[turn + i].x = m, places[turn + i].y = r, places[turn + i].z = sg, places[turn + i].w = sgn;
