@@ -123,7 +123,7 @@ func TestCarriedTokenizer(t *testing.T) {
 		if len(left) > 0 {
 			t.Errorf("%s: %v beside", name, left)
 		}
-		if said := strings.Join(obs.notes, "\n"); strings.Contains(said, "not carried over") != (c.note != "") || !strings.Contains(said, c.note) {
+		if said := strings.Join(obs.notes, "\n"); strings.Contains(said, "not copied") != (c.note != "") || !strings.Contains(said, c.note) {
 			t.Errorf("%s: notes %q, want %q", name, said, c.note)
 		}
 	}

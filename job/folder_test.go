@@ -248,7 +248,7 @@ func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
 		if err := os.RemoveAll("run/ckpt/step-00000007"); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.checkUnchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "have changed meanwhile") {
+		if err := r.checkUnchanged(t.Context()); err == nil || !strings.Contains(err.Error(), "run/ckpt changed") {
 			t.Errorf("%s: its checkpoint has another name: %v", which, err)
 		}
 		if err := os.Rename("run/ckpt/step-00000007.1", "run/ckpt/step-00000007"); err != nil {

@@ -78,7 +78,7 @@ func TestGivenNetworkFits(t *testing.T) {
 	if !input.IsInput(err) {
 		t.Fatalf("error %v", err)
 	}
-	for _, part := range []string{"model.width is 16, but the custom network has 8", "model.vocab is 256, but the custom network has 300", "model.context is 8, but the custom network has 4", "model.from: ", "sample.tokens: "} {
+	for _, part := range []string{"model.width is 16, but the custom network has 8", "model.vocab is 256, but the custom network has 300", "model.context is 8, but the custom network has 4", "model.from does not apply", "sample.tokens: "} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q is not in %v", part, err)
 		}

@@ -195,7 +195,7 @@ func TestNoSpaceForCheckpoints(t *testing.T) {
 			step.Store(0)
 			w = &stepObserver{step: func(s int) { step.Store(int64(s)) }}
 			err = job.Run(context.Background(), c, job.Options{Out: t.TempDir(), Resume: "latest", Observer: w, Hooks: setup.Hooks{Files: fsys}})
-			want = regexp.MustCompile(`a checkpoint needs \S+ \S+, but ` + regexp.QuoteMeta(dir) + ` has only 1000 B free: `)
+			want = regexp.MustCompile(`a checkpoint needs \S+ \S+, but ` + regexp.QuoteMeta(dir) + ` has only 1000 B free[;:] `)
 			told = strings.Join(w.notes, "\n")
 			if policy == "stop" && (err == nil || !want.MatchString(err.Error()) || step.Load() > 0) || policy == "continue" && (err != nil || !want.MatchString(told)) {
 				t.Errorf("async %s, %s, at the start: %v after step %d\n%s", async, policy, err, step.Load(), told)

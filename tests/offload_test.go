@@ -141,7 +141,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 	budget := states / 4
 	memory := fmt.Sprintf("parallel.memory=%dB", budget)
 	_, err = fit.OpenAffordable(setup.Local(cfg(t, append(shape, memory)...)))
-	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "parallel.memory: a budget of ") || !strings.Contains(err.Error(), " optimizer") || !strings.Contains(err.Error(), "zero.offload") {
+	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "parallel.memory: the budget is ") || !strings.Contains(err.Error(), " optimizer") || !strings.Contains(err.Error(), "zero.offload") {
 		t.Errorf("a plan over the budget: %v", err)
 	}
 	want := train(t, c, nil)

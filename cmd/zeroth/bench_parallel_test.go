@@ -103,7 +103,7 @@ func TestBenchParallelRefuses(t *testing.T) {
 	if len(ways) != 4 {
 		t.Errorf("%d ways", len(ways))
 	}
-	if y := compared(t, 1, "--ways", "zero1", "--set", "parallel.memory=1MiB")["zero1"]; y.Run != nil || !strings.Contains(y.Refused, "a budget of 1.0 MiB a rank") {
+	if y := compared(t, 1, "--ways", "zero1", "--set", "parallel.memory=1MiB")["zero1"]; y.Run != nil || !strings.Contains(y.Refused, "the budget is 1.0 MiB per rank") {
 		t.Errorf("without memory: %+v", y)
 	}
 	for _, bad := range []struct {

@@ -376,7 +376,7 @@ func TestNoPlaceForATokenOfTheUser(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "zeroth"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	joins(t, door(t, "127.0.0.1"), 0, 2, as{}).ends(t, "no place", 2, "so other users can use it; want 0700: set ZEROTH_TOKEN to the same secret in every process")
+	joins(t, door(t, "127.0.0.1"), 0, 2, as{}).ends(t, "no place", 2, "so other users can use it; want 0700; set ZEROTH_TOKEN to the same secret in every process")
 }
 
 // A world may be at an address of IPv6.

@@ -12,7 +12,7 @@ import (
 func TestGPUsLack(t *testing.T) {
 	for want, m := range map[string]hf.Model{
 		"":                       {Shape: nn.Shape{Width: 16384, Heads: 128}},
-		"heads 264 wide":         {Shape: nn.Shape{Width: 1024, Heads: 4}, Llama: nn.Llama{Head: 264}},
+		"heads of 264 elements":  {Shape: nn.Shape{Width: 1024, Heads: 4}, Llama: nn.Llama{Head: 264}},
 		"rows of 16640 elements": {Shape: nn.Shape{Width: 16640, Heads: 130}},
 		"rows of 20480 elements": {Shape: nn.Shape{Width: 8192, Heads: 80}, Llama: nn.Llama{Head: 256}},
 	} {
