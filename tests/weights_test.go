@@ -72,8 +72,8 @@ func throughCodes(x []float32) []float32 {
 	return y
 }
 
-// told returns the losses and norms of a run in out, and its model.
-func told(t *testing.T, c *config.Config, out string) (string, map[string][]float32) {
+// lossesAndModel returns the losses and norms of a run in out, and its model.
+func lossesAndModel(t *testing.T, c *config.Config, out string) (string, map[string][]float32) {
 	t.Helper()
 	steps, end := runJobIn(t, c, out)
 	own := ""
@@ -103,8 +103,8 @@ func TestCodedWeightsAreDecodedOnes(t *testing.T) {
 					sets = append(sets, "train.lora.rank=3", "train.lora.targets=[all-linear]", "optimizer.lr=1e-2", "train.steps=3")
 					return mustHFConfig(t, from, "tokens.bin", append(sets, way...)...)
 				}
-				want, end := told(t, job(plain), t.TempDir())
-				got, own := told(t, job(from, "model.weights=nf4"), t.TempDir())
+				want, end := lossesAndModel(t, job(plain), t.TempDir())
+				got, own := lossesAndModel(t, job(from, "model.weights=nf4"), t.TempDir())
 				if got != want {
 					t.Errorf("losses and norms%s, with decoded weights%s", got, want)
 				}
@@ -129,7 +129,7 @@ func TestResumeWithCodedWeights(t *testing.T) {
 	coded := []string{"model.weights=nf4", "train.lora.rank=3"}
 	for _, way := range [][]string{{"checkpoint.async=false"}, {"zero.stage=1", "precision=fp32", "checkpoint.compress=always"}, {"parallel.replicate=2"}} {
 		first := t.TempDir()
-		want, end := told(t, jobOf(append(way[:len(way):len(way)], coded...)...), first)
+		want, end := lossesAndModel(t, jobOf(append(way[:len(way):len(way)], coded...)...), first)
 		for _, on := range [][]string{nil, {"zero.stage=2"}, {"zero.stage=1"}} {
 			again := t.TempDir()
 			c := jobOf(slices.Concat(way, on)...) // weights and adapters are those of the checkpoint
@@ -155,7 +155,7 @@ func TestResumeWithCodedWeights(t *testing.T) {
 		return b.String()
 	}
 	out := t.TempDir()
-	told(t, jobOf(append(coded, "optimizer.lr=1e-1")...), out)
+	lossesAndModel(t, jobOf(append(coded, "optimizer.lr=1e-1")...), out)
 	if a, b := said(filepath.Join(out, "ckpt", "step-00000004")), said(filepath.Join(out, "model")); a != b {
 		t.Errorf("the checkpoint says %q, the model %q", a, b)
 	}
