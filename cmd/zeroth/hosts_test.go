@@ -86,7 +86,7 @@ func TestHostsWithout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := strings.Replace(mustRead(t, "reach"), `sh -c "$2"`, `cp `+exe+` other; echo >>other; sh -c "./other agent"`, 1)
+	other := strings.Replace(read(t, "reach"), `sh -c "$2"`, `cp `+exe+` other; echo >>other; sh -c "./other agent"`, 1)
 	if err := os.WriteFile("another", []byte(other), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -103,15 +103,6 @@ func TestHostsWithout(t *testing.T) {
 	}
 	contains(t, run(1, ssh), "No route to host", "process 0 of 1 on localhost ended by a lost connection")
 	contains(t, run(1, ssh, "--copy"), "host localhost: exit status 255: connect to host localhost: No route to host")
-}
-
-func mustRead(t *testing.T, file string) string {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }
 
 // TestLostHost checks that a lost host is left out with --min-ranks, also if it has process 0.
@@ -135,7 +126,7 @@ func TestLostHost(t *testing.T) {
 		if err := os.WriteFile("down-"+lost, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		for _, pid := range strings.Fields(mustRead(t, "pids-"+lost)) {
+		for _, pid := range strings.Fields(read(t, "pids-"+lost)) {
 			_ = exec.Command("kill", "-9", pid).Run()
 		}
 		await(t, func() bool { return strings.Count(steps(), `"start":`) > 1 && strings.Contains(steps(), `"ranks":2,`) })
