@@ -56,7 +56,7 @@ func TestGPUAlgorithms(t *testing.T) {
 		}
 	}
 	out, _ := process(t, 0, append(train, "--set", "train.steps=6", "--out", "usual", "--resume", "latest")...)
-	if want := "cuBLAS chooses anew"; !strings.Contains(out, want) {
+	if want := "cuBLAS chooses new ones"; !strings.Contains(out, want) {
 		t.Errorf("%s\nwant %q in it", out, want)
 	}
 }
