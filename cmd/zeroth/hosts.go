@@ -116,11 +116,13 @@ type remote struct {
 	digest  string   // of this program
 	folder  string   // the hosts' working folder
 	env     []string // variables that processes get
+
+	patience time.Duration // how long a restart waits for hosts if it needs all of them
 }
 
 // newRemote returns how to reach hosts, with the program copied to them if copied is set.
 func newRemote(hosts []host, ssh, addr string, copied bool, names []string, errs io.Writer) (r remote, err error) {
-	r = remote{hosts: hosts, addr: addr, ssh: strings.Fields(ssh)}
+	r = remote{hosts: hosts, patience: 5 * time.Minute, addr: addr, ssh: strings.Fields(ssh)}
 	if len(r.ssh) == 0 {
 		return r, input.BadInput(errors.New("--ssh is empty; want a command such as ssh"))
 	}
@@ -157,7 +159,12 @@ func newRemote(hosts []host, ssh, addr string, copied bool, names []string, errs
 			return err
 		}
 		defer f.Close()
-		c := r.over(context.Background(), h, fmt.Sprintf("test -x %[1]s || { mkdir -p .cache/zeroth && cat >%[1]s.$$ && chmod 700 %[1]s.$$ && mv %[1]s.$$ %[1]s; }", r.program))
+		info, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		// A connection that is cut looks like the end of the file: hence the comparison of sizes.
+		c := r.over(context.Background(), h, fmt.Sprintf("test -x %[1]s || { mkdir -p .cache/zeroth && cat >%[1]s.$$ && test $(wc -c <%[1]s.$$) -eq %[2]d && chmod 700 %[1]s.$$ && mv %[1]s.$$ %[1]s; }", r.program, info.Size()))
 		c.Stdin = f
 		return r.finish(c, h)
 	})
@@ -232,8 +239,8 @@ func (r remote) answers(h host) bool {
 	return r.finish(c, h) == nil
 }
 
-// answering returns the slots of the hosts that can be reached.
-func (r remote) answering() (slots []int) {
+// answering returns the slots of the hosts that can be reached, and the names of the others.
+func (r remote) answering() (slots []int, silent []string) {
 	up := make([]bool, len(r.hosts))
 	var all sync.WaitGroup
 	for i, h := range r.hosts {
@@ -242,6 +249,9 @@ func (r remote) answering() (slots []int) {
 	all.Wait()
 	slot := 0
 	for i, h := range r.hosts {
+		if !up[i] {
+			silent = append(silent, h.name)
+		}
 		for range h.slots {
 			if up[i] {
 				slots = append(slots, slot)
@@ -249,7 +259,7 @@ func (r remote) answering() (slots []int) {
 			slot++
 		}
 	}
-	return slots
+	return slots, silent
 }
 
 // rendezvous returns where the processes meet if slot is that of process 0.

@@ -4,9 +4,11 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -136,6 +138,48 @@ func TestLostHost(t *testing.T) {
 			t.Errorf("%s: exit code %d", lost, code)
 		}
 		contains(t, said.String(), "without hosts that do not answer: "+lost, "continuing with 2 of 4 processes")
+	}
+}
+
+// TestReachable checks which processes a restart uses: hosts whose processes failed twice are left out
+// for good and are not waited for, and without --min-ranks no host is left out.
+func TestReachable(t *testing.T) {
+	inFolder(t)
+	hosts, err := parseHosts("a:2,b,c", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := newRemote(hosts, strings.TrimPrefix(fakeSSH(t), "--ssh="), "", false, nil, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.patience = 0
+	for _, c := range []struct {
+		down     string
+		minRanks int
+		bad      []int
+		want     []int
+		silent   []string
+		wrong    bool
+	}{
+		{want: []int{0, 1, 2, 3}},
+		{down: "b", minRanks: 1, want: []int{0, 1, 3}, silent: []string{"b"}},
+		{down: "a", minRanks: 1, bad: []int{2}, want: []int{3}, silent: []string{"a"}},
+		{minRanks: 1, bad: []int{3}, want: []int{0, 1, 2}},
+		{down: "c", wrong: true},
+	} {
+		if c.down != "" {
+			if err := os.WriteFile("down-"+c.down, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := newSupervisor(4, command{})
+		s.remote, s.minRanks, s.bad, s.errs = r, c.minRanks, c.bad, io.Discard
+		slots, err := s.reachable()
+		if (err != nil) != c.wrong || !slices.Equal(slots, c.want) || !slices.Equal(s.silent, c.silent) {
+			t.Errorf("%+v: slots %v, silent %v, %v", c, slots, s.silent, err)
+		}
+		_ = os.Remove("down-" + c.down)
 	}
 }
 

@@ -34,10 +34,11 @@ type supervisor struct {
 	command
 	remote
 	restarts  int
-	minRanks  int   // fewest ranks to continue with; 0 needs all processes
-	slots     []int // local ranks of the processes to start: 0 to n - 1, without those left out
-	n         int   // processes of the first start
-	bad       []int // slots left out because they failed twice
+	minRanks  int      // fewest ranks to continue with; 0 needs all processes
+	slots     []int    // local ranks of the processes to start: 0 to n - 1, without those left out
+	n         int      // processes of the first start
+	bad       []int    // slots left out because they failed twice
+	silent    []string // hosts left out because they did not answer
 	token     string
 	runID     string // of a start on other hosts
 	out, errs io.Writer
@@ -112,9 +113,15 @@ func (s *supervisor) run() error {
 			slots = slots[:len(slots)-1]
 		}
 		if s.hosts != nil {
-			slots = s.reachable()
+			slots, err = s.reachable()
 		}
-		if s.slots, err = s.usable(slots); err != nil {
+		if err == nil {
+			s.slots, err = s.usable(slots)
+		}
+		if s.askedToStop() {
+			return childFailed(code)
+		}
+		if err != nil {
 			fmt.Fprintf(s.errs, "zeroth: not restarting: %s\n", show.Escape(err.Error()))
 			return childFailed(code)
 		}
@@ -129,52 +136,48 @@ func (s *supervisor) run() error {
 	}
 }
 
-// patience is how long a restart waits for hosts if it needs all of them.
-const patience = 5 * time.Minute
-
-// reachable returns the slots of the hosts that answer, without those that failed twice. If all
-// processes are needed, it waits for hosts that do not answer.
-func (s *supervisor) reachable() []int {
-	slots := s.answering()
-	for until := time.Now().Add(patience); len(slots) < s.n && s.minRanks == 0 && time.Now().Before(until) && !s.askedToStop(); slots = s.answering() {
-		fmt.Fprintln(s.errs, "zeroth: waiting for hosts that do not answer:", strings.Join(s.missing(slots), ", "))
-		time.Sleep(answerTime)
-	}
-	if names := s.missing(slots); names != nil {
-		fmt.Fprintln(s.errs, "zeroth: without hosts that do not answer:", strings.Join(names, ", "))
-	}
-	return slices.DeleteFunc(slots, func(slot int) bool { return slices.Contains(s.bad, slot) })
-}
-
-// missing returns the names of hosts without a slot in slots.
-func (s *supervisor) missing(slots []int) (names []string) {
-	for slot := range s.n {
-		if h, local := s.place(slot); local == 0 && !slices.ContainsFunc(slots, func(other int) bool { with, _ := s.place(other); return with == h }) {
-			names = append(names, h.name)
+// reachable returns the slots of the hosts that answer, without those that failed twice, and
+// remembers the other hosts. If all processes are needed, it waits for hosts that do not answer.
+func (s *supervisor) reachable() ([]int, error) {
+	slots, silent := s.answering()
+	for until := time.Now().Add(s.patience); silent != nil && s.minRanks == 0; slots, silent = s.answering() {
+		names := strings.Join(silent, ", ")
+		if s.askedToStop() || time.Now().After(until) {
+			return nil, fmt.Errorf("hosts that do not answer: %s; --min-ranks continues without them", names)
 		}
+		fmt.Fprintln(s.errs, "zeroth: waiting for hosts that do not answer:", names)
+		time.Sleep(time.Second)
 	}
-	return names
+	if s.silent = silent; silent != nil {
+		fmt.Fprintln(s.errs, "zeroth: without hosts that do not answer:", strings.Join(silent, ", "))
+	}
+	return slices.DeleteFunc(slots, func(slot int) bool { return slices.Contains(s.bad, slot) }), nil
 }
 
-// regain waits until a host that was left out answers again. Then it has the processes save and
+// regain waits until a host that did not answer does so again. Then it has the processes save and
 // end, so that the next start uses the host. It gives up when done is closed.
 func (s *supervisor) regain(done chan struct{}) {
-	left := s.missing(s.slots)
-	for len(left) > 0 {
+	for len(s.silent) > 0 {
 		select {
 		case <-done:
 			return
 		case <-time.After(2 * answerTime):
 		}
 		for _, h := range s.hosts {
-			if !slices.Contains(left, h.name) || !s.answers(h) {
+			if !slices.Contains(s.silent, h.name) || !s.answers(h) {
 				continue
 			}
-			fmt.Fprintf(s.errs, "zeroth: host %s answers again: stopping, to continue with it\n", h.name)
 			s.mu.Lock()
-			s.regained = true
+			select {
+			case <-done: // the processes have ended meanwhile
+			default:
+				s.regained = true
+			}
 			s.mu.Unlock()
-			s.signal(syscall.SIGTERM)
+			if s.hasRegained() {
+				fmt.Fprintf(s.errs, "zeroth: host %s answers again: stopping, to continue with it\n", h.name)
+				s.signal(syscall.SIGTERM)
+			}
 			return
 		}
 	}
@@ -279,7 +282,11 @@ const (
 // once starts the processes, waits for all of them and returns the exit code.
 func (s *supervisor) once(start int) (code int, err error) {
 	ends, done := make(chan *child), make(chan struct{})
-	defer close(done)
+	defer func() {
+		s.mu.Lock()
+		close(done)
+		s.mu.Unlock()
+	}()
 	if s.hosts != nil {
 		s.runID = rand.Text()
 		err = s.start(nil, start, ends)
