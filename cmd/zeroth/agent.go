@@ -35,8 +35,8 @@ type order struct {
 const mostOrder = 4 << 20
 
 // bySignal is added to the number of the signal that ended an agent's process to make the agent's
-// exit code.
-const bySignal = 128
+// exit code. It is not a shell's 128: a process that Ctrl-C stopped exits with 130 by itself.
+const bySignal = 192
 
 // agent returns the command that launch runs on other hosts, one for each process. After its order
 // it reads the signals to send, each a number in a line. At the end of its input it kills the process:
@@ -109,7 +109,7 @@ func obey(c *exec.Cmd, orders io.Reader) error {
 	_ = c.Wait() // ProcessState says how it ended
 	code := c.ProcessState.ExitCode()
 	if code < 0 {
-		code = bySignal + endingSignal(c.ProcessState)
+		code = min(bySignal+endingSignal(c.ProcessState), sshFailed-1)
 	}
 	if code == exitDone {
 		return nil

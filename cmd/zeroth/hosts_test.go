@@ -141,6 +141,34 @@ func TestLostHost(t *testing.T) {
 	}
 }
 
+// TestExitThroughAgent checks that how a process ends is the same through an agent and ssh.
+func TestExitThroughAgent(t *testing.T) {
+	for script, want := range map[string]child{
+		"exit 0":         {code: 0},
+		"exit 75":        {code: 75},
+		"exit 130":       {code: 130}, // after Ctrl-C
+		"kill -9 $$":     {code: -1, how: "signal: killed"},
+		"kill -TERM $$":  {code: -1, how: "signal: terminated"},
+		"ssh has failed": {code: -1, how: "a lost connection"},
+	} {
+		code := sshFailed
+		if script != "ssh has failed" {
+			orders, end := io.Pipe() // open, as while the launch lives
+			err := obey(exec.Command("sh", "-c", script), orders)
+			end.Close()
+			failed, _ := err.(childFailed)
+			code = int(failed)
+		}
+		c := &child{host: "h", cmd: exec.Command("sh", "-c", fmt.Sprint("exit ", code))}
+		if err := c.cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if c.wait(); c.code != want.code || want.code < 0 && c.how != want.how {
+			t.Errorf("%s: code %d, %s; want %d, %s", script, c.code, c.how, want.code, want.how)
+		}
+	}
+}
+
 // TestReachable checks which processes a restart uses: hosts whose processes failed twice are left out
 // for good and are not waited for, and without --min-ranks no host is left out.
 func TestReachable(t *testing.T) {
