@@ -141,7 +141,7 @@ func contextIsWhole(t *testing.T, c subject, whole *rig, start []int32, n int) {
 		if name == "losses" {
 			want = losses
 		}
-		whole.near(fmt.Sprintf("%d ranks: %s", n, name), b, 1, want, 3e-6)
+		whole.near(fmt.Sprintf("%d ranks: %s", n, name), b, 1, want, 8e-6)
 	}
 }
 

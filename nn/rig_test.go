@@ -23,13 +23,14 @@ var computeTypes = []device.DType{device.F32, device.BF16, device.F16}
 
 // tolerance is the maximum difference of an element computed by one module from the float64 oracle,
 // with the same rounded parameters and inputs, relative to the root mean square of its tensor:
-// activations are rounded some ten times, each time by up to 2^-24, 2^-9 or 2^-12. It is three
-// times the largest measured difference.
-var tolerance = map[device.DType]float64{device.F32: 4e-6, device.BF16: 0.09, device.F16: 0.012}
+// activations are rounded some ten times, each time by up to 2^-24, 2^-9 or 2^-12, and a gradient is
+// a sum of terms larger than itself. It is 1.7 to 3 times the largest difference in all cases of all
+// instruction sets (6.3e-6, 0.054 and 0.0072). Only fp32 depends on the instruction set.
+var tolerance = map[device.DType]float64{device.F32: 2e-5, device.BF16: 0.09, device.F16: 0.012}
 
 // deep is the same for the gradients of the whole model, with the accumulated roundings of four
 // modules, forward and backward.
-var deep = map[device.DType]float64{device.F32: 1.2e-5, device.BF16: 0.2, device.F16: 0.045}
+var deep = map[device.DType]float64{device.F32: 4e-5, device.BF16: 0.2, device.F16: 0.045}
 
 // rig runs modules on a CPU queue with poisoned memory, together with the oracle.
 type rig struct {
