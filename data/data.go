@@ -131,6 +131,9 @@ func Open(ctx context.Context, s Source) (*Set, error) {
 // fill reads the files and creates the splits.
 func (set *Set) fill(ctx context.Context, s Source, files []file) (err error) {
 	var corpus *Corpus
+	if err := fetch(ctx, s.key(), files, s.Progress); err != nil {
+		return err
+	}
 	if len(s.Documents.Files) > 0 {
 		err = set.openDocuments(ctx, s, files)
 	} else {
@@ -268,8 +271,11 @@ func (s Source) limit(tok Tokenizer) int {
 
 // key returns the job's key that names the files.
 func (s Source) key() string {
-	if len(s.Tokens) > 0 {
+	switch {
+	case len(s.Tokens) > 0:
 		return "tokens"
+	case len(s.Documents.Files) > 0:
+		return "documents"
 	}
 	return "text"
 }

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/bmatcuk/doublestar/v4"
+
+	"zeroth/input/s3"
 )
 
 // file is an input file as it was when found.
@@ -25,6 +27,16 @@ type file struct {
 	size    int64 // bytes, > 0
 	info    fs.FileInfo
 	pattern int // index of the first pattern that matches it
+
+	object *object // if the file is in object storage; path is that of its local copy, and info is nil
+}
+
+// name returns the name by which files are sorted, on every machine the same.
+func (f file) name() string {
+	if f.object != nil {
+		return f.object.name()
+	}
+	return f.path
 }
 
 // Found holds the files found by Check.
@@ -55,7 +67,7 @@ func (f *Found) take(s Source) []file {
 // several names. It skips empty text files; empty token files, and files that are not text
 // or tokens at all, are errors. In a pattern * ? [..] {..} match within a folder's name, **
 // matches folders at any depth but does not follow symbolic links, and ${NAME} is the value
-// of the environment variable. A pattern without a match may be the exact name of a file. If
+// of the environment variable. s3://BUCKET/PATTERN matches objects. A pattern without a match may be the exact name of a file. If
 // ctx ends, its cause is the only error.
 func find(ctx context.Context, key, dir string, patterns []string) (files []file, errs []error) {
 	wrong := make([][]error, len(patterns))
@@ -72,7 +84,11 @@ func find(ctx context.Context, key, dir string, patterns []string) (files []file
 	}
 	files = unique(files)
 	kinds := make([]error, len(files))
-	each(ctx, len(files), func(i int) { kinds[i] = checkKind(key, files[i].path) })
+	each(ctx, len(files), func(i int) {
+		if files[i].object == nil { // fetch checks the others
+			kinds[i] = checkKind(key, files[i].path)
+		}
+	})
 	if ctx.Err() != nil {
 		return nil, []error{context.Cause(ctx)}
 	}
@@ -91,7 +107,7 @@ func find(ctx context.Context, key, dir string, patterns []string) (files []file
 
 // unique sorts files by path and removes duplicates under other names.
 func unique(files []file) []file {
-	slices.SortStableFunc(files, func(a, b file) int { return strings.Compare(a.path, b.path) })
+	slices.SortStableFunc(files, func(a, b file) int { return strings.Compare(a.name(), b.name()) })
 	seen := map[any]bool{}
 	return slices.DeleteFunc(files, func(f file) bool {
 		id := identity(f)
@@ -109,6 +125,9 @@ func match(ctx context.Context, dir, pattern string, refuseEmpty bool, budget *i
 	expanded, err := expand(pattern)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", pattern, err)
+	}
+	if s3.Is(expanded) {
+		return matchObjects(ctx, expanded, refuseEmpty)
 	}
 	expanded = inDir(escape(dir), expanded)
 	paths, err := walk(ctx, expanded, budget)

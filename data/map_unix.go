@@ -12,6 +12,9 @@ import (
 
 // identity returns a value that is equal for all names of the same file.
 func identity(f file) any {
+	if f.object != nil {
+		return f.path
+	}
 	if s, ok := f.info.Sys().(*syscall.Stat_t); ok {
 		return [2]uint64{uint64(s.Dev), uint64(s.Ino)}
 	}

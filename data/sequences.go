@@ -86,6 +86,9 @@ func (set *Set) openDocuments(ctx context.Context, s Source, files []file) error
 	if len(wrong) > 0 {
 		return errors.Join(wrong...)
 	}
+	if err := fetch(ctx, "validation_documents", held, s.Progress); err != nil {
+		return err
+	}
 	m := &meter{report: s.Progress}
 	if m.report == nil {
 		m.report = func(int64, int64) {}

@@ -192,6 +192,11 @@ func (e Encoding) open(ctx context.Context) (fileTokenizer, *docReader, []file, 
 	if _, err := os.Lstat(e.Out); err == nil {
 		errs = append(errs, e.exists())
 	}
+	if len(errs) == 0 {
+		if err := fetch(ctx, key, files, nil); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	if len(errs) > 0 {
 		return nil, nil, nil, input.BadInput(errors.Join(errs...))
 	}

@@ -93,6 +93,9 @@ func (f *File) Write(b []byte) (int, error) {
 	return n, f.named("write", err)
 }
 
+// ReadAt implements io.ReaderAt.
+func (f *File) ReadAt(b []byte, off int64) (int, error) { return f.f.ReadAt(b, off) }
+
 // WriteAt implements io.WriterAt.
 func (f *File) WriteAt(b []byte, off int64) (int, error) {
 	n, err := f.f.WriteAt(b, off)

@@ -16,6 +16,7 @@ import (
 
 	"zeroth/checkpoint/vfs"
 	"zeroth/input"
+	"zeroth/input/s3"
 )
 
 // atOnce is the number of files that are downloaded at the same time.
@@ -27,6 +28,9 @@ const atOnce = 4
 //
 // Processes that fetch the same model wait for each other: one downloads, the others find the files.
 func Fetch(ctx context.Context, name string, files Files, note func(string)) (pinned string, err error) {
+	if s3.Is(name) {
+		return name, fetchObjects(ctx, name, files, note)
+	}
 	m, err := parse(name)
 	if err != nil {
 		return "", err
@@ -67,6 +71,10 @@ type fetcher struct {
 	cache  string
 	asked  time.Time
 	note   func(string)
+
+	store   *s3.Client // of a model in object storage
+	bucket  string
+	objects map[string]s3.Object // its files by path
 }
 
 // unwritable adds advice to errors of a cache that cannot be written.

@@ -10,6 +10,8 @@
 //	.locks/models--ORG--NAME/model.lock        locked while anything of the model is downloaded
 //
 // Fetch downloads files, and Folder returns where they are. Other packages see only a folder.
+//
+// A model in object storage, s3://BUCKET/PREFIX, is downloaded the same way, into the cache of package s3.
 package hub
 
 import (
@@ -23,12 +25,13 @@ import (
 	"strings"
 
 	"zeroth/input"
+	"zeroth/input/s3"
 )
 
 const scheme = "hf://"
 
-// Is reports whether a name is that of a model on the Hub rather than a path.
-func Is(name string) bool { return strings.HasPrefix(name, scheme) }
+// Is reports whether a name is that of a model on the Hub or in object storage rather than a path.
+func Is(name string) bool { return strings.HasPrefix(name, scheme) || s3.Is(name) }
 
 // model is a parsed name.
 type model struct {
@@ -80,6 +83,9 @@ func Split(name string) (repo, revision string) {
 // Folder returns the folder of a model that Fetch has returned. It returns any other name
 // unchanged.
 func Folder(name string) string {
+	if s3.Is(name) {
+		return objectsFolder(name)
+	}
 	m, err := parse(name)
 	cache, noCache := cacheFolder()
 	if !Is(name) || err != nil || noCache != nil {

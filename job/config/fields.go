@@ -98,7 +98,7 @@ func (c *Config) fields() []field {
 		{"with schedule.type linear, cosine and wsd", s.Type != "inverse_sqrt", "schedule.type", "an inverse_sqrt schedule falls by its formula"},
 	}
 	return []field{
-		{"model.from", path{text{&m.From}}, "", "fresh parameters", "folder with config.json and model.safetensors to start from, or hf://org/name[@revision] on the Hugging Face Hub; instead of the other model keys except context", also{when: "instead of the other model keys except context", like: "models/gpt2"}},
+		{"model.from", path{text{&m.From}}, "", "fresh parameters", "folder with config.json and model.safetensors to start from, hf://org/name[@revision] on the Hugging Face Hub, or s3://bucket/folder; instead of the other model keys except context", also{when: "instead of the other model keys except context", like: "models/gpt2"}},
 		{"model.adapters", patterns{texts{&c.Merged}}, "", "none", "list of folders of LoRA adapters (PEFT's format) that are merged into the parameters of from, one after the other",
 			also{only: []only{{"with model.from", m.From != "", "model.from", "fresh parameters have no adapters"}}, like: `["runs/a/adapter"]`}},
 		{"model.family", choice{&m.Family, families}, "gpt2", "", "architecture: gpt2 | llama", also{shape: true}},
@@ -118,10 +118,10 @@ func (c *Config) fields() []field {
 		{"model.weights", choice{&c.Weights, device.Codes[:]}, "full", "", "full | nf4: frozen matrices of blocks are stored in precision, or in 4 bits and decoded for use (QLoRA)", also{lasts: true}},
 		{"model.attention_dropout", real{&c.AttentionDropout, device.Droppable, "0, or a number from 1/65536 to below 1"}, "0", "", "dropout probability of attention weights", also{lasts: true}},
 
-		{"data.text", patterns{texts{&d.Text}}, "", "none", "list of text files or patterns; ** matches any number of folders, and variables such as ${GOROOT} are expanded", also{when: "instead of data.tokens", like: `["docs/**/*.md"]`}},
-		{"data.tokens", patterns{texts{&d.Tokens}}, "", "none", "list of token files, in the format of llm.c or nanoGPT or just ids; instead of text",
+		{"data.text", patterns{texts{&d.Text}}, "", "none", "list of text files or patterns, also s3://bucket/pattern; ** matches any number of folders, and variables such as ${GOROOT} are expanded", also{when: "instead of data.tokens", like: `["docs/**/*.md"]`}},
+		{"data.tokens", patterns{texts{&d.Tokens}}, "", "none", "list of token files, also s3://bucket/pattern, in the format of llm.c or nanoGPT or just ids; instead of text",
 			also{when: "instead of data.text", like: `["train.bin"]`, not: refusal{len(d.Documents) == 0 && len(d.Text) > 0 && len(d.Tokens) > 0, "text and tokens are both given", "want one of the two", []string{"data.text"}}}},
-		{"data.documents", sources{patterns{texts{&d.Documents}}, &d.Weights}, "", "none", "list of files of records: JSON Lines, plain or compressed with gzip or zstd, or Parquet; instead of text. Weights, as in {path: a.jsonl, weight: 0.7}, set each item's share of the samples",
+		{"data.documents", sources{patterns{texts{&d.Documents}}, &d.Weights}, "", "none", "list of files of records, also s3://bucket/pattern: JSON Lines, plain or compressed with gzip or zstd, or Parquet; instead of text. Weights, as in {path: a.jsonl, weight: 0.7}, set each item's share of the samples",
 			also{when: "instead of data.text", like: `["chats-*.jsonl"]`, not: refusal{len(d.Documents) > 0 && len(d.Text)+len(d.Tokens) > 0, "documents and text or tokens are given", "want one of the three", []string{"data.text", "data.tokens"}}}},
 		{"data.format", choice{&d.Format, formats}, "text", "", "text | prompt | chat: what a record of documents contains, and which of its tokens are learned", also{only: documents, lasts: true}},
 		{"data.keys.text", text{&d.Keys.Text}, "text", "", "key of a record's text", also{only: record("text", "text")}},
@@ -136,7 +136,7 @@ func (c *Config) fields() []field {
 		{"data.dtype", choice{&d.DType, idTypes}, "", "llm.c's header, or uint16", "uint16 | uint32 | int32 | int64: type of the ids in token files without a header",
 			also{only: []only{{"with data.tokens", len(d.Tokens) > 0, "data.text", "text has no ids yet"}}, like: "uint16"}},
 		{"data.tokenizer", choice{&d.Tokenizer, tokenizers}, "", "bytes for text, gpt2 for tokens", "bytes | gpt2 | folder (data.vocab); for token files, the tokenizer that made them, or none; with model.from, the one in its folder", also{like: "gpt2", lasts: true}},
-		{"data.vocab", path{text{&d.Vocab}}, "", "built in", "folder with a tokenizer: tokenizer.json, or vocab.json and merges.txt; or hf://org/name[@revision]",
+		{"data.vocab", path{text{&d.Vocab}}, "", "built in", "folder with a tokenizer: tokenizer.json, or vocab.json and merges.txt; or hf://org/name[@revision], or s3://bucket/folder",
 			also{only: []only{{"with data.tokenizer gpt2 and folder", d.Tokenizer == "gpt2" || d.Tokenizer == "folder", "data.tokenizer", "tokenizer " + d.Tokenizer + " has no vocabulary of its own"}}, like: "models/gpt2", lasts: true}},
 		{"data.validation", real{&d.Validation, atMostHalf, "a fraction from 0 to 0.5"}, "0.01", "", "fraction of the data held out for evaluation",
 			also{only: []only{{"", len(d.Held) == 0, "data.validation_documents", "data.validation_documents names what to validate on"}}, lasts: true}},

@@ -1,0 +1,53 @@
+package hub
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"zeroth/input"
+	"zeroth/input/s3/s3test"
+)
+
+// A model in object storage is downloaded as one on the Hub: first what describes it, then its
+// weights, each file once.
+func TestObjects(t *testing.T) {
+	server := s3test.Serve(t)
+	for name, text := range map[string]string{"config.json": "{}", "tokenizer.json": "{}", "notes.pdf": "no", "model.safetensors.index.json": `{"weight_map": {"x": "a.safetensors"}}`,
+		"a.safetensors": "weights", "spare.safetensors": "no"} {
+		server.Put(t, "models/tiny/"+name, []byte(text))
+	}
+	const name = "s3://runs/models/tiny"
+	for files, want := range map[Files][]string{Config: {"config.json", "model.safetensors.index.json"}, Weights: {"a.safetensors", "config.json", "model.safetensors.index.json", "tokenizer.json"}} {
+		t.Setenv("XDG_CACHE_HOME", t.TempDir())
+		if pinned, err := Fetch(t.Context(), name, files, nil); err != nil || pinned != name {
+			t.Fatalf("%s, %v", pinned, err)
+		}
+		in, err := os.ReadDir(Folder(name))
+		var got []string
+		for _, e := range in {
+			got = append(got, e.Name())
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%v: %q, want %q (%v)", files, got, want, err)
+		}
+	}
+	server.Seen()
+	if _, err := Fetch(t.Context(), name, Weights, nil); err != nil || len(server.Seen()) != 1 { // one listing
+		t.Errorf("fetched again: %v", err)
+	}
+	server.Put(t, "models/tiny/a.safetensors", []byte("other weights"))
+	if _, err := Fetch(t.Context(), name, Weights, nil); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(filepath.Join(Folder(name), "a.safetensors")); string(b) != "other weights" {
+		t.Errorf("%q, %v", b, err)
+	}
+	for bad, want := range map[string]string{"s3://runs/none": "config.json", "s3://nowhere/tiny": "bucket", "s3://": "s3://BUCKET/KEY"} {
+		if _, err := Fetch(t.Context(), bad, Config, nil); !input.IsInput(err) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}

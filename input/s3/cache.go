@@ -1,0 +1,141 @@
+package s3
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+
+	"zeroth/input"
+)
+
+// Local returns the path of the local copy of an object, or of the folder of copies of objects with
+// a prefix:
+//
+//	CACHE/zeroth/s3/HOST/files/BUCKET/KEY   the copy
+//	CACHE/zeroth/s3/HOST/etags/BUCKET/KEY   the version of the object that was copied
+//
+// CACHE is XDG_CACHE_HOME or its default. Nothing deletes copies.
+func (c *Client) Local(bucket, key string) (string, error) { return c.cache("files", bucket, key) }
+
+func (c *Client) cache(kind, bucket, key string) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", input.BadInput(fmt.Errorf("no folder for copies of objects: %w; set XDG_CACHE_HOME", err))
+	}
+	return filepath.Join(cache, "zeroth", "s3", c.host, kind, bucket, filepath.FromSlash(key)), nil
+}
+
+// Fetch makes a local copy of an object and returns its path. A copy of the same version is used as it
+// is. Processes that fetch the same object wait for each other. moved is called with bytes received.
+func (c *Client) Fetch(ctx context.Context, bucket string, o Object, moved func(int64)) (path string, err error) {
+	path, err = c.Local(bucket, o.Key)
+	if err != nil {
+		return "", err
+	}
+	mark, _ := c.cache("etags", bucket, o.Key) // as Local
+	for _, name := range []string{path, mark} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
+			return "", input.BadInput(fmt.Errorf("%s: %w; set XDG_CACHE_HOME", filepath.Dir(name), input.Cause(err)))
+		}
+	}
+	f, err := input.OpenOwn(mark, os.O_RDWR|os.O_CREATE)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	for err = input.Lock(f); errors.Is(err, input.ErrLocked); err = input.Lock(f) {
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			return "", err
+		}
+	}
+	if err != nil {
+		return "", err
+	}
+	version := []byte(fmt.Sprintf("%s %d\n", o.ETag, o.Size))
+	had, err := io.ReadAll(io.LimitReader(f, 4096))
+	if err != nil {
+		return "", err
+	}
+	if st, err := os.Stat(path); err == nil && st.Size() == o.Size && string(had) == string(version) {
+		moved(o.Size)
+		return path, nil
+	}
+	if err := errors.Join(f.Truncate(0), c.download(ctx, bucket, o, path, moved)); err != nil {
+		return "", err
+	}
+	_, err = f.WriteAt(version, 0)
+	return path, err
+}
+
+// download replaces the file at path by an object's content.
+func (c *Client) download(ctx context.Context, bucket string, o Object, path string, moved func(int64)) (err error) {
+	out, err := input.Create(path)
+	if err != nil {
+		return err
+	}
+	defer out.Drop()
+	n := int((o.Size + PartBytes - 1) / PartBytes)
+	errs := make([]error, Streams)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var wg sync.WaitGroup
+	for s := range Streams {
+		wg.Go(func() {
+			buf := make([]byte, min(PartBytes, o.Size))
+			for i := s; i < n && errs[s] == nil && ctx.Err() == nil; i += Streams {
+				off := int64(i) * PartBytes
+				b := buf[:min(PartBytes, o.Size-off)]
+				if _, errs[s] = c.ReadAt(ctx, bucket, o.Key, o.ETag, b, off); errs[s] == nil {
+					_, errs[s] = out.WriteAt(b, off)
+				}
+				moved(int64(len(b)))
+			}
+			if errs[s] != nil {
+				stop(errs[s])
+			}
+		})
+	}
+	wg.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := c.compare(ctx, bucket, o, out); err != nil {
+		return err
+	}
+	return out.Keep()
+}
+
+// compare compares a copy with the checksum that the server has of an object, if any.
+func (c *Client) compare(ctx context.Context, bucket string, o Object, in io.ReaderAt) error {
+	i, err := c.core.StatObject(ctx, bucket, o.Key, minio.StatObjectOptions{Checksum: true})
+	if err != nil {
+		return explain("stat", bucket, o.Key, err)
+	}
+	if i.ETag != o.ETag {
+		return fmt.Errorf("%s%s/%s was replaced while it was read; start again", scheme, bucket, o.Key)
+	}
+	if i.ChecksumMode != "FULL_OBJECT" {
+		return nil
+	}
+	for t, want := range map[minio.ChecksumType]string{minio.ChecksumCRC32C: i.ChecksumCRC32C, minio.ChecksumCRC64NVME: i.ChecksumCRC64NVME} {
+		if want == "" {
+			continue
+		}
+		h := t.Hasher()
+		if _, err := io.Copy(h, io.NewSectionReader(in, 0, o.Size)); err != nil {
+			return err
+		}
+		if got := base64.StdEncoding.EncodeToString(h.Sum(nil)); got != want {
+			return fmt.Errorf("%s%s/%s: the copy has the checksum %s, the server says %s", scheme, bucket, o.Key, got, want)
+		}
+	}
+	return nil
+}

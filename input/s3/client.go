@@ -1,0 +1,158 @@
+// Package s3 reads and writes objects of S3 and of servers that speak its protocol. A name is
+// s3://BUCKET/KEY. Where the server is, and who asks, comes from the environment, as for Amazon's
+// own tools:
+//
+//	AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL   the server; default Amazon's
+//	AWS_REGION, AWS_DEFAULT_REGION          default: asked from the server
+//	AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
+//	AWS_PROFILE, AWS_SHARED_CREDENTIALS_FILE
+//	AWS_CA_BUNDLE                           certificates to trust instead of the system's
+//	AWS_S3_ADDRESSING_STYLE                 path or virtual; default: virtual at Amazon, else path
+//
+// Without keys, the roles of a web identity, container or instance are used, then none. Redirects
+// are not followed, so that credentials reach no other host.
+//
+// Uploads carry the CRC32C of each request, which the server compares. Failed requests are repeated
+// with growing pauses.
+package s3
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"zeroth/input"
+)
+
+const scheme = "s3://"
+
+// Is reports whether a name is that of an object rather than a path.
+func Is(name string) bool { return strings.HasPrefix(name, scheme) }
+
+// Split returns the bucket and the key of a name, with the slashes of the key as in a clean path.
+// Keys with ".." are refused.
+func Split(name string) (bucket, key string, err error) {
+	bucket, key, _ = strings.Cut(strings.TrimPrefix(name, scheme), "/")
+	if !Is(name) || bucket == "" || strings.ContainsAny(bucket, "?#@\\ ") || len(key) > 1024 || strings.Contains("/"+key+"/", "/../") {
+		return "", "", input.BadInput(fmt.Errorf("%.250q is not a name of objects; want s3://BUCKET/KEY", name))
+	}
+	return bucket, strings.TrimPrefix(path.Clean("/"+key), "/"), nil
+}
+
+// Client sends requests to one server. Its methods are safe for concurrent use.
+type Client struct {
+	core *minio.Core
+	host string // of the server
+}
+
+var clients struct {
+	sync.Mutex
+	by map[settings]*Client
+}
+
+// settings contains what the environment says about the server.
+type settings struct{ endpoint, region, style, bundle string }
+
+// Connect returns the client of the server that the environment names. It sends nothing yet.
+func Connect() (*Client, error) {
+	env := settings{cmp.Or(os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL")), cmp.Or(os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION")),
+		os.Getenv("AWS_S3_ADDRESSING_STYLE"), os.Getenv("AWS_CA_BUNDLE")}
+	clients.Lock()
+	defer clients.Unlock()
+	if c := clients.by[env]; c != nil {
+		return c, nil
+	}
+	c, err := env.connect()
+	if err != nil {
+		return nil, input.BadInput(err)
+	}
+	if clients.by == nil {
+		clients.by = map[settings]*Client{}
+	}
+	clients.by[env] = c
+	return c, nil
+}
+
+func (env settings) connect() (*Client, error) {
+	at, err := url.Parse(cmp.Or(env.endpoint, "https://s3.amazonaws.com"))
+	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" || strings.Trim(at.Path, "/") != "" || at.User != nil {
+		return nil, errors.New("AWS_ENDPOINT_URL is not the address of a server; want for example https://storage.example.com")
+	}
+	lookup, ok := map[string]minio.BucketLookupType{"": minio.BucketLookupAuto, "auto": minio.BucketLookupAuto, "path": minio.BucketLookupPath, "virtual": minio.BucketLookupDNS}[env.style]
+	if !ok {
+		return nil, fmt.Errorf("AWS_S3_ADDRESSING_STYLE is %.40q; want path or virtual", env.style)
+	}
+	transport, err := minio.DefaultTransport(at.Scheme == "https")
+	if err != nil {
+		return nil, err
+	}
+	transport.ResponseHeaderTimeout = time.Minute
+	if env.bundle != "" {
+		pem, err := input.Read(env.bundle, 16<<20)
+		if err != nil {
+			return nil, fmt.Errorf("AWS_CA_BUNDLE: %w", err)
+		}
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("AWS_CA_BUNDLE: %s has no certificates in PEM form", env.bundle)
+		}
+		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
+	}
+	core, err := minio.NewCore(at.Host, &minio.Options{Creds: who(), Secure: at.Scheme == "https", Transport: transport, Region: env.region, BucketLookup: lookup, MaxRetries: 6})
+	if err != nil {
+		return nil, err
+	}
+	core.SetAppInfo("zeroth", "1")
+	return &Client{core, at.Host}, nil
+}
+
+// who returns the credentials, from the first source that has some.
+func who() *credentials.Credentials {
+	from := []credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}}
+	if os.Getenv("AWS_EC2_METADATA_DISABLED") != "true" {
+		from = append(from, &credentials.IAM{Client: &http.Client{Timeout: 5 * time.Second}})
+	}
+	return credentials.NewChainCredentials(from)
+}
+
+// explain turns the server's answer on an object into an error. errors.Is finds fs.ErrNotExist,
+// fs.ErrExist (a condition failed) and fs.ErrPermission.
+func explain(op, bucket, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	switch r := minio.ToErrorResponse(err); {
+	case r.Code == "NoSuchKey" || r.Code == "NotFound" || r.StatusCode == http.StatusNotFound && r.Code != "NoSuchBucket" && r.Code != "NoSuchUpload":
+		err = fs.ErrNotExist
+	case r.Code == "NoSuchBucket":
+		err = input.BadInput(errors.New("the bucket does not exist"))
+	case r.StatusCode == http.StatusPreconditionFailed || r.Code == "PreconditionFailed":
+		err = fs.ErrExist
+	case r.StatusCode == http.StatusForbidden || r.StatusCode == http.StatusUnauthorized:
+		err = refused{cmp.Or(r.Code, "AccessDenied"), r.Message}
+	}
+	return &fs.PathError{Op: op, Path: scheme + bucket + "/" + key, Err: err}
+}
+
+// refused is the server's answer to credentials.
+type refused struct{ code, message string }
+
+func (r refused) Error() string {
+	return fmt.Sprintf("the server refuses the credentials: %s: %.200s; set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", r.code, r.message)
+}
+
+// Is reports whether target is fs.ErrPermission.
+func (r refused) Is(target error) bool { return target == fs.ErrPermission }

@@ -1,0 +1,168 @@
+package s3_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"zeroth/input"
+	"zeroth/input/s3"
+	"zeroth/input/s3/s3test"
+)
+
+func connect(t *testing.T) *s3.Client {
+	c, err := s3.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func always() error { return nil }
+
+// Objects in one request and in parts are what was written, in every range, although requests fail and
+// connections break.
+func TestObjects(t *testing.T) {
+	server := s3test.Serve(t)
+	c, ctx := connect(t), t.Context()
+	var n atomic.Int64
+	server.Fail(func(w http.ResponseWriter, r *http.Request) bool {
+		switch i := n.Add(1); {
+		case i%5 == 0:
+			http.Error(w, "", http.StatusServiceUnavailable)
+			return true
+		case i%7 == 0:
+			_, _ = io.CopyN(io.Discard, r.Body, 1000)
+			panic(http.ErrAbortHandler)
+		}
+		return false
+	})
+	for _, size := range []int{0, 10, s3.PartBytes + 12345} {
+		b := make([]byte, size)
+		for i := range b {
+			b[i] = byte(rand.Uint32())
+		}
+		key := fmt.Sprintf("a/%d", size)
+		if sums, err := c.Upload(ctx, s3test.Bucket, key, bytes.NewReader(b), int64(size), always); err != nil || len(sums) != max(1, (size+s3.PartBytes-1)/s3.PartBytes) {
+			t.Fatalf("%d bytes: %v, %v", size, sums, err)
+		}
+		got := make([]byte, size/2+1)
+		k, err := c.ReadAt(ctx, s3test.Bucket, key, "", got, int64(size/2))
+		if want := size - size/2; k != want || !bytes.Equal(got[:k], b[size/2:]) || err != io.EOF && k < len(got) {
+			t.Fatalf("%d bytes: read %d, want %d, %v", size, k, want, err)
+		}
+	}
+	list, err := c.List(ctx, s3test.Bucket, "a/", 10)
+	if err != nil || len(list) != 3 || list[0].Key != "a/0" || list[1].Size != 10 {
+		t.Errorf("%v, %v", list, err)
+	}
+	if _, err := c.List(ctx, s3test.Bucket, "a/", 2); err == nil {
+		t.Error("a list longer than the limit")
+	}
+}
+
+// Create does not replace an object, and what is missing is fs.ErrNotExist.
+func TestConditions(t *testing.T) {
+	s3test.Serve(t)
+	c, ctx := connect(t), t.Context()
+	if err := c.Create(ctx, s3test.Bucket, "x", []byte("first")); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Create(ctx, s3test.Bucket, "x", []byte("second")); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("created twice: %v", err)
+	}
+	if b, err := c.ReadFile(ctx, s3test.Bucket, "x", 5); err != nil || string(b) != "first" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := c.ReadFile(ctx, s3test.Bucket, "x", 4); err == nil {
+		t.Error("more than the limit was read")
+	}
+	for range 2 {
+		if err := c.Remove(ctx, s3test.Bucket, "x"); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := c.Stat(ctx, s3test.Bucket, "x"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Refused credentials are named, without the secret, and sent to no host that a server redirects to.
+func TestSecretsStay(t *testing.T) {
+	server := s3test.Serve(t)
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("another host got %s %s", r.Method, r.Header.Get("Authorization"))
+	}))
+	defer other.Close()
+	c := connect(t)
+	for _, code := range []int{http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusForbidden} {
+		server.Fail(func(w http.ResponseWriter, r *http.Request) bool {
+			w.Header().Set("Location", other.URL+r.URL.Path)
+			w.WriteHeader(code)
+			return true
+		})
+		err := c.Create(t.Context(), s3test.Bucket, "x", []byte("words"))
+		if err == nil || strings.Contains(err.Error(), "very-secret") || errors.Is(err, fs.ErrPermission) != (code == http.StatusForbidden) {
+			t.Errorf("status %d: %v", code, err)
+		}
+	}
+}
+
+// Fetch copies an object once per version.
+func TestFetch(t *testing.T) {
+	server := s3test.Serve(t)
+	c := connect(t)
+	content := bytes.Repeat([]byte("words"), s3.PartBytes/4)
+	for range 2 {
+		server.Put(t, "in/a.txt", content)
+		for again := range 2 {
+			list, err := c.List(t.Context(), s3test.Bucket, "in/", 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			server.Seen()
+			var moved atomic.Int64
+			path, err := c.Fetch(t.Context(), s3test.Bucket, list[0], func(n int64) { moved.Add(n) })
+			if err != nil || moved.Load() != int64(len(content)) {
+				t.Fatalf("%d bytes, %v", moved.Load(), err)
+			}
+			if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, content) {
+				t.Fatalf("%d bytes, %v", len(got), err)
+			}
+			if seen := server.Seen(); (len(seen) == 0) != (again == 1) {
+				t.Errorf("fetch %d: %v", again, seen)
+			}
+		}
+		content = content[:len(content)-1]
+	}
+}
+
+func TestNames(t *testing.T) {
+	for name, want := range map[string]string{"s3://b/a/c": "b a/c", "s3://b//a/./c/": "b a/c", "s3://b": "b "} {
+		if bucket, key, err := s3.Split(name); err != nil || bucket+" "+key != want {
+			t.Errorf("%s: %s %s, %v", name, bucket, key, err)
+		}
+	}
+	for _, name := range []string{"s3://", "s3:///a", "s3://b/../c", "b/a", "s3://u@h/a", "s3://b/" + strings.Repeat("x", 2000)} {
+		if _, _, err := s3.Split(name); !input.IsInput(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for key, value := range map[string]string{"AWS_ENDPOINT_URL_S3": "storage.example.com", "AWS_S3_ADDRESSING_STYLE": "host", "AWS_CA_BUNDLE": "none.pem"} {
+		t.Run(key, func(t *testing.T) {
+			t.Setenv(key, value)
+			if _, err := s3.Connect(); !input.IsInput(err) || !strings.Contains(err.Error(), strings.TrimSuffix(key, "_S3")) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
