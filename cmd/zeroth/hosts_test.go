@@ -19,7 +19,7 @@ import (
 
 // fakeSSH writes a command like ssh whose hosts are all this machine. A host is down while there is
 // a file down-HOST, and each call writes its process to a file.
-func fakeSSH(t *testing.T) string {
+func fakeSSH(t *testing.T, dir string) string {
 	t.Helper()
 	script := `#!/bin/sh
 while [ $# -gt 2 ]; do shift; done
@@ -27,7 +27,7 @@ while [ $# -gt 2 ]; do shift; done
 case "$2" in *agent) echo $$ >>"pids-$1";; esac
 cd / && cd "$OLDPWD" && sh -c "$2"
 `
-	if err := os.WriteFile("reach", []byte(script), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "reach"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return "--ssh=./reach"
@@ -37,7 +37,7 @@ cd / && cd "$OLDPWD" && sh -c "$2"
 // argument of a process has the token.
 func TestLaunchOnHosts(t *testing.T) {
 	inFolder(t)
-	ssh := fakeSSH(t)
+	ssh := fakeSSH(t, ".")
 	t.Setenv("ZEROTH_TOKEN", strings.Repeat("secret-token", 3))
 	sets := append(append([]string(nil), launched4...), "--set", "train.steps=4")
 	zeroth(t, 0, append(append([]string(nil), sets...), "--out", "one")...)
@@ -78,7 +78,7 @@ func TestLaunchOnHosts(t *testing.T) {
 // TestHostsWithout checks that a host without this program, this folder, or a connection is named.
 func TestHostsWithout(t *testing.T) {
 	inFolder(t)
-	ssh := fakeSSH(t)
+	ssh := fakeSSH(t, ".")
 	run := func(code int, with ...string) string {
 		_, errs := process(t, code, append(append([]string{"launch", "--hosts", "localhost"}, with...), "--", "train", "tiny.yaml", "--out", "r")...)
 		return errs
@@ -110,34 +110,32 @@ func TestHostsWithout(t *testing.T) {
 // TestLostHost checks that a lost host is left out with --min-ranks, also if it has process 0.
 func TestLostHost(t *testing.T) {
 	for _, lost := range []string{"localhost", "127.0.0.1"} {
-		inFolder(t)
-		ssh := fakeSSH(t)
-		exe, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.Command(exe, "launch", "--hosts", "localhost:2,127.0.0.1:2", ssh, "--restarts", "1", "--min-ranks", "2", "--", "train", "tiny.yaml",
-			"--set", "parallel={ranks: null, heartbeat: 200ms, dead_after: 8s}", "--set", "train.batch=8", "--set", "checkpoint={every: 20, keep: 2}", "--set", "sample.tokens=0", "--set", fmt.Sprint("train.steps=", endless), "--out", "r")
-		var said strings.Builder
-		cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), "ZEROTH_MAIN=main"), &said, &said
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		steps := func() string { s, _ := os.ReadFile("r/metrics.jsonl"); return string(s) }
-		await(t, func() bool { return strings.Contains(steps(), `{"step":21,"loss"`) })
-		if err := os.WriteFile("down-"+lost, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		for _, pid := range strings.Fields(read(t, "pids-"+lost)) {
-			_ = exec.Command("kill", "-9", pid).Run()
-		}
-		await(t, func() bool { return strings.Count(steps(), `"start":`) > 1 && strings.Contains(steps(), `"ranks":2,`) })
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
-		if code := cmd.ProcessState.ExitCode(); code != exitAgain {
-			t.Errorf("%s: exit code %d", lost, code)
-		}
-		contains(t, said.String(), "without hosts that do not answer: "+lost, "continuing with 2 of 4 processes")
+		t.Run(lost, func(t *testing.T) {
+			s := inShell(t)
+			ssh := fakeSSH(t, s.dir)
+			cmd := s.command("launch", "--hosts", "localhost:2,127.0.0.1:2", ssh, "--restarts", "1", "--min-ranks", "2", "--", "train", "tiny.yaml",
+				"--set", "parallel={ranks: null, heartbeat: 200ms, dead_after: 8s}", "--set", "train.batch=8", "--set", "checkpoint={every: 20, keep: 2}", "--set", "sample.tokens=0", "--set", fmt.Sprint("train.steps=", endless), "--out", "r")
+			var said strings.Builder
+			cmd.Stdout, cmd.Stderr = &said, &said
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			steps := func() string { b, _ := os.ReadFile(s.path("r", "metrics.jsonl")); return string(b) }
+			await(t, func() bool { return strings.Contains(steps(), `{"step":21,"loss"`) })
+			if err := os.WriteFile(s.path("down-"+lost), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for _, pid := range strings.Fields(read(t, s.path("pids-"+lost))) {
+				_ = exec.Command("kill", "-9", pid).Run()
+			}
+			await(t, func() bool { return strings.Count(steps(), `"start":`) > 1 && strings.Contains(steps(), `"ranks":2,`) })
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+			_ = cmd.Wait()
+			if code := cmd.ProcessState.ExitCode(); code != exitAgain {
+				t.Errorf("%s: exit code %d", lost, code)
+			}
+			contains(t, said.String(), "without hosts that do not answer: "+lost, "continuing with 2 of 4 processes")
+		})
 	}
 }
 
@@ -177,7 +175,7 @@ func TestReachable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRemote(hosts, strings.TrimPrefix(fakeSSH(t), "--ssh="), "", false, nil, io.Discard)
+	r, err := newRemote(hosts, strings.TrimPrefix(fakeSSH(t, "."), "--ssh="), "", false, nil, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}

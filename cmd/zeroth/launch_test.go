@@ -14,7 +14,6 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -32,18 +31,7 @@ import (
 // process runs the command as a process of its own, to its end.
 func process(t *testing.T, code int, args ...string) (out, errs string) {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var o, e bytes.Buffer
-	cmd := exec.Command(exe, args...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), "ZEROTH_MAIN=main"), &o, &e
-	_ = cmd.Run() // its exit code is looked at
-	if got := cmd.ProcessState.ExitCode(); got != code {
-		t.Fatalf("zeroth %q: exit code %d, want %d\n%s%s", args, got, code, &o, &e)
-	}
-	return o.String(), e.String()
+	return shell{T: t}.process(code, args...)
 }
 
 // launched4 is tiny.yaml with four ranks.
@@ -269,17 +257,17 @@ const endless = 1_000_000
 
 // fault is a launch of three processes of which one gets a signal, some time after
 // the first checkpoint.
-func fault(t *testing.T, out string, steps int, sig syscall.Signal, victim int, after time.Duration, launch ...string) (code int, errs string) {
-	t.Helper()
-	code, _, errs = signalOne(t, out, sig, victim, after, append(append(append([]string{"launch", "-n", "3"}, launch...), "--"), steady(steps, out)...)...)
+func (s shell) fault(out string, steps int, sig syscall.Signal, victim int, after time.Duration, launch ...string) (code int, errs string) {
+	s.Helper()
+	code, _, errs = s.signalOne(out, sig, victim, after, append(append(append([]string{"launch", "-n", "3"}, launch...), "--"), steady(steps, out)...)...)
 	return code, errs
 }
 
 // signalOne is that for any command.
-func signalOne(t *testing.T, out string, sig syscall.Signal, victim int, after time.Duration, args ...string) (code int, said, errs string) {
-	t.Helper()
-	code, said, errs, took := disturb(t, out, after, signalTo(t, sig, victim), args...)
-	t.Logf("%v to rank %d, %v after the first checkpoint: over after %v", sig, victim, after, took)
+func (s shell) signalOne(out string, sig syscall.Signal, victim int, after time.Duration, args ...string) (code int, said, errs string) {
+	s.Helper()
+	code, said, errs, took := s.disturb(out, after, signalTo(s.T, sig, victim), args...)
+	s.Logf("%v to rank %d, %v after the first checkpoint: over after %v", sig, victim, after, took)
 	return code, said, errs
 }
 
@@ -299,11 +287,12 @@ func signalTo(t *testing.T, sig syscall.Signal, victim int) func(pids []int) {
 // disturb launches a job and has something happen to its processes, some time after its
 // first checkpoint, or after its first step if it has no folder for checkpoints to
 // look into. It returns when all is over, and how long that took.
-func disturb(t *testing.T, out string, after time.Duration, strike func(pids []int), args ...string) (code int, said, errs string, took time.Duration) {
+func (s shell) disturb(out string, after time.Duration, strike func(pids []int), args ...string) (code int, said, errs string, took time.Duration) {
+	t := s.T
 	t.Helper()
-	cmd, rest, e := start(t, "main", args...)
+	cmd, rest, e := s.start(args...)
 	for out != "" {
-		if _, err := checkpoint.Resolve(filepath.Join(out, "ckpt"), "latest"); err == nil {
+		if _, err := checkpoint.Resolve(s.path(out, "ckpt"), "latest"); err == nil {
 			break
 		}
 		time.Sleep(2 * time.Millisecond)
@@ -340,7 +329,7 @@ func namedBy(victim int, why, errs string) (by []string) {
 // the run goes on from its last checkpoint to the bits of one that nobody
 // disturbed.
 func TestLaunchSurvivesFaults(t *testing.T) {
-	inFolder(t)
+	s := inShell(t)
 	rng, runs := rand.New(rand.NewPCG(15, 1)), 8
 	if !nightly.All() {
 		runs = 2
@@ -351,21 +340,21 @@ func TestLaunchSurvivesFaults(t *testing.T) {
 			sig, why = syscall.SIGSTOP, "silent for 4s"
 		}
 		out, victim := fmt.Sprint("run", i), rng.IntN(3)
-		code, errs := fault(t, out, endless, sig, victim, time.Duration(rng.IntN(200))*time.Millisecond)
+		code, errs := s.fault(out, endless, sig, victim, time.Duration(rng.IntN(200))*time.Millisecond)
 		by := namedBy(victim, why, errs)
 		if want := slices.Delete([]string{"0", "1", "2"}, victim, victim+1); code != 75 || !slices.Equal(by, want) {
 			t.Errorf("run %d: exit code %d, rank %d named by %v, want %v:\n%s", i, code, victim, by, want, errs)
 			continue
 		}
-		list, err := checkpoint.List(filepath.Join(out, "ckpt"))
+		list, err := checkpoint.List(s.path(out, "ckpt"))
 		newest, ok := checkpoint.Newest(list)
 		if err != nil || !ok {
 			t.Fatal(err)
 		}
 		steps, whole := int(newest.Step)+10, fmt.Sprint("whole", i)
-		process(t, 0, append(append([]string{"launch", "-n", "3", "--"}, steady(steps, out)...), "--resume", "latest")...)
-		process(t, 0, steady(steps, whole)...)
-		if outcomeOf(t, out) != outcomeOf(t, whole) {
+		s.process(0, append(append([]string{"launch", "-n", "3", "--"}, steady(steps, out)...), "--resume", "latest")...)
+		s.process(0, steady(steps, whole)...)
+		if outcomeOf(t, s.path(out)) != outcomeOf(t, s.path(whole)) {
 			t.Errorf("run %d: other bits than without the fault", i)
 		}
 	}
@@ -373,27 +362,27 @@ func TestLaunchSurvivesFaults(t *testing.T) {
 
 // --restarts does by itself what a user would.
 func TestLaunchRestarts(t *testing.T) {
-	inFolder(t)
-	process(t, 0, steady(400, "whole")...)
-	code, errs := fault(t, "r", 400, syscall.SIGKILL, 1, 0, "--restarts", "2")
+	s := inShell(t)
+	s.process(0, steady(400, "whole")...)
+	code, errs := s.fault("r", 400, syscall.SIGKILL, 1, 0, "--restarts", "2")
 	if code != 0 || !strings.Contains(errs, "zeroth: restarting from the last checkpoint, restart 1 of 2") {
 		t.Errorf("exit code %d\n%s", code, errs)
 	}
-	if outcomeOf(t, "r") != outcomeOf(t, "whole") {
+	if outcomeOf(t, s.path("r")) != outcomeOf(t, s.path("whole")) {
 		t.Error("other bits than without the fault")
 	}
 }
 
 // SIGTERM to any one process stops all, with a checkpoint.
 func TestLaunchStopsTogether(t *testing.T) {
-	inFolder(t)
+	s := inShell(t)
 	for rank := range 3 {
-		code, errs := fault(t, fmt.Sprint("r", rank), endless, syscall.SIGTERM, rank, 0)
+		code, errs := s.fault(fmt.Sprint("r", rank), endless, syscall.SIGTERM, rank, 0)
 		asked, others := regexp.MustCompile(`(?m)^(?:\[(\d)\] )?zeroth: stopped by SIGTERM`), "another process of the run was asked to stop after step "
 		if m := asked.FindStringSubmatch(errs); code != 75 || m == nil || cmp.Or(m[1], "0") != fmt.Sprint(rank) || !strings.Contains(errs, others) {
 			t.Errorf("rank %d: exit code %d\n%s", rank, code, errs)
 		}
-		if _, err := os.Stat(fmt.Sprintf("r%d/flight", rank)); err == nil {
+		if _, err := os.Stat(s.path(fmt.Sprint("r", rank), "flight")); err == nil {
 			t.Errorf("rank %d: a run that was asked to stop has dumped what it did", rank)
 		}
 	}

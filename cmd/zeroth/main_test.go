@@ -11,6 +11,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -45,7 +46,7 @@ parallel: {ranks: 2}
 func inFolder(t *testing.T) {
 	t.Helper()
 	t.Chdir(t.TempDir())
-	for name, content := range map[string]string{"tiny.yaml": tiny, "a.txt": strings.Repeat("to be, or not to be; ", 500)} {
+	for name, content := range tinyFiles {
 		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -497,18 +498,24 @@ func TestMain(m *testing.M) {
 			signal.Notify(make(chan os.Signal, 1), s)
 		}
 	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", "6"); err != nil { // tests in shells mostly wait
+		panic(err)
+	}
 	os.Exit(m.Run())
 }
 
 // start runs the command as a process and returns when it has done a step.
 func start(t *testing.T, as string, args ...string) (cmd *exec.Cmd, out *bufio.Reader, errs *bytes.Buffer) {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd, errs = exec.Command(exe, args...), new(bytes.Buffer)
-	cmd.Env = append(os.Environ(), "ZEROTH_MAIN="+as)
+	return shell{T: t, env: []string{"ZEROTH_MAIN=" + as}}.start(args...)
+}
+
+// start is the same for a process of the shell.
+func (s shell) start(args ...string) (cmd *exec.Cmd, out *bufio.Reader, errs *bytes.Buffer) {
+	t := s.T
+	t.Helper()
+	cmd, errs = s.command(args...), new(bytes.Buffer)
 	cmd.Stderr = errs
 	pipe, err := cmd.StdoutPipe()
 	if err != nil {

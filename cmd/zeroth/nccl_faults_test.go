@@ -139,7 +139,7 @@ func (x ncclTrial) run(t *testing.T, strict bool) time.Duration {
 	if x.name() == "killed before a checkpoint" {
 		look, want = "", 1
 	}
-	code, said, errs, took := disturb(t, look, x.after, x.strike(t, file), x.job(endless, out)...)
+	code, said, errs, took := shell{T: t}.disturb(look, x.after, x.strike(t, file), x.job(endless, out)...)
 	if who := x.unnamed(errs); code != want || len(who) > 0 {
 		t.Errorf("exit code %d, want %d; processes %v do not name the victim:\n%s", code, want, who, errs)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -40,21 +39,18 @@ func fullPipe(t *testing.T) *os.File {
 
 // interrupted is the exit code of a command that gets a signal while it waits for who
 // reads its output: once it hears signals, which it does before anything else.
-func interrupted(t *testing.T, s syscall.Signal, args ...string) (code int, errs string) {
+func (s shell) interrupted(by syscall.Signal, args ...string) (code int, errs string) {
+	t := s.T
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for wait := 100 * time.Millisecond; ; wait *= 2 {
-		cmd := exec.Command(exe, args...)
+		cmd := s.command(args...)
 		var said bytes.Buffer
-		cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), "ZEROTH_MAIN=main"), fullPipe(t), &said
+		cmd.Stdout, cmd.Stderr = fullPipe(t), &said
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(wait)
-		_ = cmd.Process.Signal(s)
+		_ = cmd.Process.Signal(by)
 		hangs := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
 		_ = cmd.Wait()
 		if status := cmd.ProcessState.Sys().(syscall.WaitStatus); !hangs.Stop() || !status.Signaled() || wait > 10*time.Second {
@@ -66,11 +62,9 @@ func interrupted(t *testing.T, s syscall.Signal, args ...string) (code int, errs
 // Every command ends with 130 on any of the three signals, also while its output blocks,
 // and leaves nothing half done.
 func TestEveryCommandEndsOnASignal(t *testing.T) {
-	inFolder(t)
-	temp := t.TempDir()
-	t.Setenv("TMPDIR", temp)
-	zeroth(t, 0, "train", "tiny.yaml", "--out", "r", "--set", "checkpoint={every: 1, keep: 9}")
-	zeroth(t, 0, "ckpt", "export", "r", "--to", "m")
+	s := inShell(t)
+	s.process(0, "train", "tiny.yaml", "--out", "r", "--set", "checkpoint={every: 1, keep: 9}")
+	s.process(0, "ckpt", "export", "r", "--to", "m")
 	all := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 	for i, args := range []string{
 		"plan tiny.yaml", "plan tiny.yaml --json", "fit tiny.yaml --gpus 2 --gpu-memory 1GiB", "plot r --out p.svg", "model m", "doctor", "schema", "version", "help", "help job", "init", "init quickstart -",
@@ -81,21 +75,21 @@ func TestEveryCommandEndsOnASignal(t *testing.T) {
 			continue
 		}
 		words := strings.Fields(args)
-		s := all[i%3]
-		if code, errs := interrupted(t, s, words...); code != 130 {
-			t.Errorf("zeroth %s: %v ends it with %s", args, s, errs)
+		by := all[i%3]
+		if code, errs := s.interrupted(by, words...); code != 130 {
+			t.Errorf("zeroth %s: %v ends it with %s", args, by, errs)
 		}
 		for _, path := range []string{"e", "t.bin", "i"} {
-			if err := os.RemoveAll(path); err != nil {
+			if err := os.RemoveAll(s.path(path)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for _, dir := range []string{".", temp} {
+		for _, dir := range []string{s.dir, s.temp} {
 			left, err := os.ReadDir(dir)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if slices.ContainsFunc(left, func(e os.DirEntry) bool { return dir == temp || input.IsTemp(e.Name()) }) {
+			if slices.ContainsFunc(left, func(e os.DirEntry) bool { return dir == s.temp || input.IsTemp(e.Name()) }) {
 				t.Errorf("zeroth %s: left %v", args, left)
 			}
 		}
@@ -104,22 +98,22 @@ func TestEveryCommandEndsOnASignal(t *testing.T) {
 
 // A run whose output nobody reads stops as any other.
 func TestTrainEndsThoughItsOutputBlocks(t *testing.T) {
-	inFolder(t)
-	for i, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}[:nightly.Of(2, 3)] {
+	s := inShell(t)
+	for i, by := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}[:nightly.Of(2, 3)] {
 		for _, args := range [][]string{long, append([]string{"launch", "-n", "2", "--"}, append(slices.Clone(long), "--set", "parallel.ranks=2")...)} {
 			out := fmt.Sprint("r", i, len(args))
-			code, errs := interrupted(t, s, append(slices.Clone(args), "--out", out)...)
-			_, none := checkpoint.Resolve(out+"/ckpt", "latest")
+			code, errs := s.interrupted(by, append(slices.Clone(args), "--out", out)...)
+			_, none := checkpoint.Resolve(s.path(out, "ckpt"), "latest")
 			want := 1
 			if none == nil || code == 75 && args[0] == "launch" { // not all of its processes had come
 				want = 75
 			}
-			if s == syscall.SIGINT {
+			if by == syscall.SIGINT {
 				want = 130
 			}
-			_, began := os.Stat(out)
+			_, began := os.Stat(s.path(out))
 			if code != want && !(code == 130 && began != nil) { // a command ends with 130 before its run has begun
-				t.Errorf("%v: exit code %d, want %d: %s", s, code, want, errs)
+				t.Errorf("%v: exit code %d, want %d: %s", by, code, want, errs)
 			}
 		}
 	}

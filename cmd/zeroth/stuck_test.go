@@ -13,13 +13,12 @@ import (
 // A rank hangs in a job of shard and replica groups, so that some wait for ranks that wait
 // for it: every other process names it, with its host and where it was last.
 func TestStuckRankIsNamedByAll(t *testing.T) {
-	inFolder(t)
+	s := inShell(t)
 	const victim = 3
 	for _, at := range []int{40, 43}[:nightly.Of(1, 2)] {
-		t.Setenv("ZEROTH_FAULT", fmt.Sprint(victim, " stuck ", at))
 		args := append(append([]string{"launch", "-n", "4", "--"}, steady(endless, fmt.Sprint("r", at))...),
 			"--set", "parallel={ranks: 4, shard: 2, replicate: 2, timeout: 8s}", "--set", "checkpoint.every=2")
-		_, errs := process(t, 75, args...)
+		_, errs := s.with(fmt.Sprint("ZEROTH_FAULT=", victim, " stuck ", at)).process(75, args...)
 		named := map[string]bool{}
 		for _, m := range regexp.MustCompile(`(?m)^(?:\[(\d)\] )?zeroth: .*root cause: rank 3 \(".*"\) has not reached operation \d+ of (?:world|shard|replica) \(.*\), in which ranks? \d.* waits?: its last was operation \d+ of \w+ \(.*\), \w+ .* ago`).FindAllStringSubmatch(errs, -1) {
 			named[m[1]] = true

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -58,17 +56,13 @@ func screen(out string) string {
 // What Ctrl-C does on a terminal is told on a line of its own, whatever was drawn
 // there, and nothing is left of the echo.
 func TestInterruptOnATerminal(t *testing.T) {
-	inFolder(t)
+	s := inShell(t, "TERM=xterm", "NO_COLOR=1")
 	user, program := terminal(t)
-	if err := unix.IoctlSetWinsize(int(user.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}); err != nil {
-		t.Fatal(err)
-	}
-	exe, err := os.Executable()
+	err := unix.IoctlSetWinsize(int(user.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(exe, "train", "tiny.yaml", "--set", "train.steps=1000000", "--set", "data.validation=0", "--out", "r")
-	cmd.Env = append(os.Environ(), "ZEROTH_MAIN=main", "TERM=xterm", "NO_COLOR=1")
+	cmd := s.command("train", "tiny.yaml", "--set", "train.steps=1000000", "--set", "data.validation=0", "--out", "r")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = program, program, program
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {

@@ -224,7 +224,7 @@ func slurm(rank string) []string {
 // A process that cannot be part of any world says what to change; one whose world does
 // not come ends as one to start again, and names who is missing.
 func TestProcessesOfNoWorld(t *testing.T) {
-	left := inWorldFolder(t)
+	s := inShell(t)
 	taken := door(t, "127.0.0.1")
 	world := func(addr string, more ...string) []string {
 		return append([]string{"train", "tiny.yaml", "--out", "r", "--world", "2", "--rank", "0", "--addr", addr}, more...)
@@ -256,21 +256,16 @@ func TestProcessesOfNoWorld(t *testing.T) {
 		{append(slurm("0"), oneToken), []string{"train", "tiny.yaml", "--set", "parallel.join=300ms"}, 75, `Slurm runs process 0 on node "no-such.invalid"`},
 		{append(slurm("1"), oneToken), []string{"train", "tiny.yaml", "--set", "parallel.join=300ms"}, 75, `Slurm runs process 0 on node "no-such.invalid"`},
 	} {
-		exe, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.Command(exe, c.args...)
-		cmd.Env = append(append(os.Environ(), "ZEROTH_MAIN=main"), c.env...)
-		said, _ := cmd.CombinedOutput() // its exit code is looked at
+		cmd := s.with(c.env...).command(c.args...)
+		said, _ := cmd.CombinedOutput() // its exit code is checked
 		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(said), c.says) {
 			t.Errorf("%q %q: exit code %d, want %d and %q:\n%s", c.env, c.args, code, c.code, c.says, said)
 		}
 	}
 	ln := door(t, "127.0.0.1")
-	joins(t, ln, 0, 3, as{args: []string{"--set", "parallel={ranks: 6, join: 300ms}"}}).ends(t, "nobody comes", 75, "process 0 of 3: ranks 2-5 have not joined: no answer within 300ms")
-	left("no world")
-	if _, err := os.Stat("r"); err == nil {
+	joins(t, ln, 0, 3, as{dir: s.dir, env: s.env, args: []string{"--set", "parallel={ranks: 6, join: 300ms}"}}).ends(t, "nobody comes", 75, "process 0 of 3: ranks 2-5 have not joined: no answer within 300ms")
+	s.leftNothing("no world")
+	if _, err := os.Stat(s.path("r")); err == nil {
 		t.Error("the run folder is there")
 	}
 }
@@ -411,51 +406,53 @@ func TestLaunchEndsWell(t *testing.T) {
 		delete(cases, "process 0 stopped, none asked")
 	}
 	for name, c := range cases {
-		left := inWorldFolder(t)
-		cmd, rest, errs := start(t, "main", append([]string{"launch", "-n", "3", "--"}, steady(endless, "r")...)...)
-		for {
-			if _, err := checkpoint.Resolve("r/ckpt", "latest"); err == nil {
-				break
+		t.Run(name, func(t *testing.T) {
+			s := inShell(t)
+			cmd, rest, errs := s.start(append([]string{"launch", "-n", "3", "--"}, steady(endless, "r")...)...)
+			for {
+				if _, err := checkpoint.Resolve(s.path("r", "ckpt"), "latest"); err == nil {
+					break
+				}
+				time.Sleep(2 * time.Millisecond)
 			}
-			time.Sleep(2 * time.Millisecond)
-		}
-		pids := map[int]int{launcher: cmd.Process.Pid}
-		for _, pid := range children(t, cmd.Process.Pid) {
-			rank, err := strconv.Atoi(environ(pid, "ZEROTH_RANK"))
+			pids := map[int]int{launcher: cmd.Process.Pid}
+			for _, pid := range children(t, cmd.Process.Pid) {
+				rank, err := strconv.Atoi(environ(pid, "ZEROTH_RANK"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				pids[rank] = pid
+			}
+			for i, sig := range c.signals {
+				if err := syscall.Kill(pids[c.to[i]], sig); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := rest.WriteTo(new(bytes.Buffer)); err != nil { // until the last process has closed it
+				t.Fatal(err)
+			}
+			_ = cmd.Wait() // its exit code is checked
+			if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(errs.String(), c.says) {
+				t.Errorf("%s: exit code %d, want %d and %q\n%s", name, code, c.code, c.says, errs)
+			}
+			for rank, pid := range pids {
+				for end := time.Now().Add(time.Minute); runs(pid); time.Sleep(10 * time.Millisecond) { // those of a killed launcher save first
+					if time.Now().After(end) {
+						t.Fatalf("%s: rank %d is left", name, rank)
+					}
+				}
+			}
+			s.leftNothing(name)
+			at, err := checkpoint.Resolve(s.path("r", "ckpt"), "latest")
 			if err != nil {
 				t.Fatal(err)
 			}
-			pids[rank] = pid
-		}
-		for i, sig := range c.signals {
-			if err := syscall.Kill(pids[c.to[i]], sig); err != nil {
+			step, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(at), "step-"))
+			if err != nil {
 				t.Fatal(err)
 			}
-		}
-		if _, err := rest.WriteTo(new(bytes.Buffer)); err != nil { // until the last process has closed it
-			t.Fatal(err)
-		}
-		_ = cmd.Wait() // its exit code is looked at
-		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(errs.String(), c.says) {
-			t.Errorf("%s: exit code %d, want %d and %q\n%s", name, code, c.code, c.says, errs)
-		}
-		for rank, pid := range pids {
-			for end := time.Now().Add(time.Minute); runs(pid); time.Sleep(10 * time.Millisecond) { // those of a killed launcher save first
-				if time.Now().After(end) {
-					t.Fatalf("%s: rank %d is left", name, rank)
-				}
-			}
-		}
-		left(name)
-		at, err := checkpoint.Resolve("r/ckpt", "latest")
-		if err != nil {
-			t.Fatal(err)
-		}
-		step, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(at), "step-"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		process(t, 0, append(append([]string{"launch", "-n", "3", "--"}, steady(step+2, "r")...), "--resume", "latest")...)
+			s.process(0, append(append([]string{"launch", "-n", "3", "--"}, steady(step+2, "r")...), "--resume", "latest")...)
+		})
 	}
 }
 
