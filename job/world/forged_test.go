@@ -54,74 +54,84 @@ func note(op, of byte) []byte {
 // claims. No listener is open by then.
 func TestForgedFrames(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	for name, c := range map[string]struct {
-		bytes []byte
-		want  string
-	}{
-		"too long":   {frame(2, 1<<30), "rank 1 sends 1073741824 "},
-		"wrong kind": {frame(77, 1<<30), "rank 1 (\"forger\"): its data connection was closed: a frame of kind 77 and 1073741824 bytes"},
-		"wrong op":   {note(0, 0), "rank 1 all-gather of 2 fp32"},
-		"no op":      {note(200, 0), "rank 1 calls unknown operation 200"},
-		"no type":    {note(0, 99), "rank 1 calls unknown operation 0 of type 99"},
-		"no frame":   {[]byte(strings.Repeat("GET / HTTP/1.1", 10)), "a frame from rank 1 to rank 0 arrived damaged"},
-	} {
-		w, forger, c1 := withForger(t)
-		if w.Listening() {
-			t.Errorf("%s: a listener is still open", name)
+	t.Run("", func(t *testing.T) { // returns when all cases have
+		for name, c := range map[string]struct {
+			bytes []byte
+			want  string
+		}{
+			"too long":   {frame(2, 1<<30), "rank 1 sends 1073741824 "},
+			"wrong kind": {frame(77, 1<<30), "rank 1 (\"forger\"): its data connection was closed: a frame of kind 77 and 1073741824 bytes"},
+			"wrong op":   {note(0, 0), "rank 1 all-gather of 2 fp32"},
+			"no op":      {note(200, 0), "rank 1 calls unknown operation 200"},
+			"no type":    {note(0, 99), "rank 1 calls unknown operation 0 of type 99"},
+			"no frame":   {[]byte(strings.Repeat("GET / HTTP/1.1", 10)), "a frame from rank 1 to rank 0 arrived damaged"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				w, forger, c1 := withForger(t)
+				if w.Listening() {
+					t.Errorf("%s: a listener is still open", name)
+				}
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				if _, err := c1.Write(c.bytes); err != nil {
+					t.Fatal(err)
+				}
+				_, err := sum(w.ranks[0].World, 0)
+				runtime.ReadMemStats(&after)
+				if errors.As(err, new(collective.ErrPeerLost)) {
+					<-w.Self().Ended // of which Explain tells
+				}
+				if err = w.Explain(err); err == nil || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("%s: error %v, want %q", name, err, c.want)
+				}
+				if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
+					t.Errorf("%s: %d bytes allocated", name, n)
+				}
+				w.end(err)
+				c1.Close()
+				forger.Close()
+			})
 		}
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		if _, err := c1.Write(c.bytes); err != nil {
-			t.Fatal(err)
-		}
-		_, err := sum(w.ranks[0].World, 0)
-		runtime.ReadMemStats(&after)
-		if errors.As(err, new(collective.ErrPeerLost)) {
-			<-w.Self().Ended // of which Explain tells
-		}
-		if err = w.Explain(err); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %v, want %q", name, err, c.want)
-		}
-		if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
-			t.Errorf("%s: %d bytes allocated", name, n)
-		}
-		w.end(err)
-		c1.Close()
-		forger.Close()
-	}
+	})
 }
 
 // A process that has the token announces the operation that the other is in, and sends
 // nothing more, or half of a frame: the operation ends at its deadline, which names it.
 func TestForgerThatStops(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	for name, sends := range map[string][]byte{
-		"its call alone": note(1, 0),
-		"half a frame":   append(note(1, 0), frame(2, 4, 1, 2)...),
-	} {
-		w, forger, c1 := withForger(t)
-		g, ended := collective.Watchdog(w.ranks[0].World, 200*time.Millisecond), make(chan error, 1)
-		go func() {
-			_, err := sum(g, 0)
-			ended <- err
-		}()
-		// Process 0 has memory for data when it has announced its own operation.
-		if _, err := io.ReadFull(c1, make([]byte, len(note(1, 0)))); err != nil {
-			t.Fatal(err)
+	t.Run("", func(t *testing.T) { // returns when all cases have
+		for name, sends := range map[string][]byte{
+			"its call alone": note(1, 0),
+			"half a frame":   append(note(1, 0), frame(2, 4, 1, 2)...),
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				w, forger, c1 := withForger(t)
+				g, ended := collective.Watchdog(w.ranks[0].World, 200*time.Millisecond), make(chan error, 1)
+				go func() {
+					_, err := sum(g, 0)
+					ended <- err
+				}()
+				// Process 0 has memory for data when it has announced its own operation.
+				if _, err := io.ReadFull(c1, make([]byte, len(note(1, 0)))); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := c1.Write(sends); err != nil {
+					t.Fatal(err)
+				}
+				err := <-ended
+				var late collective.ErrLate
+				if !errors.As(err, &late) || !slices.Equal(late.For, []int{1}) {
+					t.Errorf("%s: error %v, want that rank 1 is late", name, err)
+				}
+				_ = g.Close()
+				w.end(err)
+				c1.Close()
+				forger.Close()
+			})
 		}
-		if _, err := c1.Write(sends); err != nil {
-			t.Fatal(err)
-		}
-		err := <-ended
-		var late collective.ErrLate
-		if !errors.As(err, &late) || !slices.Equal(late.For, []int{1}) {
-			t.Errorf("%s: error %v, want that rank 1 is late", name, err)
-		}
-		_ = g.Close()
-		w.end(err)
-		c1.Close()
-		forger.Close()
-	}
+	})
 }
 
 // entered is a world whose other process the test plays.

@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"flag"
 	"math/big"
 	"net"
 	"os"
@@ -28,6 +29,15 @@ import (
 	"zeroth/job/world"
 	"zeroth/shard"
 )
+
+// TestMain runs many tests at a time, because they wait more than they compute.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 // enter has all processes of a world enter it, here as parts of one process.
 func enter(t *testing.T, processes, perProcess int, transport string) []*world.World {

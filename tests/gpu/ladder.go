@@ -49,11 +49,15 @@ type session struct {
 	order   []string           // names of all rungs
 	results map[string]*result // by rung, including those of earlier runs with the same folder
 	now     *result            // of the running rung
+
+	// patience is how long to wait for a program to end after interrupting it, and again after
+	// killing it. Then it is abandoned, since a driver may block it for longer.
+	patience time.Duration
 }
 
 // newSession opens the folder of results and reads the existing ones.
 func newSession(o options) (s *session, err error) {
-	s = &session{options: o, results: map[string]*result{}}
+	s = &session{options: o, results: map[string]*result{}, patience: 5 * time.Second}
 	if s.work, err = os.MkdirTemp("", "zeroth-gpu-"); err != nil {
 		return nil, err
 	}

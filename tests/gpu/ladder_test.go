@@ -41,6 +41,7 @@ func sessionIn(t *testing.T, out string) *session {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.patience = 500 * time.Millisecond
 	t.Cleanup(s.close)
 	return s
 }

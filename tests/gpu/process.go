@@ -87,10 +87,6 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// patience is how long to wait for a program to end after interrupting it, and again after
-// killing it. Then it is abandoned, since a driver may block it for longer.
-const patience = 5 * time.Second
-
 // output runs a program of the folder or of the machine and returns its standard output and
 // error. When ctx ends, the program and all its child processes are ended.
 func (s *session) output(ctx context.Context, name string, args ...string) (string, error) {
@@ -100,7 +96,7 @@ func (s *session) output(ctx context.Context, name string, args ...string) (stri
 	cmd := exec.Command(name, args...)
 	cmd.Dir, cmd.Env = s.dir, append(os.Environ(), s.env...)
 	o := &output{log: s.log}
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = o, o, patience
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = o, o, s.patience
 	together(cmd)
 	fmt.Fprintf(s.log, "$ %s %s\n", name, strings.Join(args, " "))
 	if err := cmd.Start(); err != nil {
@@ -108,7 +104,7 @@ func (s *session) output(ctx context.Context, name string, args ...string) (stri
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
-	err := ended(ctx, cmd, o, done)
+	err := s.ended(ctx, cmd, o, done)
 	end(cmd, killed) // remaining child processes
 	if err != nil {
 		err = fmt.Errorf("%s: %w", filepath.Base(name), err)
@@ -118,7 +114,7 @@ func (s *session) output(ctx context.Context, name string, args ...string) (stri
 
 // ended waits for a program. When ctx ends, it interrupts the program, then kills it, then
 // abandons it.
-func ended(ctx context.Context, cmd *exec.Cmd, o *output, done chan error) error {
+func (s *session) ended(ctx context.Context, cmd *exec.Cmd, o *output, done chan error) error {
 	select {
 	case err := <-done:
 		if err != nil {
@@ -140,7 +136,7 @@ func ended(ctx context.Context, cmd *exec.Cmd, o *output, done chan error) error
 		select {
 		case <-done:
 			return why
-		case <-time.After(patience):
+		case <-time.After(s.patience):
 		}
 	}
 	return fmt.Errorf("%w; and it cannot be killed", why)
