@@ -457,8 +457,8 @@ func TestSameSamplesEverywhere(t *testing.T) {
 	each(t.Context(), n, func(i int) {
 		var x, y [2][2 * 32]int32
 		sample := int64(i) * 1009
-		a.Train.Batch(x[0][:], x[1][:], nil, sample)
-		b.Train.Batch(y[0][:], y[1][:], nil, sample)
+		a.Train.Batch(Tokens(x[0][:], x[1][:], nil), sample)
+		b.Train.Batch(Tokens(y[0][:], y[1][:], nil), sample)
 		if x != y {
 			errs[i] = fmt.Errorf("sample %d differs", sample)
 		}

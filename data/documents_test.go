@@ -34,7 +34,7 @@ func records(t testing.TB, all ...any) string {
 // dot for each without a loss.
 func sampleOf(s *Split, sample int64) (in, out string) {
 	input, target := make([]int32, s.context), make([]int32, s.context)
-	s.Batch(input, target, nil, sample)
+	s.Batch(Tokens(input, target, nil), sample)
 	last := 0
 	for i, id := range target {
 		if id != Ignored {
@@ -105,7 +105,7 @@ func TestChatDocuments(t *testing.T) {
 			continue
 		}
 		input, target := make([]int32, 200), make([]int32, 200)
-		set.Train.Batch(input, target, nil, 0)
+		set.Train.Batch(Tokens(input, target, nil), 0)
 		learned := slices.DeleteFunc(target, func(id int32) bool { return id == Ignored })
 		if got := string(set.Tokenizer.Decode(learned)); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)

@@ -71,7 +71,7 @@ func TestTokenFileChangesWhileItIsUsed(t *testing.T) {
 		}
 		defer set.Close()
 		input, target := make([]int32, 4), make([]int32, 4)
-		if err := set.Train.Batch(input, target, nil, 0); err != nil {
+		if err := set.Train.Batch(Tokens(input, target, nil), 0); err != nil {
 			t.Error(err)
 		}
 		if err := change(path); err != nil {
@@ -84,7 +84,7 @@ func TestTokenFileChangesWhileItIsUsed(t *testing.T) {
 		for part, s := range map[string]*Split{"training": set.Train, "validation": set.Validation} {
 			err = nil
 			for i := int64(0); i < s.Windows() && err == nil; i++ {
-				err = s.Batch(input, target, nil, i)
+				err = s.Batch(Tokens(input, target, nil), i)
 			}
 			if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), name) {
 				t.Errorf("%s, %s: %v", name, part, err)

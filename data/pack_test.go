@@ -92,7 +92,7 @@ func TestPackedSamples(t *testing.T) {
 		for i := range T {
 			input[i], target[i], start[i] = -7, -7, -7
 		}
-		s.Batch(input, target, start, w)
+		s.Batch(Tokens(input, target, start), w)
 		for at := 0; at < T; {
 			if int(start[at]) != at {
 				t.Fatalf("sequence %d: position %d starts at %d", w, at, start[at])
@@ -104,7 +104,7 @@ func TestPackedSamples(t *testing.T) {
 			doc := input[at] / 1000
 			n := lengths[doc]
 			wantIn, wantOut := make([]int32, T), make([]int32, T)
-			alone.Batch(wantIn, wantOut, nil, int64(doc))
+			alone.Batch(Tokens(wantIn, wantOut, nil), int64(doc))
 			if !slices.Equal(input[at:at+n], wantIn[:n]) || !slices.Equal(target[at:at+n], wantOut[:n]) {
 				t.Fatalf("sequence %d: document %d is %v and %v, alone %v and %v", w, doc, input[at:at+n], target[at:at+n], wantIn[:n], wantOut[:n])
 			}
@@ -157,7 +157,7 @@ func TestPackedFiles(t *testing.T) {
 		targets = map[int32]int{}
 		input, target, start := make([]int32, 16), make([]int32, 16), make([]int32, 16)
 		for i := range s.Windows() {
-			s.Batch(input, target, start, first+i)
+			s.Batch(Tokens(input, target, start), first+i)
 			for k, id := range target {
 				if id == Ignored {
 					continue
@@ -216,7 +216,7 @@ func TestPackedBatchAllocatesNothing(t *testing.T) {
 	s := newDocumentSplit(d.arrange([][]int32{all}, 8, true), Source{Context: 8})
 	s.shuffle = true
 	input, target, start, at := make([]int32, 16), make([]int32, 16), make([]int32, 16), int64(0)
-	if n := testing.AllocsPerRun(100, func() { s.Batch(input, target, start, at); at += 2 }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { s.Batch(Tokens(input, target, start), at); at += 2 }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

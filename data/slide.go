@@ -87,8 +87,9 @@ func (x *Sliding) Lengths(first, n int64) (positions, tokens int) {
 	return positions, positions + 1
 }
 
-// Batch reads consecutive windows like Split.Batch. start must be nil.
-func (x *Sliding) Batch(input, target, start []int32, first int64) error {
+// Batch reads consecutive windows like Split.Batch. There must be no field start.
+func (x *Sliding) Batch(into []Values, first int64) error {
+	input, target, start := TokensOf(into)
 	if start != nil {
 		panic("data: windows do not slide over packed documents")
 	}

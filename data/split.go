@@ -52,13 +52,13 @@ type Split struct {
 // Windows returns the number of samples per epoch.
 func (s *Split) Windows() int64 { return s.stretches.windows }
 
-// Batch reads consecutive samples, as many as fit: input and target are (samples, T), and
-// target[i] is the token after input[i], or Ignored. If documents are packed, start
-// (samples, T) receives, for each position, the first position of its document; otherwise it
-// is nil. Samples are numbered through all epochs. Batch allocates nothing. It returns an
+// Batch reads consecutive samples, as many as fit into the fields. Those of tokens are
+// (samples, T), and target[i] is the token after input[i], or Ignored. If documents are packed, start
+// receives, for each position, the first position of its document. Samples are numbered through all epochs. Batch allocates nothing. It returns an
 // error if a token file changed after it was opened.
-func (s *Split) Batch(input, target, start []int32, sample int64) error {
+func (s *Split) Batch(into []Values, sample int64) error {
 	T := int(s.context)
+	input, target, start := TokensOf(into)
 	if len(input) != len(target) || len(input)%T != 0 {
 		panic(fmt.Sprintf("data: a batch of %d inputs and %d targets with a context of %d", len(input), len(target), T))
 	}

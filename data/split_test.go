@@ -35,7 +35,7 @@ func windows(t rapid.TB, s *Split, epoch int64) (starts []int64) {
 	T := int(s.context)
 	input, target := make([]int32, T), make([]int32, T)
 	for i := range s.Windows() {
-		s.Batch(input, target, nil, epoch*s.Windows()+i)
+		s.Batch(Tokens(input, target, nil), epoch*s.Windows()+i)
 		for j := range T {
 			if input[j] != input[0]+int32(j) || target[j] != input[j]+1 {
 				t.Fatalf("sample %d: input %v, target %v", i, input, target)
@@ -131,7 +131,7 @@ func TestStepIsTheSameForAnyShare(t *testing.T) {
 	for step := range int64(20) { // several epochs
 		want := map[int32]int{}
 		input, target := make([]int32, global*T), make([]int32, global*T)
-		train.Batch(input, target, nil, step*global)
+		train.Batch(Tokens(input, target, nil), step*global)
 		for i := 0; i < len(input); i += T {
 			want[input[i]]++
 		}
@@ -159,7 +159,7 @@ func together(s *Split, share Share, step int64) map[int32]int {
 	got := map[int32]int{}
 	for micro := range share.Accumulate {
 		for rank := range share.Ranks {
-			s.Batch(input, target, nil, share.First(step, micro, rank))
+			s.Batch(Tokens(input, target, nil), share.First(step, micro, rank))
 			for i := 0; i < n; i += int(s.context) {
 				got[input[i]]++
 			}
@@ -188,7 +188,7 @@ func TestCorpusReads(t *testing.T) {
 		func() { c.At(100) },
 		func() { c.At(-1) },
 		func() { c.Read(make([]int32, 2), 99) },
-		func() { (&Split{corpus: c, context: 3}).Batch(make([]int32, 4), make([]int32, 4), nil, 0) },
+		func() { (&Split{corpus: c, context: 3}).Batch(Tokens(make([]int32, 4), make([]int32, 4), nil), 0) },
 		func() { (&Split{corpus: c, context: 3}).Window(0) },
 	} {
 		if !panics(bad) {
@@ -207,7 +207,7 @@ func TestBatchAllocatesNothing(t *testing.T) {
 	train, _ := splits(5000, 16, 0.1, 1)
 	input, target := make([]int32, 4*16), make([]int32, 4*16)
 	sample := int64(0)
-	if n := testing.AllocsPerRun(100, func() { train.Batch(input, target, nil, sample); sample += 4 }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { train.Batch(Tokens(input, target, nil), sample); sample += 4 }); n != 0 {
 		t.Errorf("%v allocations a batch", n)
 	}
 }
@@ -222,7 +222,7 @@ func BenchmarkBatch(b *testing.B) {
 			input, target := make([]int32, 8*T), make([]int32, 8*T)
 			b.SetBytes(8 * T)
 			for i := range b.N {
-				s.Batch(input, target, nil, int64(8*i))
+				s.Batch(Tokens(input, target, nil), int64(8*i))
 			}
 		})
 	}

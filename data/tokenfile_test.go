@@ -54,7 +54,7 @@ func TestTokenFilesAreJoined(t *testing.T) {
 		t.Errorf("%v, want %v; progress %d", all(set), want, done)
 	}
 	input, target := make([]int32, 4), make([]int32, 4)
-	(&Split{corpus: set.Train.corpus, context: 2, stretches: set.Train.stretches}).Batch(input, target, nil, 0)
+	(&Split{corpus: set.Train.corpus, context: 2, stretches: set.Train.stretches}).Batch(Tokens(input, target, nil), 0)
 	if !slices.Equal(input, []int32{1, 2, 3, 4}) || !slices.Equal(target, []int32{2, 3, 4, 100000}) {
 		t.Errorf("input %v, target %v", input, target)
 	}

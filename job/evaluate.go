@@ -141,7 +141,7 @@ type windows interface {
 	Windows() int64
 	Learned(first, n int64) int
 	Lengths(first, n int64) (positions, tokens int)
-	Batch(input, target, start []int32, first int64) error
+	Batch(into []data.Values, first int64) error
 }
 
 // evaluation reads windows of the data in order, divided among ranks.
@@ -180,8 +180,8 @@ func (x *evaluation) run(ctx context.Context, r *setup.Rank) (float64, error) {
 		}
 		r.Trainer.Counted = int(count)
 		r.Trainer.Lengths = func(micro int) (positions, tokens int) { return x.lengths(first(micro)) }
-		mean, err := r.Trainer.Eval(int(n), func(micro int, input, target, start []int32) error {
-			return x.read(first(micro), input, target, start)
+		mean, err := r.Trainer.Eval(int(n), func(micro int, into []data.Values) error {
+			return x.read(first(micro), into)
 		})
 		if err != nil {
 			return 0, err
@@ -232,18 +232,14 @@ func (x *evaluation) lengths(first int64) (positions, tokens int) {
 }
 
 // read reads windows starting at first, and pads after the last one.
-func (x *evaluation) read(first int64, input, target, start []int32) error {
-	T := x.c.Model.Context
-	for i := range x.share.MicroBatch {
+func (x *evaluation) read(first int64, into []data.Values) error {
+	return eachSample(into, config.Fields(x.c), x.share.MicroBatch, func(i int, one []data.Values) error {
 		of, at := x.part(first + int64(i))
-		input, target, start := input[i*T:(i+1)*T], target[i*T:(i+1)*T], part(start, i*T, (i+1)*T)
 		if of == nil {
+			input, target, start := data.TokensOf(one)
 			data.Pad(input, target, start, 0)
-			continue
+			return nil
 		}
-		if err := of.Batch(input, target, start, at); err != nil {
-			return err
-		}
-	}
-	return nil
+		return of.Batch(one, at)
+	})
 }

@@ -66,10 +66,10 @@ func newLoop(of *run, r *setup.Rank) *loop {
 		share:   data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
 		metrics: map[string]float64{}}
 	l.reader = config.Mesh(c).DataRank(r.Rank)
-	l.fill = func(micro int, input, target, start []int32) error {
+	l.fill = func(micro int, into []data.Values) error {
 		begin := time.Now()
 		defer func() { l.data += time.Since(begin) }()
-		return set.Train.Batch(input, target, start, l.samples+l.share.First(0, micro, l.reader))
+		return set.Train.Batch(into, l.samples+l.share.First(0, micro, l.reader))
 	}
 	if of.Trace == nil && c.Report.Every > 0 && c.Report.Every <= c.Train.Steps {
 		l.sample = sim.NewSample(r)
@@ -320,12 +320,18 @@ func (l *loop) validated() (sum int) {
 	return sum
 }
 
-// part returns start[lo:hi], or nil if start is nil.
-func part(start []int32, lo, hi int) []int32 {
-	if start == nil {
-		return nil
+// eachSample calls read with the fields of each sample of a micro-batch.
+func eachSample(into []data.Values, fields []data.Field, samples int, read func(i int, one []data.Values) error) error {
+	one := make([]data.Values, len(into))
+	for i := range samples {
+		for k, f := range fields {
+			one[k] = into[k].Slice(i*f.Len, (i+1)*f.Len)
+		}
+		if err := read(i, one); err != nil {
+			return err
+		}
 	}
-	return start[lo:hi]
+	return nil
 }
 
 // lengths returns the lengths of this rank's samples in a micro-batch of the next step. An observed
@@ -349,14 +355,9 @@ func (l *loop) validationLengths(micro int) (positions, tokens int) {
 }
 
 // validation reads this rank's samples of a micro-batch of an evaluation.
-func (l *loop) validation(micro int, input, target, start []int32) error {
-	T := l.c.Model.Context
+func (l *loop) validation(micro int, into []data.Values) error {
 	first := l.share.First(0, micro, l.reader)
-	for i := range int64(l.share.MicroBatch) {
-		lo, hi := int(i)*T, int(i+1)*T
-		if err := l.set.Validation.Batch(input[lo:hi], target[lo:hi], part(start, lo, hi), l.window(first+i)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return eachSample(into, config.Fields(l.c), l.share.MicroBatch, func(i int, one []data.Values) error {
+		return l.set.Validation.Batch(one, l.window(first+int64(i)))
+	})
 }

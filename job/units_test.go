@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"zeroth/collective"
+	"zeroth/data"
 	"zeroth/fsdp"
 	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
@@ -43,7 +44,8 @@ func TestUnitsOfAllRanks(t *testing.T) {
 					return err
 				}
 				for range 3 {
-					s, err := r.Trainer.Step(func(micro int, input, target, start []int32) error {
+					s, err := r.Trainer.Step(func(micro int, into []data.Values) error {
+						input, target, _ := data.TokensOf(into)
 						for j := range input {
 							input[j], target[j] = int32((j*7+micro+3*r.Rank)%251), int32((j*5+micro+r.Rank)%251)
 						}

@@ -13,6 +13,7 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
+	"zeroth/data"
 	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/shard"
@@ -349,11 +350,11 @@ func TestDataFailsOnOneRank(t *testing.T) {
 		for _, eval := range []bool{false, true} {
 			reports, cause := running(t, c, nil, func(r *setup.Rank) error {
 				fill := tokens(c, r.Rank, 0)
-				broken := func(micro int, input, target, start []int32) error {
+				broken := func(micro int, into []data.Values) error {
 					if r.Rank == 1 && micro == 1 {
 						return errDisk
 					}
-					return fill(micro, input, target, start)
+					return fill(micro, into)
 				}
 				if _, err := r.Trainer.Step(fill, c.Optimizer.LR); err != nil {
 					return err
@@ -404,11 +405,11 @@ func TestQueueFailsOnOneRank(t *testing.T) {
 				c := cfg(t, fmt.Sprintf("zero.stage=%d", stage), "parallel.ranks=2", "parallel.timeout="+limit.String())
 				reports, cause := running(t, c, nil, func(r *setup.Rank) error {
 					fill := tokens(c, r.Rank, 0)
-					second := func(micro int, input, target, start []int32) error {
+					second := func(micro int, into []data.Values) error {
 						if r.Rank == 1 && when == "step" {
 							fail(r.Queues[queue])
 						}
-						return fill(micro, input, target, start)
+						return fill(micro, into)
 					}
 					if _, err := r.Trainer.Step(fill, c.Optimizer.LR); err != nil {
 						return err

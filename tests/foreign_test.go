@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
+	"zeroth/data"
 	"zeroth/job/setup"
 	"zeroth/job/state"
 	"zeroth/zero"
@@ -99,7 +100,8 @@ func goOn(t *testing.T, j *setup.Job, ck *checkpoint.Checkpoint, rates [3]float6
 			}
 		}
 		for i, rate := range rates {
-			stats, err := r.Trainer.Step(func(_ int, input, target, _ []int32) error {
+			stats, err := r.Trainer.Step(func(_ int, into []data.Values) error {
+				input, target, _ := data.TokensOf(into)
 				for k := range len(input) / 16 {
 					s := sequence(4+i, r.LocalIndex, k)
 					copy(input[16*k:16*(k+1)], s)

@@ -279,7 +279,8 @@ func gradients(t *testing.T, c *config.Config) (loss float64, state map[string][
 		if err != nil {
 			return err
 		}
-		s, err := r.Trainer.Step(func(micro int, input, target, start []int32) error {
+		s, err := r.Trainer.Step(func(micro int, into []data.Values) error {
+			input, target, _ := data.TokensOf(into)
 			at := int(share.First(0, micro, mesh.DataRank(r.Rank))) * c.Model.Context
 			copy(input, ids[at:])
 			copy(target, ids[at+1:])

@@ -44,7 +44,8 @@ func cfg(t *testing.T, sets ...string) *config.Config {
 func tokens(c *config.Config, rank, step int) zero.Batches {
 	rank = config.Mesh(c).DataRank(rank)
 	share := data.Share{Ranks: c.Parallel.DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
-	return func(micro int, input, target, start []int32) error {
+	return func(micro int, into []data.Values) error {
+		input, target, start := data.TokensOf(into)
 		first, T := share.First(int64(step), micro, rank), c.Model.Context
 		for i := range input {
 			s, at := int(first)+i/T, i%T

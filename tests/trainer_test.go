@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"zeroth/data"
 	"zeroth/device"
 	"zeroth/job/config"
 	"zeroth/job/setup"
@@ -317,8 +318,8 @@ func TestInputsTakeTurns(t *testing.T) {
 		for i := range got {
 			err := onRanks(t, c, func(r *setup.Rank) error {
 				compute, fill := r.Queues[0], tokens(c, r.Rank, 0)
-				waits := func(micro int, input, target, start []int32) error {
-					return cmp.Or(compute.Wait(), fill(micro, input, target, start))
+				waits := func(micro int, into []data.Values) error {
+					return cmp.Or(compute.Wait(), fill(micro, into))
 				}
 				if i == 0 {
 					if err := compute.Wait(); err != nil {

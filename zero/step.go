@@ -109,16 +109,13 @@ func (t *Trainer) trim(in *input, micro int) {
 	}
 	unit := trimmed * max(1, c.Mesh.Tensor)
 	n := min(c.T, (positions+unit-1)/unit*unit)
-	rows := func(w device.Window) device.Buffer {
+	b.T, b.Loss = n, t.loss.Slice(0, c.B*n)
+	for i, w := range in.fields {
 		ids := w.Host.I32()
 		for s := 1; s < c.B; s++ {
 			copy(ids[s*n:(s+1)*n], ids[s*c.T:])
 		}
-		return w.Device.Slice(0, c.B*n)
-	}
-	b.T, b.Input, b.Target, b.Loss = n, rows(in.input), rows(in.target), t.loss.Slice(0, c.B*n)
-	if in.start.Host.N > 0 {
-		b.Start = rows(in.start)
+		b.SetField(i, c.Fields[i].Name, w.Device.Slice(0, c.B*n))
 	}
 }
 
@@ -130,21 +127,18 @@ func (t *Trainer) read(at, micro int, fill Batches) error {
 		return err
 	}
 	if fill != nil {
-		var start []int32
-		if t.cfg.Packed {
-			start = in.start.Host.I32()
+		for i := len(in.values); i < len(t.cfg.Fields); i++ {
+			in.values = append(in.values, valuesOf(in.fields[i].Host))
 		}
-		if err := fill(micro, in.input.Host.I32(), in.target.Host.I32(), start); err != nil {
+		if err := fill(micro, in.values); err != nil {
 			return err
 		}
 		t.trim(in, micro)
 		t.pick(in)
 	}
 	t.cfg.Compute.Label("") // no unit
-	in.input.Send(t.cfg.Compute)
-	in.target.Send(t.cfg.Compute)
-	if in.start.Host.N > 0 {
-		in.start.Send(t.cfg.Compute)
+	for _, w := range in.fields {
+		w.Send(t.cfg.Compute)
 	}
 	return nil
 }

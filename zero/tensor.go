@@ -2,6 +2,7 @@ package zero
 
 import (
 	"zeroth/collective"
+	"zeroth/data"
 	"zeroth/device"
 	"zeroth/fsdp"
 	"zeroth/nn"
@@ -50,6 +51,26 @@ func (c *Config) pieces() (sequences, positions int) {
 	return c.B, c.T
 }
 
+// fields returns the fields of a micro-batch: those of the data and, if ranks divide positions, the
+// starts of documents.
+func (c *Config) fields() []data.Field {
+	if c.Mesh.Context > 1 && len(c.Fields) == 2 {
+		return data.TokenFields(c.T, true)
+	}
+	return c.Fields
+}
+
+// types are the types of fields in memory.
+var types = [...]device.DType{data.Int32: device.I32, data.Float32: device.F32}
+
+// valuesOf returns the elements of a host's buffer.
+func valuesOf(b device.Buffer) data.Values {
+	if b.Type == device.F32 {
+		return data.Values{F32: b.F32()}
+	}
+	return data.Values{I32: b.I32()}
+}
+
 // pick moves the rank's chunks of a micro-batch to the front if ranks divide positions, and makes
 // document starts relative to each chunk's first position.
 func (t *Trainer) pick(in *input) {
@@ -57,9 +78,9 @@ func (t *Trainer) pick(in *input) {
 	if g == nil {
 		return
 	}
-	ids := [...][]int32{in.input.Host.I32(), in.target.Host.I32(), in.start.Host.I32()}
+	ids := [...][]int32{in.fields[0].Host.I32(), in.fields[1].Host.I32(), in.fields[2].Host.I32()}
 	start := ids[2]
-	if !t.cfg.Packed {
+	if len(in.fields) > len(in.values) {
 		clear(start)
 	}
 	_, n := t.cfg.pieces()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"zeroth/collective"
+	"zeroth/data"
 	"zeroth/device"
 	"zeroth/fsdp"
 	"zeroth/nn"
@@ -55,14 +56,14 @@ type Config struct {
 	Pipeline Pipeline
 	DType    device.DType
 	Policy   fsdp.Policy
-	Micro    int    // micro-batches per step
-	B, T     int    // sequences and positions of a micro-batch
-	Packed   bool   // sequences consist of several documents
-	Trim     bool   // a micro-batch is computed up to its longest sequence, see Trainer.Lengths; not in a pipeline, with divided positions, or with dropout of attention weights
-	Seed     uint64 // of dropout
-	Chunk    int    // positions whose logits are held at once; 0 means all
-	Pad      int    // rows of logits are padded to a multiple of Pad, see nn.Batch
-	Arenas   []int  // bytes, from ArenaPeaks of a dry run; nil: unlimited, on a device that only counts
+	Micro    int          // micro-batches per step
+	B, T     int          // sequences and positions of a micro-batch
+	Fields   []data.Field // of a sample: of tokens, or those of a program
+	Trim     bool         // a micro-batch is computed up to its longest sequence, see Trainer.Lengths; not in a pipeline, with divided positions, or with dropout of attention weights
+	Seed     uint64       // of dropout
+	Chunk    int          // positions whose logits are held at once; 0 means all
+	Pad      int          // rows of logits are padded to a multiple of Pad, see nn.Batch
+	Arenas   []int        // bytes, from ArenaPeaks of a dry run; nil: unlimited, on a device that only counts
 
 	Listener fsdp.Listener // receives events on the goroutine that issues the operations; may be nil
 
@@ -81,9 +82,8 @@ type Config struct {
 	Scale optim.LossScale               // Dynamic: steps with gradients that overflow are skipped
 }
 
-// Batches fills a micro-batch's token ids, B*T each, and with Config.Packed the starts of documents
-// (see device.Starts); otherwise start is nil.
-type Batches func(micro int, input, target, start []int32) error
+// Batches fills the fields of a micro-batch, B times Len of each of Config.Fields.
+type Batches func(micro int, into []data.Values) error
 
 // Stats describes a step; it is equal on all ranks.
 type Stats struct {
@@ -141,12 +141,12 @@ type Trainer struct {
 	Paces []collective.Pace // (World) of all ranks in the step before the last one; zero before the second
 }
 
-// input is memory for the token ids of one micro-batch at a time.
+// input is memory for the fields of one micro-batch at a time.
 type input struct {
-	batch         nn.Batch
-	input, target device.Window // (B*T) int32: batch.Input and Target are at the front
-	start         device.Window // (B*T) int32: batch.Start is at the front; empty unless sequences are packed or ranks divide positions
-	free          device.Event  // the queue that reads them is done
+	batch  nn.Batch
+	fields []device.Window // (B*Len) of Config.Fields, and starts of documents if ranks divide positions and the data has none: batch.Fields are at the front
+	values []data.Values   // the host's side of Config.Fields; nil before the first
+	free   device.Event    // the queue that reads them is done
 }
 
 // run is a range of adjacent elements of a shard that are updated with the same hyperparameters.
@@ -316,18 +316,17 @@ func (t *Trainer) allocate() error {
 		}
 		return w
 	}
-	all, sums := c.B*c.T, (1+len(t.runner.Units))*device.ExactLen
+	sums := (1 + len(t.runner.Units)) * device.ExactLen
 	sequences, positions := c.pieces()
 	rows := sequences * positions
 	loss := alloc(c.Device, device.F32, rows, device.Stats)
 	t.loss = loss
 	for range t.pipeline.inputs.most {
-		in := input{input: open(device.I32, all, device.Inputs), target: open(device.I32, all, device.Inputs)}
-		in.batch = nn.Batch{B: sequences, T: positions, Tensor: t.exchange(c.Groups.Tensor, fsdp.Exchange), Context: t.exchange(c.Groups.Context, fsdp.ExchangeKeys),
-			Compute: c.DType, Chunk: c.Chunk, Pad: c.Pad, Loss: loss, Input: in.input.Device.Slice(0, rows), Target: in.target.Device.Slice(0, rows)}
-		if c.Packed || c.Groups.Context != nil {
-			in.start = open(device.I32, all, device.Inputs)
-			in.batch.Start = in.start.Device.Slice(0, rows)
+		in := input{batch: nn.Batch{B: sequences, T: positions, Tensor: t.exchange(c.Groups.Tensor, fsdp.Exchange), Context: t.exchange(c.Groups.Context, fsdp.ExchangeKeys),
+			Compute: c.DType, Chunk: c.Chunk, Pad: c.Pad, Loss: loss}}
+		for i, f := range c.fields() {
+			in.fields = append(in.fields, open(types[f.Type], c.B*f.Len, device.Inputs))
+			in.batch.SetField(i, f.Name, in.fields[i].Device.Slice(0, min(c.B*f.Len, c.B*f.Len*rows/(c.B*c.T))))
 		}
 		t.inputs = append(t.inputs, in)
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"zeroth/data"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/nn"
@@ -36,10 +37,12 @@ func TestTrim(t *testing.T) {
 		{true, 1, 9, 10, 16, 10}, {true, 1, 8, 5, 8, 5}, {true, 2, 9, 10, 16, 10}, {true, 2, 17, 18, 32, 18}, {true, 1, 32, 33, 32, 32},
 		{false, 1, 9, 10, 32, 10},
 	} {
-		x := &Trainer{cfg: Config{B: B, T: T, Trim: c.trim, Mesh: shard.Mesh{Tensor: c.tensor}}, loss: loss}
+		x := &Trainer{cfg: Config{B: B, T: T, Fields: data.TokenFields(T, true), Trim: c.trim, Mesh: shard.Mesh{Tensor: c.tensor}}, loss: loss}
 		x.Lengths = func(micro int) (positions, tokens int) { return c.positions, c.tokens }
-		in := &input{input: window(), target: window(), start: window(), batch: nn.Batch{B: B, T: T}}
-		in.batch.Input, in.batch.Target, in.batch.Start = in.input.Device, in.target.Device, in.start.Device
+		in := &input{fields: []device.Window{window(), window(), window()}, batch: nn.Batch{B: B, T: T}}
+		for i, f := range x.cfg.Fields {
+			in.batch.SetField(i, f.Name, in.fields[i].Device)
+		}
 		x.trim(in, 0)
 		var rows []int32
 		for s := range B {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"zeroth/collective"
+	"zeroth/data"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/input"
@@ -245,7 +246,8 @@ func (m *measuring) run(c *config.Config) error {
 // trainStep runs a step on made-up tokens and waits until all queues are idle.
 func trainStep(c *config.Config, ranks []*setup.Rank) error {
 	return setup.Together(ranks, func(r *setup.Rank) error {
-		_, err := r.Trainer.Step(func(_ int, input, target, _ []int32) error {
+		_, err := r.Trainer.Step(func(_ int, into []data.Values) error {
+			input, target, _ := data.TokensOf(into)
 			for i := range input {
 				input[i], target[i] = int32(i*7%c.Model.Vocab), int32((i*7+7)%c.Model.Vocab)
 			}

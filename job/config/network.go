@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"zeroth/data"
 	"zeroth/input"
 	"zeroth/job/hf"
 	"zeroth/nn"
@@ -89,6 +90,9 @@ func Part(c *Config, index, total int) *nn.Model {
 	}
 	return m
 }
+
+// Fields returns the fields of a sample.
+func Fields(c *Config) []data.Field { return data.TokenFields(c.Model.Context, c.Data.Pack) }
 
 // Parameters returns the parameters of the job's network, in the order of its units.
 func Parameters(c *Config) []shard.Param { return hf.Parameters(Network(c)) }

@@ -68,7 +68,7 @@ func Trainer(c *config.Config, rank int) zero.Config {
 		Mesh: mesh, Pipeline: pipeline(c),
 		Model: model, DType: c.Precision,
 		Policy: stage.Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"),
-		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Packed: c.Data.Pack, Trim: trims(c), Chunk: c.Train.LossChunk, Pad: pad, Seed: c.Train.Seed,
+		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Fields: config.Fields(c), Trim: trims(c), Chunk: c.Train.LossChunk, Pad: pad, Seed: c.Train.Seed,
 		Rules: rules, Group: group(c.Optimizer), Clip: c.Train.Clip, Scale: lossScale(c), Delayed: c.Train.Delayed, Master: c.Parallel.Master,
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"zeroth/collective"
+	"zeroth/data"
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/config"
@@ -64,7 +65,7 @@ func clocked(t *testing.T, c *config.Config, p lengths) (took time.Duration) {
 		var ends [simulatedSteps]time.Time
 		err = setup.Together(ranks, func(r *setup.Rank) error {
 			for i := range ends {
-				if _, err := r.Trainer.Step(func(_ int, input, target, _ []int32) error { return nil }, 1e-4); err != nil {
+				if _, err := r.Trainer.Step(func(int, []data.Values) error { return nil }, 1e-4); err != nil {
 					return err
 				}
 				if r.Rank == 0 {
