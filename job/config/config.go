@@ -262,7 +262,7 @@ func (h Environment) load(file string, root *node, problems Problems, sets []str
 		problems = append(problems, overlay(root, s)...)
 	}
 	r := newReader(file, root)
-	r.problems, r.Config.env, r.draft = problems, h, len(checks) == 0
+	r.problems, r.Config.env, r.Config.Notes, r.draft = problems, h, root.guesses(), len(checks) == 0
 	if !r.problems.Fatal() {
 		r.read()
 		r.resolve()

@@ -154,6 +154,11 @@ func deepSpeedJob(t *translation) {
 	}
 	if t.has("precision") == nil {
 		t.set("precision", "fp32", t.root.at)
+		for _, section := range []string{"bf16", "bfloat16", "fp16"} {
+			if text, _ := t.their(section + ".enabled"); text == "auto" {
+				t.job.guessed = append(t.job.guessed, "precision")
+			}
+		}
 	}
 	if a, _ := t.their("bf16.enabled"); strings.EqualFold(a, "true") {
 		if b, at := t.their("fp16.enabled"); strings.EqualFold(b, "true") {

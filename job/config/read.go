@@ -113,8 +113,11 @@ func (r *reader) initial(f field) {
 }
 
 // lookup returns the node of a key, nil if the file lacks it.
-func (r *reader) lookup(key string) *node {
-	in := r.root
+func (r *reader) lookup(key string) *node { return r.root.lookup(key) }
+
+// lookup returns the value of a key of the job, or nil.
+func (n *node) lookup(key string) *node {
+	in := n
 	for head, rest, deeper := strings.Cut(key, "."); ; head, rest, deeper = strings.Cut(rest, ".") {
 		p := in.find(head)
 		switch {

@@ -128,6 +128,7 @@ func (t *translation) one(key string, e theirs, p *pair) {
 	case v.kind == scalar && text == "auto":
 		if e.auto != "" {
 			t.set(e.key, e.auto, v.at)
+			t.job.guessed = append(t.job.guessed, e.key)
 		}
 	case e.words != nil:
 		to, ok := e.words[text]
@@ -161,17 +162,7 @@ func (t *translation) set(key, value string, at position) {
 func (t *translation) put(key string, v *node) { put(t.job, key, v.clone()) }
 
 // has returns the value of a key of the job, or nil.
-func (t *translation) has(key string) *node {
-	n := t.job
-	for _, name := range strings.Split(key, ".") {
-		p := n.find(name)
-		if p == nil {
-			return nil
-		}
-		n = p.value
-	}
-	return n
-}
+func (t *translation) has(key string) *node { return t.job.lookup(key) }
 
 // their returns a scalar of the other program's configuration, or "".
 func (t *translation) their(key string) (text string, at position) {
@@ -264,7 +255,7 @@ func Translate(file string) (text string, ok bool, err error) {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "# From %s, a configuration of %s.\n", fileName(file), t.from.name)
-	for _, note := range t.dropped {
+	for _, note := range append(t.dropped, t.job.guesses()...) {
 		fmt.Fprintf(&b, "# %s\n", note)
 	}
 	writeNode(&b, t.job, 0)
@@ -272,6 +263,21 @@ func Translate(file string) (text string, ok bool, err error) {
 		b.WriteString("data:\n  documents: [\"YOUR-DATA.jsonl\"]\n")
 	}
 	return b.String(), true, nil
+}
+
+// guesses returns a notice about the keys that were "auto" and that no --set has replaced.
+func (n *node) guesses() []string {
+	var values []string
+	for _, key := range n.guessed {
+		if v := n.lookup(key); v != nil && v.at.set == "" {
+			values = append(values, key+" "+inline(v))
+		}
+	}
+	if len(values) == 0 {
+		return nil
+	}
+	slices.Sort(values)
+	return []string{`"auto" is the default of the Hugging Face Trainer: ` + strings.Join(slices.Compact(values), ", ") + "; set what your TrainingArguments set"}
 }
 
 // writeNode writes a mapping as YAML.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -118,5 +119,22 @@ func TestTranslatedKeys(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestAutoIsReported checks that a job names the values that stand for "auto", unless a set replaces them.
+func TestAutoIsReported(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	testjob.Write(t, "theirs.json", `{"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto"}`)
+	c, err := Load("theirs.json", []string{"data.text=[job.yaml]", "train.clip=2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `"auto" is the default of the Hugging Face Trainer: precision fp32, train.micro_batch 8; set what your TrainingArguments set`
+	if !slices.Contains(c.Notes, want) {
+		t.Errorf("notices %q, want %s", c.Notes, want)
+	}
+	if text, _, err := Translate("theirs.json"); err != nil || !strings.Contains(text, "precision fp32, train.clip 1.0, train.micro_batch 8;") {
+		t.Errorf("%v\n%s", err, text)
 	}
 }

@@ -32,6 +32,8 @@ type node struct {
 	quoted bool
 	items  []*node // of a list
 	pairs  []*pair // of a mapping
+
+	guessed []string // in the root of a translated job: keys that were "auto"
 }
 
 type pair struct {
