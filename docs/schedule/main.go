@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"zeroth/data"
 	"zeroth/device"
 	"zeroth/job/setup"
 	"zeroth/job/show"
@@ -96,9 +97,10 @@ func fresh(p zero.Part, dst []float32) error {
 }
 
 // zeros returns a batch of token 0. The time of computing does not depend on the tokens.
-func zeros(_ int, input, target, _ []int32) error {
-	clear(input)
-	clear(target)
+func zeros(_ int, into []data.Values) error {
+	for _, field := range into {
+		clear(field.I32)
+	}
 	return nil
 }
 
