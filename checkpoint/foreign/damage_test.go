@@ -200,3 +200,28 @@ func TestDisagreement(t *testing.T) {
 		t.Errorf("a missing rank: %v", err)
 	}
 }
+
+// TestRanksDiffer checks that files of ranks that are not of one checkpoint are refused.
+func TestRanksDiffer(t *testing.T) {
+	const optim, model = "zero_pp_rank_1_mp_rank_00_optim_states.pt", "zero_pp_rank_1_mp_rank_00_model_states.pt"
+	for _, c := range []struct{ of, file, from, want string }{
+		{"z2-bf16-w2", "bf16_" + optim, "x-z3-subgroups-bf16-w2/global_step3/bf16_" + optim, "its ranks are of ZeRO stages 2 and 3"},
+		{"z2-bf16-w2", "bf16_" + optim, "z1-fp32-w2/global_step3/" + optim, "its ranks are of ZeRO stages 2 and 1"},
+		{"z2-bf16-w2", "bf16_" + optim, "x-z2-frozen-bf16-w2/global_step3/bf16_" + optim, "rank"},
+		{"x-z3-subgroups-bf16-w2", model, "x-z3-frozen-bf16-w2/global_step3/" + model, "param_shapes differ between its ranks"},
+		{"z3-fp32-w4", optim, "x-z3-fp16-w2/global_step3/" + optim, "rank"},
+	} {
+		folder := filepath.Join(t.TempDir(), "odd")
+		if err := os.CopyFS(folder, os.DirFS("testdata/deepspeed/"+c.of)); err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile("testdata/deepspeed/" + c.from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(folder, "global_step3", c.file), b)
+		if err := readAll(t, folder); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s with %s: %v, want %q", c.of, c.from, err, c.want)
+		}
+	}
+}

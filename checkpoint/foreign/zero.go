@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -168,6 +169,9 @@ func (z *zeroFiles) describe() error {
 		if n, ok := d.At("global_steps").(int64); !ok || n != c.Step {
 			return fmt.Errorf("%s: its ranks are at different steps: %d and %s", z.folder, c.Step, torchfile.Kind(d.At("global_steps")))
 		}
+		if !reflect.DeepEqual(shapesIn(d), shapesIn(m)) {
+			return fmt.Errorf("%s: param_shapes differ between its ranks", z.folder)
+		}
 	}
 	for alias, owner := range entries(m.Dict("shared_params")) {
 		if o, ok := owner.(string); ok {
@@ -210,6 +214,18 @@ func (c *Checkpoint) groups(list any) {
 			c.Groups = append(c.Groups, Group{number(d.At("lr")), number(d.At("weight_decay"))})
 		}
 	}
+}
+
+// shapesIn returns the name, shape and group of every parameter in a rank's model states, in order.
+func shapesIn(model *torchfile.Dict) (all []string) {
+	for g, group := range torchfile.Items(model.At("param_shapes")) {
+		d, _ := group.(*torchfile.Dict)
+		for name, v := range entries(d) {
+			shape, _ := torchfile.Ints(v) // an invalid one is reported where it is used
+			all = append(all, fmt.Sprint(g, name, shape))
+		}
+	}
+	return all
 }
 
 // shapes returns the names and shapes of each group's parameters, in order.

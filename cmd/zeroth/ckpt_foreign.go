@@ -120,7 +120,10 @@ func (a *app) exportForeign(cmd *cobra.Command, path, to, form string, e checkpo
 		return err
 	}
 	defer leave()
-	total := f.Bytes(form == "dcp") / 4 * int64(e.DType.Size())
+	total := f.Bytes(false) / 4 * int64(e.DType.Size())
+	if form == "dcp" { // moments stay float32
+		total += f.Bytes(true) - f.Bytes(false)
+	}
 	speed, err := a.long(cmd, "export", total, func(ctx context.Context, done func(int64)) error {
 		if e.Progress = done; form == "hf" {
 			return f.Export(ctx, to, e)

@@ -55,10 +55,16 @@ func TestCkptForeign(t *testing.T) {
 	zeroth(t, 0, "ckpt", "export", "a", "--format", "torch", "--to", "torch")
 	zeroth(t, 0, "ckpt", "export", "torch", "--to", "hf")
 
+	for _, step := range []string{"3", "10"} { // and no latest
+		if err := os.CopyFS("two/global_step"+step, os.DirFS(filepath.Join(zero, "global_step3"))); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, c := range []struct {
 		want string
 		args []string
 	}{
+		{"two has checkpoints of another program and no file latest that names one; want one of two/global_step10, two/global_step3", []string{"ckpt", "export", "two", "--to", "g"}},
 		{"no config.json in or next to it", []string{"ckpt", "import", bin, "--to", "c"}},
 		{"--format onnx; want hf, dcp, torch", []string{"ckpt", "export", zero, "--to", "d", "--format", "onnx"}},
 		{"does not contain the model of model/config.json: transformer.wte.weight is missing", []string{"ckpt", "import", bin + "/views_and_types.bin", "--model", "model", "--to", "e"}},

@@ -37,6 +37,9 @@ func FindCheckpoints(path string) (string, error) {
 			return dir, nil
 		}
 	}
+	if theirs := foreignIn(path); len(theirs) > 0 {
+		return "", input.BadInput(fmt.Errorf("%s has checkpoints of another program and no file latest that names one; want one of %s", path, strings.Join(theirs, ", ")))
+	}
 	return "", input.BadInput(fmt.Errorf("%s has no checkpoints; want a checkpoint's folder, a folder of checkpoints, or a run folder with some (checkpoint.every)", path))
 }
 

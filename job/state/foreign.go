@@ -38,6 +38,17 @@ func IsForeign(path string) bool {
 	return foreign.Is(path)
 }
 
+// foreignIn returns the paths of at most ten checkpoints of other programs in a folder.
+func foreignIn(folder string) (paths []string) {
+	entries, _ := os.ReadDir(folder) // an unreadable folder has none
+	for _, e := range entries {
+		if path := filepath.Join(folder, e.Name()); e.IsDir() && len(paths) < 10 && IsForeign(path) {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
 // OpenForeign opens a checkpoint of another program. model is the folder of its config.json, or "" to
 // look in and beside the checkpoint; names is a JSON file of names of parameters, theirs → ours, or "".
 func OpenForeign(path, model, names string) (*Foreign, error) {
