@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -15,10 +16,16 @@ func (h Environment) Draft(file string, sets []string) (*Config, error) {
 	if file != "" {
 		root, problems = readFile(file)
 	}
-	if !problems.Fatal() && root.find("data") == nil {
+	if !problems.Fatal() && root.find("data") == nil && !slices.ContainsFunc(sets, setsSource) {
 		sets = append([]string{"data.tokens=[planned]", "data.tokenizer=bytes"}, sets...)
 	}
 	return h.load(file, root, problems, sets)
+}
+
+// setsSource reports whether a set, key=value, says where the data is.
+func setsSource(set string) bool {
+	key, _, _ := strings.Cut(set, "=")
+	return slices.Contains([]string{"data", "data.text", "data.tokens", "data.documents"}, key)
 }
 
 // memoryUnits lists the units of memory. A bare G is rejected as ambiguous.

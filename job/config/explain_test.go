@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -230,6 +231,19 @@ func TestModelOfTheHub(t *testing.T) {
 	for _, from := range []string{"./nothing", "/no/folder", "nothing"} {
 		if _, err := Draft("job.yaml", []string{"model.from=" + from}); err == nil || strings.Contains(err.Error(), "hf://") {
 			t.Errorf("%s: %v", from, err)
+		}
+	}
+}
+
+// TestDraftOfSets checks that sets give a job without data its data.
+func TestDraftOfSets(t *testing.T) {
+	testjob.InFolder(t, "zero: {stage: 1}\n")
+	for set, want := range map[string]string{"data.text=[none.txt]": "none.txt", "data={text: [none.txt]}": "none.txt", "data.tokens=[none.bin]": "none.bin"} {
+		c, err := Draft("job.yaml", []string{set, "train.steps=3"})
+		if err != nil {
+			t.Errorf("%s: %v", set, err)
+		} else if got := slices.Concat(c.Data.Text, c.Data.Tokens); !slices.Equal(got, []string{want}) {
+			t.Errorf("%s: data %v", set, got)
 		}
 	}
 }
