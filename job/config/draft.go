@@ -24,8 +24,8 @@ func (h Environment) Draft(file string, sets []string) (*Config, error) {
 
 // setsSource reports whether a set, key=value, says where the data is.
 func setsSource(set string) bool {
-	key, _, _ := strings.Cut(set, "=")
-	return slices.Contains([]string{"data", "data.text", "data.tokens", "data.documents"}, key)
+	key, value, _ := strings.Cut(set, "=")
+	return value != "null" && slices.Contains([]string{"data", "data.text", "data.tokens", "data.documents"}, key)
 }
 
 // memoryUnits lists the units of memory. A bare G is rejected as ambiguous.
