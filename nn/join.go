@@ -7,8 +7,8 @@ import (
 )
 
 // Joined returns a copy of the model in which the queries, keys and values of a block are one
-// product, and so are their gradients, if the weights are neighbours in a unit. Then the gradient
-// of the input is one sum instead of three that are rounded: a GPU multiplies wide matrices faster
+// product, gate and up are another, and so are their gradients, if the weights are neighbours in a unit. Then the gradient
+// of the input is one sum instead of several that are rounded: a GPU multiplies wide matrices faster
 // than narrow ones, while the CPU's bits are those of separate products. Parameters begin at
 // multiples of begin elements of a unit.
 func (m *Model) Joined(begin int) *Model {

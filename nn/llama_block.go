@@ -18,13 +18,14 @@ type llamaBlock struct {
 	normQ, normK      rows // the weights of a HeadNorm
 	qkv               [3]linear
 	o, gate, up, down linear
-	joined            linear // queries, keys and values as one layer, see Model.Joined; without weights if they are not
+	joined, gateUp    linear // queries, keys and values, and gate and up, as one layer each, see Model.Joined; without weights if they are not
 }
 
 // join implements joiner.
 func (b *llamaBlock) join(follows []bool) Module {
 	x := *b
 	x.joined = joined(b.params, follows, &b.qkv[0], &b.qkv[1], &b.qkv[2])
+	x.gateUp = joined(b.params, follows, &b.gate, &b.up)
 	return &x
 }
 
@@ -109,7 +110,7 @@ func (b *llamaBlock) take(p pass, s *Saved) {
 	s.attn.before = before(b.attn)
 	s.qkv, s.lse, s.o, s.x2 = act(b.l.columns()), f32(r*b.l.Heads), act(b.l.queries()), stream()
 	s.mlp.before = before(b.mlp)
-	s.hidden, s.up, s.act = act(f), act(f), act(f)
+	s.hidden, s.act = act(2*f), act(f)
 	if b.normQ.exist() {
 		heads := 2
 		if b.l.HeadNorm == EachHead {
@@ -248,27 +249,38 @@ func normOf(i, queries int) int {
 	return 1
 }
 
+// gated views the saved hidden layer as the outputs of gate and up, and both as one matrix if they
+// are joined.
+func (b *llamaBlock) gated(p pass, s *Saved) (both, gate, up device.Mat) {
+	r, f := p.bt.Rows(), b.l.FFN
+	if b.gateUp.weight.exist() {
+		both = device.Matrix(s.hidden, r, 2*f)
+		return both, both.Columns(0, f), both.Columns(f, 2*f)
+	}
+	return both, device.Matrix(s.hidden, r, f), device.Matrix(s.hidden.Slice(r*f, 2*r*f), r, f)
+}
+
 func (b *llamaBlock) forwardMLP(p pass, y device.Buffer, s *Saved) {
 	r, own, c, f := p.bt.Rows(), p.bt.Held(), b.l.Width, b.l.FFN
 	x2 := device.Matrix(s.x2, own, c)
 	norm := b.normBefore(p, b.mlp, s.mlp, x2)
 	mark := p.mem.Mark()
 	in := p.whole(norm)
-	b.gate.forward(p, device.Matrix(s.hidden, r, f), in)
-	b.up.forward(p, device.Matrix(s.up, r, f), in)
-	p.mem.Release(mark)
-	if b.l.Gate == GateSilu {
-		p.q.SwiGLU(s.act, s.hidden, s.up)
+	both, gate, up := b.gated(p, s)
+	if both.Rows > 0 {
+		b.gateUp.forward(p, both, in)
 	} else {
-		p.q.Activate(s.act, s.hidden, b.l.Gate.activation())
-		p.q.Mul(s.act, s.act, s.up)
+		b.gate.forward(p, gate, in)
+		b.up.forward(p, up, in)
 	}
-	b.addTo(p, b.mlp, s.mlp, &b.down, device.Matrix(y, own, c), x2, device.Matrix(s.act, r, f))
+	p.mem.Release(mark)
+	act := device.Matrix(s.act, r, f)
+	p.q.Gate(act, gate, up, b.l.Gate.activation())
+	b.addTo(p, b.mlp, s.mlp, &b.down, device.Matrix(y, own, c), x2, act)
 }
 
 // Backward overwrites saved activations with gradients as soon as they are no longer needed. Its
-// working space is the gradient of queries, keys and values, and whatever head norms and Gemma's
-// MLP need.
+// working space is the gradient of queries, keys and values, and whatever head norms need.
 func (b *llamaBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
 	p := pass{q, mem, w, dw, bt}
 	b.backwardMLP(p, d, s)
@@ -316,27 +328,22 @@ func (b *llamaBlock) backwardMLP(p pass, d device.Buffer, s *Saved) {
 	defer p.mem.Release(p.mem.Mark())
 	r, own, c, f := p.bt.Rows(), p.bt.Held(), b.l.Width, b.l.FFN
 	dm, act, x2 := device.Matrix(d, own, c), device.Matrix(s.act, r, f), device.Matrix(s.x2, own, c)
-	gate, up := device.Matrix(s.hidden, r, f), device.Matrix(s.up, r, f)
+	both, gate, up := b.gated(p, s)
 
 	dout := p.whole(b.outputGrad(p, b.mlp, s.mlp, dm))
 	b.down.paramGrads(p, dout, act)
 	dact := p.spent(act)
 	b.down.inputGrad(p, dact, dout, false)
-	dgate, dup := gate, up
-	if b.l.Gate == GateSilu {
-		p.q.SwiGLUGrad(gate.Buf, up.Buf, dact.Buf, gate.Buf, up.Buf)
-	} else {
-		f := b.l.Gate.activation()
-		dgate = p.operand(r, b.l.FFN)
-		p.q.Mul(dgate.Buf, dact.Buf, up.Buf)
-		p.q.ActivateGrad(dgate.Buf, gate.Buf, dgate.Buf, f)
-		p.q.Activate(gate.Buf, gate.Buf, f)
-		p.q.Mul(dup.Buf, dact.Buf, gate.Buf)
-	}
+	p.q.GateGrad(gate, up, dact, gate, up, b.l.Gate.activation())
 	in := p.whole(b.input(b.mlp, s.mlp, x2))
-	b.gate.paramGrads(p, dgate, in)
-	b.up.paramGrads(p, dup, in)
-	b.inputGrad(p, b.mlp, s.mlp, dm, x2, []device.Mat{dgate, dup}, &b.gate, &b.up)
+	if both.Rows > 0 {
+		b.gateUp.paramGrads(p, both, in)
+		b.inputGrad(p, b.mlp, s.mlp, dm, x2, []device.Mat{both}, &b.gateUp)
+		return
+	}
+	b.gate.paramGrads(p, gate, in)
+	b.up.paramGrads(p, up, in)
+	b.inputGrad(p, b.mlp, s.mlp, dm, x2, []device.Mat{gate, up}, &b.gate, &b.up)
 }
 
 func (b *llamaBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {

@@ -74,9 +74,10 @@ type Ops interface {
 	// which is also the gradient.
 	Rope(x device.Mat, r device.Rope, inverse bool)
 
-	// SwiGLU sets y = silu(gate) * up with silu(x) = x/(1 + e^-x).
-	SwiGLU(y, gate, up device.Buffer)
-	SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer) // each result may be one of the inputs
+	// Gate sets y = f(gate) * up: SwiGLU with SiLU, GeGLU with GELU (Shazeer, arXiv 2002.05202).
+	// GateGrad sets dgate = dy * up * f'(gate) and dup = dy * f(gate). Results may be operands.
+	Gate(y, gate, up device.Mat, f device.Activation)
+	GateGrad(dgate, dup, dy, gate, up device.Mat, f device.Activation)
 
 	Activate(y, x device.Buffer, f device.Activation)          // y may be x
 	ActivateGrad(dx, x, dy device.Buffer, f device.Activation) // dx = dy*f'(x); dx may be dy
@@ -241,8 +242,7 @@ type Saved struct {
 	lse       device.Buffer // (B, H, T) float32: the log-sum-exp of attention's scores
 	o         device.Buffer // (R, A): the output of attention
 	x2        device.Buffer // (R, C): the residual stream between the halves
-	hidden    device.Buffer // (R, F): the hidden layer, or SwiGLU's gate, before activation
-	up        device.Buffer // (R, F): SwiGLU's other factor
+	hidden    device.Buffer // (R, F): the hidden layer before activation; in gated MLPs 2 (R, F) or (R, 2F), see gated
 	act       device.Buffer // (R, F): the input of the last linear layer
 }
 

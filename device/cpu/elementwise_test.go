@@ -244,6 +244,9 @@ func TestAddToPastTheCaches(t *testing.T) {
 	})
 }
 
+// row views a buffer as a matrix.
+func row(b device.Buffer) device.Mat { return device.Matrix(b, 1, b.N) }
+
 // curved lists the kernels that compute a function of x. Each sets the n elements of y, and the
 // last also those of y2, from x and from ones.
 var curved = []struct {
@@ -253,8 +256,10 @@ var curved = []struct {
 }{
 	{"gelu", func(q *Queue, y, _, x, _ device.Buffer) { q.Gelu(y, x) }, gelu64},
 	{"gelu gradient", func(q *Queue, y, _, x, ones device.Buffer) { q.GeluGrad(y, x, ones) }, geluSlope64},
-	{"swiglu", func(q *Queue, y, _, x, ones device.Buffer) { q.SwiGLU(y, x, ones) }, silu64},
-	{"swiglu gradient", func(q *Queue, y, y2, x, ones device.Buffer) { q.SwiGLUGrad(y, y2, ones, x, ones) }, siluSlope64},
+	{"swiglu", func(q *Queue, y, _, x, ones device.Buffer) { q.Gate(row(y), row(x), row(ones), device.Silu) }, silu64},
+	{"swiglu gradient", func(q *Queue, y, y2, x, ones device.Buffer) {
+		q.GateGrad(row(y), row(y2), row(ones), row(x), row(ones), device.Silu)
+	}, siluSlope64},
 }
 
 // TestCurvesOfEveryBF16 checks results within one rounding, and NaN with any payload.

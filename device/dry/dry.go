@@ -81,8 +81,8 @@ func (Queue) RMSNorm(_ device.Mat, _ device.Buffer, _ device.Mat, _ device.Buffe
 func (Queue) RMSNormGrad(_ device.Mat, _ device.Buffer, _, _ device.Mat, _, _ device.Buffer, _ bool) {
 }
 func (Queue) Rope(device.Mat, device.Rope, bool)                                         {}
-func (Queue) SwiGLU(_, _, _ device.Buffer)                                               {}
-func (Queue) SwiGLUGrad(_, _, _, _, _ device.Buffer)                                     {}
+func (Queue) Gate(_, _, _ device.Mat, _ device.Activation)                               {}
+func (Queue) GateGrad(_, _, _, _, _ device.Mat, _ device.Activation)                     {}
 func (Queue) Attention(_ device.Mat, _ device.Buffer, _, _, _ device.Mat, _ device.Attn) {}
 func (Queue) AttentionGrad(_, _, _ device.Mat, _ device.Buffer, _, _ device.Mat, _ device.Buffer, _, _, _ device.Mat, _ device.Attn) {
 }

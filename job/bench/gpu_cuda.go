@@ -419,8 +419,9 @@ func (g *gpuBench) modelPasses() []gpuPass {
 			return func(o *kernel.Ops) { o.ActivateGrad(dx, x, dy, device.GeluTanh) }
 		}},
 		{"SwiGLU", func() func(*kernel.Ops) {
-			y, gate, up := wide(), wide(), wide()
-			return func(o *kernel.Ops) { o.SwiGLU(y, gate, up) }
+			y, both := g.mat(g.rows, 4*g.width), g.mat(g.rows, 8*g.width)
+			gate, up := both.Columns(0, y.Cols), both.Columns(y.Cols, both.Cols)
+			return func(o *kernel.Ops) { o.Gate(y, gate, up, device.Silu) }
 		}},
 		{"rotary positions", func() func(*kernel.Ops) {
 			x := x()

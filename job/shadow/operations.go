@@ -94,14 +94,14 @@ func (q *Queue) Rope(x device.Mat, r device.Rope, inverse bool) {
 	}, rows("x", x))
 }
 
-func (q *Queue) SwiGLU(y, gate, up device.Buffer) {
-	q.op("swiglu", func(k Kernels, at *view) { k.SwiGLU(at.buf(y), at.buf(gate), at.buf(up)) }, rowResult("y", y))
+func (q *Queue) Gate(y, gate, up device.Mat, f device.Activation) {
+	q.op("gate", func(k Kernels, at *view) { k.Gate(at.mat(y), at.mat(gate), at.mat(up), f) }, rows("y", y))
 }
 
-func (q *Queue) SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer) {
-	q.op("swiglu gradient", func(k Kernels, at *view) {
-		k.SwiGLUGrad(at.buf(dgate), at.buf(dup), at.buf(dy), at.buf(gate), at.buf(up))
-	}, rowResult("dgate", dgate), rowResult("dup", dup))
+func (q *Queue) GateGrad(dgate, dup, dy, gate, up device.Mat, f device.Activation) {
+	q.op("gate gradient", func(k Kernels, at *view) {
+		k.GateGrad(at.mat(dgate), at.mat(dup), at.mat(dy), at.mat(gate), at.mat(up), f)
+	}, rows("dgate", dgate), rows("dup", dup))
 }
 
 func (q *Queue) Activate(y, x device.Buffer, f device.Activation) {

@@ -312,12 +312,12 @@ func (r *recordedQueue) Dropout(y, x, add device.Buffer, d device.Dropout) {
 	r.pass("dropout", y.N/d.Cols, d.Cols, y, nil, bufs{x, add}, func() { r.ops.Dropout(y, x, add, d) })
 }
 
-func (r *recordedQueue) SwiGLU(y, gate, up device.Buffer) {
-	r.pass("swiglu", y.N, 1, y, nil, bufs{gate, up}, func() { r.ops.SwiGLU(y, gate, up) })
+func (r *recordedQueue) Gate(y, gate, up device.Mat, f device.Activation) {
+	r.pass("gate", y.Rows, y.Cols, dense(y), nil, bufs{dense(gate), dense(up)}, func() { r.ops.Gate(y, gate, up, f) })
 }
 
-func (r *recordedQueue) SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer) {
-	r.pass("swiglu gradient", dy.N, 1, dgate, nil, bufs{dup, dy, gate, up}, func() { r.ops.SwiGLUGrad(dgate, dup, dy, gate, up) })
+func (r *recordedQueue) GateGrad(dgate, dup, dy, gate, up device.Mat, f device.Activation) {
+	r.pass("gate gradient", dy.Rows, dy.Cols, dense(dgate), nil, bufs{dense(dup), dense(dy), dense(gate), dense(up)}, func() { r.ops.GateGrad(dgate, dup, dy, gate, up, f) })
 }
 
 func (r *recordedQueue) Rope(x device.Mat, p device.Rope, inverse bool) {

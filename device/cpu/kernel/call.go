@@ -13,7 +13,6 @@ type RunFunc func(t *Args, w *Worker, lo, hi int)
 //
 //	                  B                         M                            others
 //	elementwise       y, a, b                                                F: number, Each
-//	SwiGLU gradient   dgate, dup, dy, gate, up
 //	update rule       w, p, g, m, v                                          K, Rule
 //	axpby             y, p, a, b                                             K: alpha, beta
 //	normalize         accumulator, x                                         F: eps, then the divisor
@@ -27,6 +26,8 @@ type RunFunc func(t *Args, w *Worker, lo, hi int)
 //	attention         lse, start                o, q, k, v                   Attn
 //	  its gradient    delta, lse, start         dq, dk, dv, do, o, q, k, v   Attn
 //	rotary positions  start                     x                            Rope, F: 1, or -1 back
+//	gate                                        y, gate, up                  T: the activation
+//	  its gradient                              dgate, dup, dy, gate, up
 //	dropout           y, x, add                                              Drop
 //	sum of rows       db                        dy
 //	sum, of squares   accumulator, x

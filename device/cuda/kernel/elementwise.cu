@@ -273,32 +273,55 @@ ENTRY activate_grad(Mat dx, Mat x, Mat dy, i64 n, int f) {
 }
 KERNEL(activate_grad)
 
-// silu(x) = x s(x); y = silu(gate) * up (Shazeer, arXiv 2002.05202).
-ENTRY swiglu(Mat y, Mat gate, Mat up, i64 n) {
-	with_kind(type_of(n % 8 == 0, y, gate, up), [&](auto type) {
-		const int T = decltype(type)::is;
-		EACH8(i, n) {
-			Eight g = get8<T>(gate, i, n), u = get8<T>(up, i, n);
-			EIGHT(j) u.v[j] *= activated(g.v[j], SILU);
-			put8<T>(y, i, n, u);
+// gate multiplies f of gate by up (Shazeer, arXiv 2002.05202), one row per warp. Functions in
+// float64 and rows that are not whole words are processed one element at a time.
+ENTRY gate(Mat y, Mat gate, Mat up, int rows, int cols, int f) {
+	int kind = type_of(cols % 8 == 0, y, gate, up);
+	if (is_double(f) || kind == ANY) {
+		EACH(i, (i64)rows * cols) {
+			i64 r = i / cols, c = i % cols;
+			put(row_of(y, r), c, activated(get(row_of(gate, r), c), f) * get(row_of(up, r), c));
 		}
-	});
-}
-KERNEL(swiglu)
-
-ENTRY swiglu_grad(Mat dgate, Mat dup, Mat dy, Mat gate, Mat up, i64 n) {
-	with_kind(type_of(n % 8 == 0, dgate, dup, dy, gate, up), [&](auto type) {
-		const int T = decltype(type)::is;
-		EACH8(i, n) {
-			Eight g = get8<T>(gate, i, n), u = get8<T>(up, i, n), d = get8<T>(dy, i, n);
-			EIGHT(j) {
-				float x = g.v[j];
-				g.v[j] = d.v[j] * u.v[j] * silu_slope(x);
-				u.v[j] = d.v[j] * activated(x, SILU);
+		return;
+	}
+	with_function(f, [&](auto function) {
+		with_type(kind, [&](auto type) {
+			const int T = decltype(type)::is;
+			EACH_ROW(r, rows) LANE8(c, cols) {
+				Eight g = load8<T>(row_of(gate, r).p, c), u = load8<T>(row_of(up, r).p, c);
+				EIGHT(j) u.v[j] *= activated(g.v[j], decltype(function)::is);
+				store8<T>(row_of(y, r).p, c, u);
 			}
-			put8<T>(dgate, i, n, g);
-			put8<T>(dup, i, n, u);
-		}
+		});
 	});
 }
-KERNEL(swiglu_grad)
+KERNEL(gate)
+
+ENTRY gate_grad(Mat dgate, Mat dup, Mat dy, Mat gate, Mat up, int rows, int cols, int f) {
+	int kind = type_of(cols % 8 == 0, dgate, dup, dy, gate, up);
+	if (is_double(f) || kind == ANY) {
+		EACH(i, (i64)rows * cols) {
+			i64 r = i / cols, c = i % cols;
+			float x = get(row_of(gate, r), c), d = get(row_of(dy, r), c), u = get(row_of(up, r), c);
+			put(row_of(dgate, r), c, slope(x, d * u, f));
+			put(row_of(dup, r), c, d * activated(x, f));
+		}
+		return;
+	}
+	with_function(f, [&](auto function) {
+		with_type(kind, [&](auto type) {
+			const int T = decltype(type)::is;
+			EACH_ROW(r, rows) LANE8(c, cols) {
+				Eight g = load8<T>(row_of(gate, r).p, c), u = load8<T>(row_of(up, r).p, c), d = load8<T>(row_of(dy, r).p, c);
+				EIGHT(j) {
+					float x = g.v[j];
+					g.v[j] = slope(x, d.v[j] * u.v[j], decltype(function)::is);
+					u.v[j] = d.v[j] * activated(x, decltype(function)::is);
+				}
+				store8<T>(row_of(dgate, r).p, c, g);
+				store8<T>(row_of(dup, r).p, c, u);
+			}
+		});
+	});
+}
+KERNEL(gate_grad)

@@ -20,8 +20,8 @@ var (
 	dropoutKernel      = entryOf("dropout")
 	activateKernel     = entryOf("activate")
 	activateGradKernel = entryOf("activate_grad")
-	swigluKernel       = entryOf("swiglu")
-	swigluGradKernel   = entryOf("swiglu_grad")
+	gateKernel         = entryOf("gate")
+	gateGradKernel     = entryOf("gate_grad")
 	castKernel         = entryOf("cast")
 	cast64Kernel       = entryOf("cast64")
 	decodeNF4Kernel    = entryOf("decode_nf4")
@@ -180,20 +180,20 @@ func (o *Ops) ActivateGrad(dx, x, dy device.Buffer, f device.Activation) {
 	o.run(l, blocks(dx.N, 8), 1, 1, o.passes(36, &dx, &x, &dy))
 }
 
-// SwiGLU sets y = silu(gate) * up; y may be gate or up.
-func (o *Ops) SwiGLU(y, gate, up device.Buffer) {
-	wantVec("swiglu", y.N, &y, &gate, &up)
-	l := o.begin(swigluKernel).vec(&y).vec(&gate).vec(&up).i64(y.N)
-	o.run(l, blocks(y.N, 8), 1, 1, o.passes(20, &y, &gate, &up))
+// Gate sets y = f(gate) * up; y may be gate or up.
+func (o *Ops) Gate(y, gate, up device.Mat, f device.Activation) {
+	wantMat("gate", y.Rows, y.Cols, &y, &gate, &up)
+	l := o.begin(gateKernel).mat(&y).mat(&gate).mat(&up).i32(y.Rows).i32(y.Cols).i32(int(f))
+	o.run(l, rowBlocks(y.Rows), 1, 1, o.over(20, &y, &gate, &up))
 }
 
-// SwiGLUGrad sets dgate = dy * up * silu'(gate) and dup = dy * silu(gate). Each may be any one of
-// dy, gate and up.
-func (o *Ops) SwiGLUGrad(dgate, dup, dy, gate, up device.Buffer) {
-	wantVec("swiglu gradient", dy.N, &dgate, &dup, &dy, &gate, &up)
-	if dgate.Ptr == dup.Ptr && dy.N > 0 && dy.Ptr != nil {
-		panic(fmt.Sprintf("cuda: both swiglu gradients of %d elements into one buffer", dy.N))
+// GateGrad sets dgate = dy * up * f'(gate) and dup = dy * f(gate). Each may be any one of dy, gate
+// and up.
+func (o *Ops) GateGrad(dgate, dup, dy, gate, up device.Mat, f device.Activation) {
+	wantMat("gate gradient", dy.Rows, dy.Cols, &dgate, &dup, &dy, &gate, &up)
+	if dgate.Buf.Ptr == dup.Buf.Ptr && dy.Buf.N > 0 && dy.Buf.Ptr != nil {
+		panic(fmt.Sprintf("cuda: both gradients of a gate of %d elements into one buffer", dy.Buf.N))
 	}
-	l := o.begin(swigluGradKernel).vec(&dgate).vec(&dup).vec(&dy).vec(&gate).vec(&up).i64(dy.N)
-	o.run(l, blocks(dy.N, 8), 1, 1, o.passes(28, &dgate, &dup, &dy, &gate, &up))
+	l := o.begin(gateGradKernel).mat(&dgate).mat(&dup).mat(&dy).mat(&gate).mat(&up).i32(dy.Rows).i32(dy.Cols).i32(int(f))
+	o.run(l, rowBlocks(dy.Rows), 1, 1, o.over(28, &dgate, &dup, &dy, &gate, &up))
 }

@@ -61,19 +61,6 @@ func TestElementwise(t *testing.T) {
 			f := b.activation()
 			return func(q operations) { q.ActivateGrad(dy.Buf, x.Buf, dy.Buf, f) }
 		},
-		"swiglu": func(b *bench, n int) func(q operations) {
-			y, gate, up := b.flatOut("y", b.float(), n).near(1e-6), b.flat("gate", b.float(), n, 30), b.flat("up", b.float(), n, 1)
-			return func(q operations) { q.SwiGLU(y.Buf, gate.Buf, up.Buf) }
-		},
-		"swiglu gradient": func(b *bench, n int) func(q operations) {
-			dg, du := b.flatOut("dgate", b.float(), n).near(1e-6), b.flatOut("dup", b.float(), n).near(1e-6)
-			dy, gate, up := b.flat("dy", b.float(), n, 1), b.flat("gate", b.float(), n, 30), b.flat("up", b.float(), n, 1)
-			return func(q operations) { q.SwiGLUGrad(dg.Buf, du.Buf, dy.Buf, gate.Buf, up.Buf) }
-		},
-		"swiglu gradient in place": func(b *bench, n int) func(q operations) {
-			dy, gate, up := b.flat("dy", b.float(), n, 1), b.flat("gate", b.float(), n, 30).near(1e-6), b.flat("up", b.float(), n, 1).near(1e-6)
-			return func(q operations) { q.SwiGLUGrad(gate.Buf, up.Buf, dy.Buf, gate.Buf, up.Buf) }
-		},
 		"add": func(b *bench, n int) func(q operations) {
 			y, x, z := b.flatOut("y", b.float(), n).bits(), b.flat("a", b.float(), n, 1), b.flat("b", b.float(), n, 1)
 			return func(q operations) { q.AddTo(y.Buf, x.Buf, z.Buf) }
@@ -117,6 +104,30 @@ func TestElementwise(t *testing.T) {
 			for i := range times(20) {
 				check(t, uint64(i), func(b *bench) func(operations) { return f(b, lengths[i%len(lengths)]) })
 			}
+		})
+	}
+}
+
+// TestGates also computes with columns of one matrix, and gradients in place.
+func TestGates(t *testing.T) {
+	for i := range times(60) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			rows, cols := b.shape()
+			gate, up := b.mat("gate", b.float(), rows, cols, 4).near(1e-6), b.mat("up", b.float(), rows, cols, 1).near(1e-6)
+			g, u := gate.Mat, up.Mat
+			if i%2 == 0 {
+				if i%4 == 0 {
+					cols = (cols + 7) &^ 7
+				}
+				both := b.mat("gate and up", b.float(), rows, 2*cols, 2).near(1e-6)
+				g, u = both.Columns(0, cols), both.Columns(cols, 2*cols)
+			}
+			dy, f := b.mat("dy", b.float(), rows, cols, 1), b.activation()
+			if i%3 == 0 {
+				y := b.make("y", b.float(), rows, cols).near(1e-6)
+				return func(q operations) { q.Gate(y.Mat, g, u, f) }
+			}
+			return func(q operations) { q.GateGrad(g, u, dy.Mat, g, u, f) }
 		})
 	}
 }
@@ -309,6 +320,9 @@ func TestRope(t *testing.T) {
 			}
 			if b.flip() {
 				r.Part = 2 * (1 + b.rng.IntN(r.D/2))
+			}
+			if i%2 == 1 { // whole words, of which a warp's last block has a part
+				r.D, r.Part = 16*(1+2*b.rng.IntN(5)), 0
 			}
 			if b.rng.IntN(4) == 0 {
 				r.Scaling = device.RopeScaling{Kind: device.RopeLong, Context: 9, Amplitude: 1.2}

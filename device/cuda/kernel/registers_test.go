@@ -121,7 +121,7 @@ func leastSharing(k *Kernel) int {
 
 // passes lists kernels whose threads load at least 16 bytes of each operand at a time, so that
 // half as many threads keep memory busy.
-var passes = []string{"add_row", "attention_delta", "embed", "row_norm"}
+var passes = []string{"add_row", "attention_delta", "embed", "gate_grad", "row_norm"}
 
 func TestOccupancy(t *testing.T) {
 	shared, on := readAssembled(t)

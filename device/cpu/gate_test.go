@@ -3,6 +3,7 @@ package cpu
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"zeroth/device"
@@ -31,7 +32,7 @@ func TestSwiGLU(t *testing.T) {
 					case "up":
 						y = up
 					}
-					q.SwiGLU(y.Buf, gate.Buf, up.Buf)
+					q.Gate(y.Mat, gate.Mat, up.Mat, device.Silu)
 					return []*guarded{y}
 				})
 				want := make([]float64, oddLen)
@@ -64,7 +65,7 @@ func TestSwiGLUGrad(t *testing.T) {
 					case "dy and gate":
 						dgate, dup = dy, gate
 					}
-					q.SwiGLUGrad(dgate.Buf, dup.Buf, dy.Buf, gate.Buf, up.Buf)
+					q.GateGrad(dgate.Mat, dup.Mat, dy.Mat, gate.Mat, up.Mat, device.Silu)
 					return []*guarded{dgate, dup}
 				})
 				near(t, "dgate over "+over, out[0], wantGate, 4e-7)
@@ -103,8 +104,8 @@ func TestVectorSiluFarOut(t *testing.T) {
 		gate, one := newVec(device.F32, n+1).fill(func(i int) float64 { return far[i] }), newVec(device.F32, n+1).fill(func(int) float64 { return 1 })
 		y, slope, same := newVec(device.F32, n+1), newVec(device.F32, n+1), newVec(device.F32, n+1)
 		q := queueOf(t, 1)
-		q.SwiGLU(y.Buf, gate.Buf, one.Buf)
-		q.SwiGLUGrad(slope.Buf, same.Buf, one.Buf, gate.Buf, one.Buf)
+		q.Gate(y.Mat, gate.Mat, one.Mat, device.Silu)
+		q.GateGrad(slope.Mat, same.Mat, one.Mat, gate.Mat, one.Mat, device.Silu)
 		if err := q.Wait(); err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +126,7 @@ func TestSwiGLUGradAgainstFiniteDifferences(t *testing.T) {
 	gate, up, dy := newVec(f32, 200).normal(rng, 0, 2), newVec(f32, 200).normal(rng, 0, 1), newVec(f32, 200).normal(rng, 0, 1)
 	dgate, dup := newVec(f32, 200), newVec(f32, 200)
 	q := queueOf(t, 1)
-	q.SwiGLUGrad(dgate.Buf, dup.Buf, dy.Buf, gate.Buf, up.Buf)
+	q.GateGrad(dgate.Mat, dup.Mat, dy.Mat, gate.Mat, up.Mat, device.Silu)
 	if err := q.Wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -140,11 +141,58 @@ func TestSwiGLUGradAgainstFiniteDifferences(t *testing.T) {
 	near(t, "dup", dup, slopes(us, loss), 1e-6)
 }
 
-func TestSwiGLURefuses(t *testing.T) {
+func TestGateRefuses(t *testing.T) {
 	q := queueOf(t, 1)
-	a, b, c := newVec(device.F32, 4).Buf, newVec(device.F32, 5).Buf, newVec(device.F32, 4).Buf
-	mustPanic(t, "an up of another length", func() { q.SwiGLU(a, a, b) })
-	mustPanic(t, "a dup of another length", func() { q.SwiGLUGrad(a, b, a, a, a) })
-	mustPanic(t, "a gate of another length", func() { q.SwiGLUGrad(a, c, a, b, a) })
-	mustPanic(t, "both gradients in one place", func() { q.SwiGLUGrad(a, a, c, c, c) })
+	a, b, c := newVec(device.F32, 4).Mat, newVec(device.F32, 5).Mat, newVec(device.F32, 4).Mat
+	mustPanic(t, "an up of another length", func() { q.Gate(a, a, b, device.Silu) })
+	mustPanic(t, "a dup of another length", func() { q.GateGrad(a, b, a, a, a, device.Silu) })
+	mustPanic(t, "a gate of another length", func() { q.GateGrad(a, c, a, b, a, device.Silu) })
+	mustPanic(t, "both gradients in one place", func() { q.GateGrad(a, a, c, c, c, device.Silu) })
+}
+
+// TestGateIsItsParts checks that a gate has the bits of the operations that it is composed of, in
+// place and elsewhere, with gaps between rows and without; SwiGLU, which is one function, those of
+// rows without gaps.
+func TestGateIsItsParts(t *testing.T) {
+	const rows, cols = 3, 2*kernel.BlockLen + 77
+	each := func(t *testing.T, dt device.DType, f device.Activation, gap int) {
+		rng := rand.New(rand.NewPCG(13, 14))
+		vec := func() *guarded { return newVec(dt, rows*cols).normal(rng, 0, 2) }
+		gate, up, dy, act, d := vec(), vec(), vec(), vec(), vec()
+		apart := func(o *guarded) *guarded {
+			x := o.values()
+			return newGuarded(dt, rows, cols, gap).fill(func(i int) float64 { return x[i] })
+		}
+		q := queueOf(t, 2)
+		g, u, y := apart(gate), apart(up), apart(act)
+		q.Gate(y.Mat, g.Mat, u.Mat, f)
+		q.GateGrad(g.Mat, u.Mat, apart(dy).Mat, g.Mat, u.Mat, f)
+		if f == device.Silu {
+			q.Gate(act.Mat, gate.Mat, up.Mat, f)
+			q.GateGrad(d.Mat, up.Mat, dy.Mat, gate.Mat, up.Mat, f)
+		} else {
+			q.Activate(act.Buf, gate.Buf, f)
+			q.Mul(act.Buf, act.Buf, up.Buf)
+			q.Mul(d.Buf, dy.Buf, up.Buf)
+			q.ActivateGrad(d.Buf, gate.Buf, d.Buf, f)
+			q.Activate(gate.Buf, gate.Buf, f)
+			q.Mul(up.Buf, dy.Buf, gate.Buf)
+		}
+		if err := q.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		for what, of := range map[string][2]*guarded{"y": {y, act}, "dgate": {g, d}, "dup": {u, up}} {
+			if !slices.Equal(of[0].values(), of[1].values()) {
+				t.Errorf("%s, rows %d apart: %s is not that of its parts", f, cols+gap, what)
+			}
+		}
+	}
+	withVec(t, func(t *testing.T) {
+		eachType(t, func(t *testing.T, dt device.DType) {
+			for _, f := range []device.Activation{device.Silu, device.GeluTanh, device.GeluErf, device.Relu, device.Tanh} {
+				each(t, dt, f, 0)
+				each(t, dt, f, 5)
+			}
+		})
+	})
 }
