@@ -11,7 +11,7 @@ import (
 	"zeroth/checkpoint"
 )
 
-// sameFiles fails unless two folders have the same files.
+// sameFiles checks that the named files are equal in two folders.
 func sameFiles(t *testing.T, got, want string, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -34,9 +34,9 @@ var (
 	modelFiles   = []string{"config.json", "model.safetensors"}
 )
 
-// Adapters train in several processes to the bits that they have in one. A checkpoint
-// of such a run is exported as the run itself writes it at its end: merged, and the
-// adapters alone.
+// TestAdaptersInSeveralProcesses checks that adapters trained in several processes are
+// bit-identical to those of one process, and that ckpt export writes the same files as the run,
+// merged and with --adapter.
 func TestAdaptersInSeveralProcesses(t *testing.T) {
 	inFolder(t)
 	sets := append(launched4, "--set", "train.steps=4", "--set", "zero.stage=3", "--set", "train.lora.rank=2", "--set", "train.lora.targets=[all-linear]",
@@ -72,7 +72,8 @@ func TestAdaptersInSeveralProcesses(t *testing.T) {
 	contains(t, out, "verified, no damage")
 }
 
-// What an export of adapters cannot do is told before a folder is made.
+// TestAdapterExportRefuses checks that impossible exports of adapters fail before a folder is
+// created.
 func TestAdapterExportRefuses(t *testing.T) {
 	inFolder(t)
 	zeroth(t, 0, "train", "tiny.yaml", "--set", "checkpoint.every=2", "--set", "train.steps=2", "--out", "plain")
@@ -99,7 +100,8 @@ func TestAdapterExportRefuses(t *testing.T) {
 	}
 }
 
-// restate makes a checkpoint of the newest of a run, with other words in its state.
+// restate copies the newest checkpoint of a run to another folder and replaces old with new in
+// its state.
 func restate(t *testing.T, run, to, old, new string) {
 	t.Helper()
 	ck, err := checkpoint.Find(filepath.Join(run, "ckpt"), "latest")

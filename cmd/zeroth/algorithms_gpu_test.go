@@ -10,9 +10,10 @@ import (
 	"testing"
 )
 
-// TestGPUAlgorithms has a run record how its products are computed, bench time others for
-// them, and a job use these, in one process and in two with the same bits. A run that goes on
-// has those of before, although the library would choose others.
+// TestGPUAlgorithms checks that a run records the algorithms of its matrix products, that bench
+// gpu measures a table for them, and that a job using the table gives the same bits in one
+// process and in two. A resumed run keeps its algorithms even if the library would now choose
+// others.
 func TestGPUAlgorithms(t *testing.T) {
 	inFolder(t)
 	onFakes(t, "FAKECUBLAS_SEED=1")

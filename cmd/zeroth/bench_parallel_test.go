@@ -16,7 +16,7 @@ import (
 	"zeroth/job/config"
 )
 
-// divisible is a job that every way can train.
+// divisible is a job that can be run every way.
 const divisible = `data: {text: [a.txt]}
 model: {layers: 4, heads: 4, width: 32, context: 16}
 train: {steps: 9, micro_batch: 2, accumulate: 2}
@@ -26,8 +26,8 @@ checkpoint: {every: 1, keep: {last: 1, best: val_loss}}
 precision: fp32
 `
 
-// compared runs bench parallel on job.yaml and returns its ways by name. Nothing may be left of
-// the runs.
+// compared runs bench parallel on job.yaml and returns its ways by name. It checks that the runs
+// leave no files behind.
 func compared(t *testing.T, code int, args ...string) map[string]bench.Compared {
 	t.Helper()
 	temp := t.TempDir()
@@ -49,8 +49,8 @@ func compared(t *testing.T, code int, args ...string) map[string]bench.Compared 
 	return ways
 }
 
-// Every way is a run that has the memory of its plan, sends the bytes of its plan and learns what
-// the others do. One whose key there is not says so.
+// TestBenchParallel checks that every way uses the planned memory, sends the planned bytes and
+// reaches the same losses as the others. A way that needs an unknown key is reported as refused.
 func TestBenchParallel(t *testing.T) {
 	inFolder(t)
 	write(t, "job.yaml", divisible)
@@ -88,7 +88,8 @@ func TestBenchParallel(t *testing.T) {
 	}
 }
 
-// What a job cannot have is listed with the reason; if that is all, the exit code is 1.
+// TestBenchParallelRefuses checks that ways the job cannot use are listed with the reason, and
+// that the exit code is 1 if no way can be run.
 func TestBenchParallelRefuses(t *testing.T) {
 	inFolder(t)
 	write(t, "job.yaml", divisible)
@@ -123,7 +124,8 @@ func TestBenchParallelRefuses(t *testing.T) {
 	}
 }
 
-// The table has a line for every way, and the reasons below it; another machine may be simulated.
+// TestBenchParallelTables checks that the table has a line for each way, with the reasons for
+// refusals below it, and that it can be printed for a simulated machine.
 func TestBenchParallelTables(t *testing.T) {
 	inFolder(t)
 	write(t, "job.yaml", divisible)
@@ -140,7 +142,8 @@ func TestBenchParallelTables(t *testing.T) {
 	}
 }
 
-// Ctrl-C ends a comparison at once, however long a step takes, and leaves nothing.
+// TestBenchParallelEndsOnASignal checks that Ctrl-C ends a comparison during a long step and
+// leaves no files behind.
 func TestBenchParallelEndsOnASignal(t *testing.T) {
 	inFolder(t)
 	temp := t.TempDir()

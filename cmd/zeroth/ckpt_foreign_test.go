@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// foreignFixture is the absolute path of a checkpoint that another program wrote.
+// foreignFixture returns the absolute path of a checkpoint written by another program.
 func foreignFixture(t *testing.T, name string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("../../checkpoint/foreign/testdata", name))
@@ -18,7 +18,8 @@ func foreignFixture(t *testing.T, name string) string {
 	return path
 }
 
-// Checkpoints of DeepSpeed and PyTorch are shown, exported, imported and trained on; and back.
+// TestCkptForeign checks that checkpoints of DeepSpeed and PyTorch can be shown, exported,
+// imported and trained on, and that exports to their formats can be read back.
 func TestCkptForeign(t *testing.T) {
 	zero, dcp := foreignFixture(t, "deepspeed/x-z3-fp16-w2"), foreignFixture(t, "dcp/fsdp2-fp32-w2/step-3")
 	bin := foreignFixture(t, "dcp/plain")
@@ -55,7 +56,7 @@ func TestCkptForeign(t *testing.T) {
 	zeroth(t, 0, "ckpt", "export", "a", "--format", "torch", "--to", "torch")
 	zeroth(t, 0, "ckpt", "export", "torch", "--to", "hf")
 
-	for _, step := range []string{"3", "10"} { // and no latest
+	for _, step := range []string{"3", "10"} { // without a latest file
 		if err := os.CopyFS("two/global_step"+step, os.DirFS(filepath.Join(zero, "global_step3"))); err != nil {
 			t.Fatal(err)
 		}

@@ -17,8 +17,7 @@ import (
 	"zeroth/shard"
 )
 
-// An output that cannot be written is a failure of every command, with its own
-// exit code where it has one.
+// TestFullOutput checks that every command exits with code 1 if it cannot write its output.
 func TestFullOutput(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
@@ -31,7 +30,7 @@ func TestFullOutput(t *testing.T) {
 		"ckpt diff r r": 1, "ckpt diff r " + second: 1, "ckpt export r --to m": 1, "ckpt import r/model --to c": 1,
 		"ckpt prune r --keep 3 --dry-run": 1, "ckpt prune r --keep 3 --json": 1, "ckpt": 1, "version": 1, "doctor": 1, "help": 1, "help job": 1, "--help": 1,
 		"plan tiny.yaml": 1, "plan tiny.yaml --json": 1, "sample --run r --prompt to --tokens 2": 1, "train tiny.yaml --out s": 1,
-		"ckpt ls none": 2, // which prints nothing
+		"ckpt ls none": 2, // prints nothing
 	} {
 		var errs bytes.Buffer
 		if code := run(strings.Fields(args), full, &errs); code != want || want == 1 && !strings.Contains(errs.String(), "no space left on device") {
@@ -40,8 +39,8 @@ func TestFullOutput(t *testing.T) {
 	}
 }
 
-// After a run went back, a damaged COMMIT of the newest checkpoint is told by
-// all commands that are given the run, and nothing older is taken for it.
+// TestDamagedCommitIsTold checks that every command given a run folder reports a damaged COMMIT
+// of the newest checkpoint, instead of using an older checkpoint.
 func TestDamagedCommitIsTold(t *testing.T) {
 	trained(t)
 	b, err := os.ReadFile(last + "/COMMIT")
@@ -72,7 +71,7 @@ func TestDamagedCommitIsTold(t *testing.T) {
 	if err := os.WriteFile(last+"/COMMIT", b, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	// Two that changed places, a copy, a pipe.
+	// Also checks two swapped folders, a copy and a pipe.
 	swap := func() {
 		for _, r := range [][2]string{{second, "x"}, {last, second}, {"x", last}} {
 			if err := os.Rename(r[0], r[1]); err != nil {
@@ -102,7 +101,7 @@ func TestDamagedCommitIsTold(t *testing.T) {
 	}
 	out, _ = zeroth(t, 1, "ckpt", "verify", "r")
 	matches(t, out, `COMMIT: it is a pipe, not a regular file`)
-	// A step folder that is a link nowhere is damage of the run, too.
+	// A step folder that is a dangling link is also damage.
 	if err := os.RemoveAll(last); err != nil {
 		t.Fatal(err)
 	}
@@ -113,8 +112,8 @@ func TestDamagedCommitIsTold(t *testing.T) {
 	matches(t, out, `^step-00000006: it is a dangling symbolic link\n`)
 }
 
-// What is not ours is left, named, and an exit code of its own; what is ours
-// goes.
+// TestPruneLeaves checks that prune deletes only files that zeroth wrote, and reports the others
+// with an exit code of its own.
 func TestPruneLeaves(t *testing.T) {
 	trained(t)
 	if err := os.WriteFile(second+"/my\x1b[31mnotes", nil, 0o666); err != nil {
@@ -137,8 +136,8 @@ func TestPruneLeaves(t *testing.T) {
 	zeroth(t, 0, "ckpt", "verify", second)
 }
 
-// A checkpoint that is damaged stays whatever the rules, and is named with the
-// damage: no rule can tell of it.
+// TestPruneNamesDamage checks that prune keeps a damaged checkpoint whatever the rules say, and
+// reports the damage.
 func TestPruneNamesDamage(t *testing.T) {
 	trained(t)
 	if err := os.Remove(second + "/state.json"); err != nil {
@@ -152,7 +151,7 @@ func TestPruneNamesDamage(t *testing.T) {
 	matches(t, out, `^step-00000002 stays: it is damaged \(.*state\.json.*\); delete it yourself if you do not need it\nr/ckpt: deleted 0 \(0 B\), kept 2\n$`)
 }
 
-// unreadable is a file system in which one folder's files cannot be read.
+// unreadable is a file system in which the files of one folder cannot be read.
 type unreadable struct {
 	vfs.FS
 	folder string
@@ -165,8 +164,8 @@ func (u unreadable) Open(name string) (vfs.File, error) {
 	return u.FS.Open(name)
 }
 
-// Prune says what stays although it said that it would go, because the newest checkpoint
-// can no longer be read.
+// TestPruneTellsWhatStaysAfterAll checks that prune reports a checkpoint it listed for deletion
+// but kept, because the newest one turned out to be unreadable.
 func TestPruneTellsWhatStaysAfterAll(t *testing.T) {
 	trained(t)
 	h, err := checkpoint.HoldFolder(unreadable{vfs.OS{}, last}, "r/ckpt")
@@ -182,7 +181,7 @@ func TestPruneTellsWhatStaysAfterAll(t *testing.T) {
 	matches(t, out.String(), `^deleting step-00000002\ndeleting step-00000004\nstep-00000006 stays: it is damaged \(.*input/output error\).*\nstep-00000004 was not deleted\nr/ckpt: deleted 1 \([^\n]*\), kept 2\n$`)
 }
 
-// forged writes a checkpoint as another would be, with another state.json.
+// forged writes a copy of a checkpoint with another state.json.
 func forged(t *testing.T, from, root, state string) string {
 	t.Helper()
 	ck, err := checkpoint.Open(from)
@@ -198,8 +197,8 @@ func forged(t *testing.T, from, root, state string) string {
 	return path
 }
 
-// A state.json whose model is not that of the parameters is refused, whatever
-// it is, and no folder is made.
+// TestExportOfAnotherModel checks that export refuses a state.json that does not match the
+// parameters, and creates no folder.
 func TestExportOfAnotherModel(t *testing.T) {
 	trained(t)
 	for i, model := range []string{`5`, `null`, `[]`, `"gpt2"`, `{}`, `{"model_type": 5}`, `{"model_type": "bert"}`, `{"model_type": "gpt2"}`, `{"model_type": "llama"}`,
@@ -216,7 +215,7 @@ func TestExportOfAnotherModel(t *testing.T) {
 	}
 }
 
-// A state.json of some megabytes cannot become gigabytes of indentation.
+// TestInspectOfHugeState checks that a large or deeply nested state.json is refused.
 func TestInspectOfHugeState(t *testing.T) {
 	trained(t)
 	const deep = 9000
@@ -233,7 +232,7 @@ func TestInspectOfHugeState(t *testing.T) {
 	}
 }
 
-// What stands in a checkpoint reaches the terminal as text.
+// TestOutputIsEscaped checks that control characters in a checkpoint are escaped in all output.
 func TestOutputIsEscaped(t *testing.T) {
 	inFolder(t)
 	const evil = "w\x1b[2J\n\u009b31m\u202e\U000e0001\x7f"
@@ -280,7 +279,8 @@ func TestOutputIsEscaped(t *testing.T) {
 	}
 }
 
-// A file that a flag names by mistake is neither emptied nor removed.
+// TestTimelineKeepsOthers checks that --timeline neither truncates nor removes a file given by
+// mistake.
 func TestTimelineKeepsOthers(t *testing.T) {
 	inFolder(t)
 	before, err := os.ReadFile("a.txt")

@@ -83,7 +83,8 @@ func TestParseSize(t *testing.T) {
 	}
 }
 
-// Work that is stopped ends with its own exit code, and says nothing more.
+// TestLongStops checks that a cancelled operation ends with its own exit code and prints nothing
+// else.
 func TestLongStops(t *testing.T) {
 	a := &app{started: true}
 	cmd := &cobra.Command{}
@@ -116,8 +117,8 @@ func TestCkptHelpAndCompletion(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"ckpt e":                  "export\tWrite the parameters as a Hugging Face folder\n:4\n",
-		"ckpt verify ":            ":16\n", // folders
-		"ckpt verify a ":          ":4\n",  // no more
+		"ckpt verify ":            ":16\n", // completes folders
+		"ckpt verify a ":          ":4\n",  // completes nothing
 		"ckpt diff a ":            ":16\n",
 		"ckpt export r --dtype b": "fp32\nbf16\nfp16\n:4\n",
 		"ckpt export r --to ":     ":16\n",

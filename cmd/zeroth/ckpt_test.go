@@ -25,8 +25,7 @@ import (
 	"zeroth/shard"
 )
 
-// trained makes run folder r with the checkpoints of steps 2, 4 and 6, by
-// three ranks.
+// trained creates run folder r with checkpoints of steps 2, 4 and 6, written by three ranks.
 func trained(t *testing.T, sets ...string) {
 	t.Helper()
 	inFolder(t)
@@ -42,7 +41,7 @@ const (
 	last   = "r/ckpt/step-00000006"
 )
 
-// flip alters one bit.
+// flip inverts one bit of a file.
 func flip(t *testing.T, file string, at int64) {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -55,8 +54,8 @@ func flip(t *testing.T, file string, at int64) {
 	}
 }
 
-// matches fails unless each pattern, whose spaces stand for any number of
-// them, is in out.
+// matches checks that each pattern occurs in out. A space in a pattern matches any number of
+// spaces.
 func matches(t *testing.T, out string, patterns ...string) {
 	t.Helper()
 	for _, p := range patterns {
@@ -66,7 +65,7 @@ func matches(t *testing.T, out string, patterns ...string) {
 	}
 }
 
-// decoded reads a command's JSON.
+// decoded parses the JSON output of a command.
 func decoded[T any](t *testing.T, out string) (v T) {
 	t.Helper()
 	d := json.NewDecoder(strings.NewReader(out))
@@ -119,7 +118,8 @@ func TestCkptLs(t *testing.T) {
 	}
 }
 
-// The run folder says where its checkpoints are, if they are elsewhere.
+// TestCkptOfAnotherFolder checks that commands given a run folder find its checkpoints in
+// checkpoint.dir.
 func TestCkptOfAnotherFolder(t *testing.T) {
 	trained(t, "checkpoint.dir=far/away")
 	if out, _ := zeroth(t, 0, "ckpt", "verify", "r"); !strings.HasPrefix(out, "far/away/step-00000006: verified, no damage (") {
@@ -172,7 +172,8 @@ func TestByRank(t *testing.T) {
 	}
 }
 
-// A flipped bit is named by file, tensor and elements, with exit code 1.
+// TestCkptVerify checks that a flipped bit is reported by file, tensor and elements, with exit
+// code 1.
 func TestCkptVerify(t *testing.T) {
 	trained(t)
 	out, errs := zeroth(t, 0, "ckpt", "verify", "r")
@@ -203,7 +204,7 @@ func TestCkptVerify(t *testing.T) {
 	flip(t, second+"/MANIFEST.json", 100)
 	out, _ = zeroth(t, 1, "ckpt", "verify", second)
 	matches(t, out, `^MANIFEST.json: SHA-256 is `, `: damaged in 1 place `)
-	// What is damaged is not converted, and nothing is left of the attempt.
+	// A damaged checkpoint is not converted, and the attempt leaves no files.
 	_, errs = zeroth(t, 1, "ckpt", "export", second, "--to", "new/m")
 	matches(t, errs, `^zeroth: checkpoint r/ckpt/step-00000002: MANIFEST.json: SHA-256`)
 	flip(t, filepath.Join(last, "data-00000-000.safetensors"), ck.Pieces("transformer.wte.weight", "master")[0].Offset)
@@ -229,7 +230,7 @@ func TestCkptDiff(t *testing.T) {
 	if ds := decoded[[]checkpoint.Difference](t, out); len(ds) != 51 || ds[49].Name != "transformer.wte.weight" || ds[49].MaxAbs == 0 || ds[49].MaxRel == 0 {
 		t.Errorf("%s", out)
 	}
-	// A model that was imported has no optimizer state; another is wider.
+	// An imported checkpoint has no optimizer state; a wider one differs in every shape.
 	zeroth(t, 0, "ckpt", "import", "r/model", "--to", "imported")
 	out, _ = zeroth(t, 1, "ckpt", "diff", last, "imported")
 	matches(t, out, `transformer.wte.weight exp_avg only in A\n`, `51 tensors: 19 equal, 32 differ`)
@@ -238,7 +239,7 @@ func TestCkptDiff(t *testing.T) {
 	matches(t, out, `transformer.wte.weight exp_avg only in B\n`, `transformer.wte.weight master F32\[256 8\] in A, F32\[256 16\] in B\n`)
 }
 
-// same fails unless two files are equal to the bit.
+// same checks that two files have equal bytes.
 func same(t *testing.T, a, b string) {
 	t.Helper()
 	x, err := os.ReadFile(a)
@@ -254,8 +255,8 @@ func same(t *testing.T, a, b string) {
 	}
 }
 
-// What is exported is to the bit what training has written, and after an
-// import it is so again.
+// TestCkptExportImport checks that export is bit-identical to what training wrote, and still is
+// after an import.
 func TestCkptExportImport(t *testing.T) {
 	trained(t)
 	out, _ := zeroth(t, 0, "ckpt", "export", "r", "--to", "new/m")
@@ -274,7 +275,7 @@ func TestCkptExportImport(t *testing.T) {
 	if out, _ := zeroth(t, 0, "sample", "--run", "new/m", "--prompt", "to be", "--tokens", "5"); !strings.HasPrefix(out, "to be") {
 		t.Errorf("sample: %q", out)
 	}
-	// Parts in bf16: each element rounded, config.json says so.
+	// In bf16 parts each element is rounded, and config.json gives the type.
 	zeroth(t, 0, "ckpt", "export", second, "--to", "small", "--dtype", "bf16", "--shard-size", "3kB")
 	whole, err := safetensors.Open("small")
 	if err != nil {
@@ -309,8 +310,8 @@ func TestCkptExportImport(t *testing.T) {
 	zeroth(t, 0, "ckpt", "import", "small", "--to", "of-parts")
 }
 
-// An imported model is what training begins with, its optimizer knowing
-// nothing: as with model.from.
+// TestTrainFromImport checks that training from an imported checkpoint begins with fresh
+// optimizer state, as with model.from.
 func TestTrainFromImport(t *testing.T) {
 	trained(t)
 	config, err := os.ReadFile("r/model/config.json")
@@ -328,7 +329,7 @@ func TestTrainFromImport(t *testing.T) {
 	args := append([]string{"train", "tiny.yaml", "--out", "b", "--set", "model=null", "--set", "model.from=r/model"}, common...)
 	zeroth(t, 0, args...)
 	same(t, "a/model/model.safetensors", "b/model/model.safetensors")
-	for _, run := range []string{"a", "b"} { // the tokens that begin and end a text are still known
+	for _, run := range []string{"a", "b"} { // config.json still has the special tokens
 		raw, err := os.ReadFile(run + "/model/config.json")
 		if err != nil || !bytes.Contains(raw, []byte(`"bos_token_id": 3`)) || !regexp.MustCompile(`"eos_token_id": \[\s*5,\s*6\s*\]`).Match(raw) {
 			t.Errorf("%s: %s %v", run, raw, err)
@@ -336,8 +337,8 @@ func TestTrainFromImport(t *testing.T) {
 	}
 }
 
-// What the conversions and prune have for programs, and that nothing else is on
-// the standard output.
+// TestCkptJSON checks the JSON of the conversions and of prune, and that standard output contains
+// nothing else.
 func TestCkptJSON(t *testing.T) {
 	trained(t)
 	size := func(pattern string) (n int64) {
@@ -393,8 +394,8 @@ func TestCkptJSON(t *testing.T) {
 
 func TestCkptImportNames(t *testing.T) {
 	trained(t)
-	// As Hugging Face's own GPT-2 folders: names without "transformer.", masks
-	// that are no parameters, and the output layer a second time.
+	// Hugging Face's own GPT-2 folders omit the "transformer." prefix, contain masks that are not
+	// parameters, and store the output layer twice.
 	src, err := safetensors.Open("r/model")
 	if err != nil {
 		t.Fatal(err)
@@ -492,8 +493,8 @@ func TestCkptPrune(t *testing.T) {
 	}
 }
 
-// What the run's own job protects stays, wherever its checkpoints are and however they
-// are named, unless the user says otherwise.
+// TestCkptPruneKeepsWhatTheJobProtects checks that prune keeps the checkpoints that the run's job
+// protects, wherever they are, unless --ignore-job-rules is given.
 func TestCkptPruneKeepsWhatTheJobProtects(t *testing.T) {
 	keep := "checkpoint.keep={last: 9, every_steps: 4, best: loss}"
 	for _, c := range []struct {
@@ -524,7 +525,7 @@ func TestCkptPruneKeepsWhatTheJobProtects(t *testing.T) {
 	}
 }
 
-// bestStep is the checkpoint of r with the lowest loss.
+// bestStep returns the name of the checkpoint of r with the lowest loss.
 func bestStep(t *testing.T) string {
 	t.Helper()
 	steps, _, err := report.ReadMetrics("r/metrics.jsonl")
@@ -535,8 +536,8 @@ func bestStep(t *testing.T) string {
 	return fmt.Sprintf("step-%08d", best.Step)
 }
 
-// A folder of checkpoints without a job of its own goes by --keep alone, and one whose
-// job cannot be read by nothing.
+// TestCkptPruneByAnyJob checks that prune applies --keep alone to a folder without a job of its
+// own, and deletes nothing if the job cannot be read.
 func TestCkptPruneByAnyJob(t *testing.T) {
 	trained(t, "checkpoint.every=1", "checkpoint.keep={last: 9, every_steps: 2}")
 	job, err := os.ReadFile("r/job.yaml")
@@ -573,7 +574,7 @@ func TestCkptPruneByAnyJob(t *testing.T) {
 	}
 }
 
-// firstWrite is an output that notes which checkpoints were there at its first write.
+// firstWrite is an output that records which checkpoints exist at its first write.
 type firstWrite struct {
 	bytes.Buffer
 	there []string
@@ -586,8 +587,8 @@ func (l *firstWrite) Write(b []byte) (int, error) {
 	return l.Buffer.Write(b)
 }
 
-// While one process makes a first checkpoint no other can begin one, and
-// after it there is a latest.
+// TestNewCheckpointAlone checks that only one process at a time can create the first checkpoint
+// of a folder, and that another is refused afterwards.
 func TestNewCheckpointAlone(t *testing.T) {
 	trained(t)
 	model, err := state.OpenModelFolder("r/model")

@@ -15,8 +15,8 @@ import (
 	"zeroth/job/launch"
 )
 
-// Processes that a launcher has started are told of, with what is between them; a
-// process alone is told that it is.
+// TestDoctorCluster checks that doctor --cluster describes launched processes and the connections
+// between them, and reports when there is only one process.
 func TestDoctorCluster(t *testing.T) {
 	t.Chdir(t.TempDir())
 	out, _ := zeroth(t, 0, "doctor", "--cluster")
@@ -76,7 +76,7 @@ func TestBindingWarning(t *testing.T) {
 	}
 }
 
-// A host's networks are those of its files.
+// TestDescribeNetwork checks that network interfaces and RDMA devices are read from /sys.
 func TestDescribeNetwork(t *testing.T) {
 	root := t.TempDir()
 	contains(t, describeNetwork(root), "no RDMA devices found")
@@ -115,7 +115,8 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// Collectives between processes are measured beside a stream, and told once.
+// TestBenchAcross checks that collectives between processes are compared with a plain stream, and
+// that only one process prints the report.
 func TestBenchAcross(t *testing.T) {
 	t.Chdir(t.TempDir())
 	out, _ := process(t, 0, "launch", "-n", "2", "--", "bench", "collective", "--seconds", "0.001", "--json")
@@ -130,7 +131,8 @@ func TestBenchAcross(t *testing.T) {
 	}
 }
 
-// Processes of a host divide its processors; who is bound to fewer keeps those.
+// TestShareOfProcessors checks that the processes of a host divide its processors, and that a
+// process bound to fewer uses those.
 func TestShareOfProcessors(t *testing.T) {
 	for _, c := range []struct{ may, all, processes, want int }{
 		{8, 8, 1, 8}, {8, 8, 2, 4}, {8, 8, 3, 2}, {2, 2, 4, 1}, {2, 8, 2, 2}, {4, 64, 4, 4}, {8, 0, 2, 4}, {1, 0, 0, 1},

@@ -11,8 +11,8 @@ import (
 	"zeroth/job/machine"
 )
 
-// doctor tells what there is, a line each, and the sets that kernels are chosen for
-// are among those the processor has.
+// TestDoctor checks that doctor describes the machine line by line, and lists only instruction
+// sets that the processor has.
 func TestDoctor(t *testing.T) {
 	t.Chdir(t.TempDir())
 	out, errs := zeroth(t, 0, "doctor")

@@ -14,9 +14,9 @@ import (
 	"testing"
 )
 
-// A process that is killed, and then fails at every start, is left out: the others
-// go on from the last checkpoint with the same batch, to the bits of a run that is
-// resumed with as many by hand.
+// TestLaunchGoesOnWithFewer checks that a process that fails at every start is left out: the
+// others resume from the last checkpoint with the same batch, and end bit-identical to a run
+// resumed by hand with as many ranks.
 func TestLaunchGoesOnWithFewer(t *testing.T) {
 	s := inShell(t)
 	const steps = 240
@@ -41,7 +41,7 @@ func TestLaunchGoesOnWithFewer(t *testing.T) {
 	}
 }
 
-// parameters are the final ones of a run, as a file.
+// parameters returns the bytes of a run's final parameter file.
 func parameters(t *testing.T, out string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(out, "model", "model.safetensors"))
@@ -51,7 +51,8 @@ func parameters(t *testing.T, out string) []byte {
 	return b
 }
 
-// How many processes a job goes on with, and why with no more.
+// TestAble checks how many of the remaining processes a job can use, and the error if it can use
+// none.
 func TestAble(t *testing.T) {
 	inFolder(t)
 	for _, c := range []struct {
@@ -77,12 +78,13 @@ func TestAble(t *testing.T) {
 	}
 }
 
-// tail is a message without the places that its lines begin with.
+// tail removes the file and flag prefixes from the lines of a message.
 func tail(s string) string {
 	return regexp.MustCompile(`(?m)^[^ ]*tiny.yaml[^ ]* |^--set[^:]*: `).ReplaceAllString(s, "")
 }
 
-// Who ended a world: the first that ended by itself.
+// TestBlamed checks that the process that ended first of its own accord is blamed for the end of
+// a world.
 func TestBlamed(t *testing.T) {
 	for _, c := range []struct {
 		codes, order []int

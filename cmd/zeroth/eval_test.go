@@ -12,8 +12,7 @@ import (
 	"zeroth/job/machine"
 )
 
-// The model that a run has written is evaluated on the job's data, as text and as
-// JSON; what there is no model in is told.
+// TestEval checks that the model of a run is evaluated on the job's data, as text and as JSON.
 func TestEval(t *testing.T) {
 	inFolder(t)
 	zeroth(t, 0, "train", "tiny.yaml", "--out", "run")
@@ -24,7 +23,7 @@ func TestEval(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &e); err != nil || !(e["loss"] > 0) || math.Abs(math.Exp(e["loss"])-e["perplexity"]) > 1e-9*e["perplexity"] || e["tokens"] == 0 {
 		t.Errorf("%s: %v", out, err)
 	}
-	// What only training uses does not matter; the context counts, and the device.
+	// Keys that only matter in training are ignored; the context and the device matter.
 	of := []string{"eval", "tiny.yaml", "--run", "run", "--all", "--json", "--set"}
 	zeroth(t, 0, append(of, `optimizer.groups=[{match: "*.lora_B.*", lr: 1}]`, "--set", "train.lora.rank=2", "--set", "checkpoint.every=2")...)
 	out, _ = zeroth(t, 0, append(of, "model.context=4")...)
@@ -41,7 +40,8 @@ func TestEval(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &all); err != nil || all["tokens"] < e["tokens"] {
 		t.Errorf("without validation data %s: %v", out, err)
 	}
-	// A share for validation that is less than a window is no obstacle, nor are evaluations in training.
+	// If the validation share is shorter than a window, all data is used, whatever train.eval_every
+	// says.
 	out, errs := zeroth(t, 0, "eval", "tiny.yaml", "--run", "run", "--json", "--set", "data.validation=1e-4", "--set", "train.eval_every=5")
 	contains(t, errs, "there is no validation data: evaluating on all of the data\n")
 	var some map[string]float64
@@ -59,7 +59,8 @@ func TestEval(t *testing.T) {
 	zeroth(t, 2, "eval", "--run", "run")
 }
 
-// What is wrong with the model is wrong with --run, not with a flag that nobody gave.
+// TestEvalBlamesRun checks that errors about the model name --run, not model.from, which was not
+// given.
 func TestEvalBlamesRun(t *testing.T) {
 	inFolder(t)
 	zeroth(t, 0, "train", "tiny.yaml", "--out", "run")

@@ -26,12 +26,12 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// faults are hooks of a process: "RANK drop N" forgets the rank's operation N of its
-// shard group, or of its replica group where it has its shards alone; "RANK stuck N" never
-// comes to it, and "RANK fails N" breaks there. In place of N there may be a file: what
-// comes once that is there. "LOCAL dead N" ends the process with that local rank at once,
-// from start N on; "0 unwritable 0" lets it make no folder where checkpoints are, and
-// "0 full 0" write nothing, nor offload.
+// faults returns the hooks for a fault: "RANK drop N" skips operation N of the rank in its shard
+// group (or its replica group, if the shard group has one rank), "RANK stuck N" never reaches it,
+// and "RANK fails N" returns an error from it. If N is a file, the fault hits the first operation
+// after the file exists. "LOCAL dead N" exits from the process with that local rank from start N
+// on. "0 unwritable 0" makes creating checkpoint folders fail; "0 full 0" makes writes of
+// checkpoints and offload fail.
 func faults(what string) (h setup.Hooks) {
 	var rank int
 	var how, when string
@@ -63,7 +63,7 @@ func faults(what string) (h setup.Hooks) {
 	case "unwritable":
 		h.Files = vfstest.Hook{FS: vfs.OS{}, Before: fails("mkdir", syscall.EACCES)}
 		return h
-	case "blocked": // something is in the place of a file once a checkpoint is made
+	case "blocked": // once a checkpoint is complete, a file takes the folder's place
 		h.Files = vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 			if o.Do != "rename" {
 				return nil
@@ -94,7 +94,7 @@ func faults(what string) (h setup.Hooks) {
 	return h
 }
 
-// onceThere is a plan whose fault comes with the first operation after a file is there.
+// onceThere returns a plan that applies a fault to the first operation after a file exists.
 func onceThere(file string, f collectivetest.Fault) collectivetest.Plan {
 	over := false
 	return func(int) collectivetest.Fault {
@@ -106,7 +106,7 @@ func onceThere(file string, f collectivetest.Fault) collectivetest.Plan {
 	}
 }
 
-// flown is what the dumps of a run say.
+// flown returns the report of "flight --json".
 func flown(t *testing.T, code int, args ...string) (r flight.Report) {
 	t.Helper()
 	out, _ := zeroth(t, code, append([]string{"flight", "--json"}, args...)...)
@@ -116,20 +116,20 @@ func flown(t *testing.T, code int, args ...string) (r flight.Report) {
 	return r
 }
 
-// A rank that calls something else, or does not come, is told from the dumps of all
-// processes, and so is one of which there is no dump because it was killed.
+// TestFlightTellsWhoParted checks that flight names a rank that calls another operation, or that
+// is stuck, from the dumps of all processes.
 func TestFlightTellsWhoParted(t *testing.T) {
 	inFolder(t)
 	for _, c := range []struct {
 		fault, timeout string
-		want           string // of the verdict
-		parted         bool   // rank 1 calls something else
+		want           string // pattern that the verdict must match
+		parted         bool   // whether rank 1 calls another operation
 	}{
 		{"1 drop 40", "60s", `^rank 1 diverged from the others in operation 40 of (world|shard of ranks 0-2|shard) `, true},
 		{"1 stuck 40", "8s", `^rank 1 has not reached operation 40 of shard .*in which ranks 0,2 wait: its last was operation `, false},
 	} {
 		if !nightly.All() && !c.parted {
-			continue // it takes twice the timeout
+			continue // slow: it waits twice for the timeout
 		}
 		t.Setenv("ZEROTH_FAULT", c.fault)
 		out := strings.Fields(c.fault)[1]
@@ -153,9 +153,9 @@ func TestFlightTellsWhoParted(t *testing.T) {
 	}
 }
 
-// SIGUSR1 to any process, or to the launcher, has all processes dump and disturbs nobody, and
-// the dumps do not call a run in motion broken. If a process is killed later, what it dumped
-// before does not count as its end.
+// TestFlightOfTheKilled checks that SIGUSR1 to any process or to the launcher makes all processes
+// dump without disturbing the run, and that flight finds no fault in these dumps. After a process
+// is killed, its earlier dump does not count as its last state.
 func TestFlightOfTheKilled(t *testing.T) {
 	inFolder(t)
 	const token = "a token of sixteen bytes and more"
@@ -216,7 +216,8 @@ type nowhere struct{}
 
 func (nowhere) Write(b []byte) (int, error) { return len(b), nil }
 
-// What is no dump is refused with its place, all files at once.
+// TestFlightRefuses checks that all files that are not dumps are refused at once, with their
+// positions.
 func TestFlightRefuses(t *testing.T) {
 	inFolder(t)
 	if err := os.WriteFile("cut.json", []byte(`{"version":1,"session":"`), 0o666); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// goesWith are files beside a model, with a tokenizer that does not run here:
-// what they are does not matter, also bytes that are no text.
+// goesWith holds the other files of a model folder. They must be copied unchanged, whatever their
+// bytes.
 var goesWith = map[string]string{
 	"tokenizer.json":                           `{"model": {"type": "BPE"}}`,
 	"tokenizer_config.json":                    "{}\n",
@@ -24,8 +24,8 @@ var goesWith = map[string]string{
 	"generation_config.json":                   `{"eos_token_id": [5, 6], "temperature": 0.6}`,
 }
 
-// imported makes folder hf: the model of a run with more keys in config.json
-// and the files that go with a model.
+// importable creates folder hf: the model of a run with additional keys in config.json and the
+// files of goesWith.
 func importable(t *testing.T) (config map[string]any) {
 	t.Helper()
 	trained(t, "train.steps=2")
@@ -47,7 +47,7 @@ func importable(t *testing.T) (config map[string]any) {
 	if raw, err = json.Marshal(config); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"vocab.json", "merges.txt"} { // of the run's own
+	for _, name := range []string{"vocab.json", "merges.txt"} { // written by the run itself
 		if err := os.Remove("hf/" + name); err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-// wholeModel fails unless a folder has all that goes with the model.
+// wholeModel checks that a folder contains the model and all files that belong to it.
 func wholeModel(t *testing.T, folder, dtype string, config map[string]any) {
 	t.Helper()
 	for name, want := range goesWith {
@@ -96,8 +96,8 @@ func wholeModel(t *testing.T, folder, dtype string, config map[string]any) {
 	}
 }
 
-// Whatever a model goes through, what comes out has every key of config.json
-// and the files it came with, also when the folder it came from is gone.
+// TestFolderIsCarried checks that training, import and export preserve every key of config.json
+// and all other files, even after the original folder is deleted.
 func TestFolderIsCarried(t *testing.T) {
 	config := importable(t)
 	train := func(args ...string) string {
@@ -125,12 +125,12 @@ func TestFolderIsCarried(t *testing.T) {
 		wholeModel(t, to, "bfloat16", config)
 	}
 
-	// A job that goes on without a word of the folder.
+	// The resumed job does not name the folder.
 	out = train("--out", "a", "--resume", "2")
 	matches(t, out, `config.json sets dropout of attention weights \(attn_pdrop 0.25\): training applies none, unless model.attention_dropout is set\n`)
 	wholeModel(t, "a/model", "float32", config)
 
-	// A job that says the shape itself and begins with the import.
+	// The job gives the shape itself and starts from the import.
 	train("--out", "b", "--resume", "start/step-00000000", "--set", "model.vocab=256")
 	wholeModel(t, "b/model", "float32", config)
 	train("--out", "b", "--resume", "2", "--set", "model.vocab=256", "--set", "zero.stage=1")
@@ -138,7 +138,7 @@ func TestFolderIsCarried(t *testing.T) {
 	wholeModel(t, "again", "float32", config)
 }
 
-// A folder with something wrong ends a run before it has begun.
+// TestFolderIsRefused checks that a faulty model folder ends a run before it begins.
 func TestFolderIsRefused(t *testing.T) {
 	importable(t)
 	from := []string{"train", "tiny.yaml", "--out", "a", "--set", "model={from: hf}", "--set", "data={tokens: [a.bin], dtype: uint16, validation: 0}"}

@@ -14,7 +14,7 @@ import (
 	"zeroth/device/cuda/fake"
 )
 
-// onFakes has the processes that a test starts find the fake CUDA libraries.
+// onFakes makes the processes that a test starts use the fake CUDA libraries.
 func onFakes(t *testing.T, more ...string) {
 	t.Helper()
 	env, err := fake.Environment()
@@ -31,15 +31,16 @@ func onFakes(t *testing.T, more ...string) {
 // gpus4 is tiny.yaml with four ranks on GPUs.
 var gpus4 = slices.Concat(launched4, []string{"--set", "device=cuda", "--set", "train.steps=3", "--set", "parallel.collective=exact"})
 
-// launchOnGPUs runs a job in so many processes and returns what it said and computed.
+// launchOnGPUs runs a job in a number of processes and returns its output and its outcome.
 func launchOnGPUs(t *testing.T, name, processes string, job ...string) (said, outcome string) {
 	t.Helper()
 	said, _ = process(t, 0, slices.Concat([]string{"launch", "-n", processes, "--"}, job, []string{"--out", name})...)
 	return said, outcomeOf(t, name)
 }
 
-// Ranks on GPUs give the same bits in one process and in several, whatever carries
-// them: what the host cannot address passes through memory that it can.
+// TestGPULaunchGivesTheSameBits checks that ranks on GPUs give the same bits in one process and
+// in several, over every transport. Data that the host cannot address is staged through host
+// memory.
 func TestGPULaunchGivesTheSameBits(t *testing.T) {
 	inFolder(t)
 	onFakes(t, "FAKECUDA_DEVICES=3")
@@ -61,7 +62,8 @@ func TestGPULaunchGivesTheSameBits(t *testing.T) {
 	}
 }
 
-// So do hybrid sharding, offload, pipelines, divided matrices and sequences, in every order in which streams may run.
+// TestGPULaunchHoldsInEveryOrder checks that hybrid sharding, offload, pipelines, tensor
+// parallelism and context parallelism give the same bits in every order in which streams may run.
 func TestGPULaunchHoldsInEveryOrder(t *testing.T) {
 	inFolder(t)
 	onFakes(t)
@@ -89,8 +91,9 @@ func TestGPULaunchHoldsInEveryOrder(t *testing.T) {
 	}
 }
 
-// Each process takes the GPU of its place among those of the machine, of all there
-// are or of those the job names; a checkpoint of several goes on in one.
+// TestGPULaunchTakesAGPUEach checks that each process uses the GPU of its local rank among those
+// of the machine or those the job names, and that a checkpoint of several processes resumes in
+// one.
 func TestGPULaunchTakesAGPUEach(t *testing.T) {
 	inFolder(t)
 	onFakes(t, "FAKECUDA_DEVICES=4", "ZEROTH_NCCL_PATH=/nowhere")
@@ -111,15 +114,15 @@ func TestGPULaunchTakesAGPUEach(t *testing.T) {
 	}
 }
 
-// withNCCL has processes find the fake NCCL, which wants streams of their own threads,
-// and so many GPUs.
+// withNCCL makes processes use the fake NCCL, which needs streams with threads of their own, and
+// a number of GPUs.
 func withNCCL(t *testing.T, gpus int) {
 	t.Helper()
 	onFakes(t, "FAKECUDA_MODE=threads:20", "FAKECUDA_DEVICES="+strconv.Itoa(gpus), "FAKENCCL_DIR="+t.TempDir())
 }
 
-// Ranks whose gradients NCCL adds up compute what ranks in their order do, as far as
-// NCCL adds in that order, which the fake one does unless it is told otherwise.
+// TestGPUNCCL checks that ranks whose gradients are summed by NCCL compute the same as ranks that
+// sum in rank order, as long as NCCL sums in that order. The fake one does so by default.
 func TestGPUNCCL(t *testing.T) {
 	inFolder(t)
 	withNCCL(t, 4)
@@ -149,9 +152,9 @@ func TestGPUNCCL(t *testing.T) {
 	}
 }
 
-// Exact sums have the bits of one process where NCCL moves what is added up, whatever
-// order it would add in, at every stage, of every type, with memory that is registered or
-// not; what they pass through is planned.
+// TestGPUExactByNCCL checks that exact sums over NCCL have the bits of one process at every stage
+// and for every dtype, with registered and unregistered buffers, and that the plan includes the
+// buffers they are staged through.
 func TestGPUExactByNCCL(t *testing.T) {
 	inFolder(t)
 	withNCCL(t, 4)
@@ -186,7 +189,8 @@ func TestGPUExactByNCCL(t *testing.T) {
 	}
 }
 
-// A trace shows for each rank when NCCL was told of its memory, and of how much.
+// TestGPUTraceShowsRegisteredMemory checks that a trace shows when each rank registered memory
+// with NCCL, and how much.
 func TestGPUTraceShowsRegisteredMemory(t *testing.T) {
 	inFolder(t)
 	withNCCL(t, 2)
@@ -206,8 +210,8 @@ func TestGPUTraceShowsRegisteredMemory(t *testing.T) {
 	}
 }
 
-// Auto takes NCCL where each rank of several processes has a GPU, and says what that
-// means; its sums are of another kind. Else it says why it does not.
+// TestGPUNCCLIsChosen checks that auto chooses NCCL if every rank of several processes has a GPU,
+// and reports that its sums differ; otherwise it gives the reason.
 func TestGPUNCCLIsChosen(t *testing.T) {
 	inFolder(t)
 	withNCCL(t, 4)
@@ -260,7 +264,8 @@ func TestGPUNCCLIsChosen(t *testing.T) {
 	}
 }
 
-// A job has the driver compile the kernels it launches and no others.
+// TestGPULoadsWhatTheJobUses checks that the driver compiles only the kernels that the job
+// launches.
 func TestGPULoadsWhatTheJobUses(t *testing.T) {
 	inFolder(t)
 	file := filepath.Join(t.TempDir(), "modules")
@@ -275,7 +280,8 @@ func TestGPULoadsWhatTheJobUses(t *testing.T) {
 	}
 }
 
-// doctor says where the driver keeps compiled kernels, and whether it does.
+// TestGPUDoctorSaysWhereCompiledKernelsAre checks that doctor prints where the driver caches
+// compiled kernels, and whether the cache is on.
 func TestGPUDoctorSaysWhereCompiledKernelsAre(t *testing.T) {
 	inFolder(t)
 	onFakes(t, "CUDA_CACHE_PATH=/scratch/kernels", "CUDA_CACHE_DISABLE=")
@@ -286,8 +292,9 @@ func TestGPUDoctorSaysWhereCompiledKernelsAre(t *testing.T) {
 	contains(t, out, "ptx      compiled again in every run: CUDA_CACHE_DISABLE=\"1\"; unset it\n")
 }
 
-// doctor lists every place it searched. A library that only Python knows of is named with
-// the variable to set: training does not run Python, so for it the library is missing.
+// TestGPUDoctorAsksPython checks that doctor lists every place it searched. A library that only
+// Python finds is reported as missing, with the variable to set, because training does not run
+// Python.
 func TestGPUDoctorAsksPython(t *testing.T) {
 	inFolder(t)
 	onFakes(t)

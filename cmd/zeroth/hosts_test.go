@@ -17,8 +17,8 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// fakeSSH writes a command like ssh whose hosts are all this machine. A host is down while there is
-// a file down-HOST, and each call writes its process to a file.
+// fakeSSH writes a program that behaves like ssh with every host on this machine. A host is down
+// while the file down-HOST exists. Each call writes its process id to a file.
 func fakeSSH(t *testing.T, dir string) string {
 	t.Helper()
 	script := `#!/bin/sh
@@ -33,8 +33,8 @@ cd / && cd "$OLDPWD" && sh -c "$2"
 	return "--ssh=./reach"
 }
 
-// TestLaunchOnHosts checks that processes on hosts compute the bits of one process, and that no
-// argument of a process has the token.
+// TestLaunchOnHosts checks that processes on several hosts give the bits of one process, and that
+// the token is in no process's arguments.
 func TestLaunchOnHosts(t *testing.T) {
 	inFolder(t)
 	ssh := fakeSSH(t, ".")
@@ -75,7 +75,7 @@ func TestLaunchOnHosts(t *testing.T) {
 	}
 }
 
-// TestHostsWithout checks that a host without this program, this folder, or a connection is named.
+// TestHostsWithout checks that a host without the program, the folder or a connection is named.
 func TestHostsWithout(t *testing.T) {
 	inFolder(t)
 	ssh := fakeSSH(t, ".")
@@ -107,7 +107,7 @@ func TestHostsWithout(t *testing.T) {
 	contains(t, run(1, ssh, "--copy"), "host localhost: exit status 255: connect to host localhost: No route to host")
 }
 
-// TestLostHost checks that a lost host is left out with --min-ranks, also if it has process 0.
+// TestLostHost checks that a lost host is left out with --min-ranks, even if it ran process 0.
 func TestLostHost(t *testing.T) {
 	for _, lost := range []string{"localhost", "127.0.0.1"} {
 		t.Run(lost, func(t *testing.T) {
@@ -139,7 +139,8 @@ func TestLostHost(t *testing.T) {
 	}
 }
 
-// TestExitThroughAgent checks that how a process ends is the same through an agent and ssh.
+// TestExitThroughAgent checks that an agent and ssh report the same end of a process as a local
+// child.
 func TestExitThroughAgent(t *testing.T) {
 	for script, want := range map[string]child{
 		"exit 0":         {code: 0},
@@ -151,7 +152,7 @@ func TestExitThroughAgent(t *testing.T) {
 	} {
 		code := sshFailed
 		if script != "ssh has failed" {
-			orders, end := io.Pipe() // open, as while the launch lives
+			orders, end := io.Pipe() // stays open, as while the launch is running
 			err := obey(exec.Command("sh", "-c", script), orders)
 			end.Close()
 			failed, _ := err.(childFailed)
@@ -167,8 +168,8 @@ func TestExitThroughAgent(t *testing.T) {
 	}
 }
 
-// TestReachable checks which processes a restart uses: hosts whose processes failed twice are left out
-// for good and are not waited for, and without --min-ranks no host is left out.
+// TestReachable checks which hosts a restart uses: hosts whose processes failed twice are left
+// out for good and not waited for, and without --min-ranks no host is left out.
 func TestReachable(t *testing.T) {
 	inFolder(t)
 	hosts, err := parseHosts("a:2,b,c", 1)
@@ -209,7 +210,7 @@ func TestReachable(t *testing.T) {
 	}
 }
 
-// await waits until something is so.
+// await waits until a condition holds.
 func await(t *testing.T, so func() bool) {
 	t.Helper()
 	for until := time.Now().Add(5 * time.Minute); !so(); time.Sleep(20 * time.Millisecond) {
@@ -219,8 +220,8 @@ func await(t *testing.T, so func() bool) {
 	}
 }
 
-// TestNetworkNamespaces launches on two hosts that are network namespaces of this machine, each with
-// its own sshd, and takes their networks away. It needs root, ip and sshd.
+// TestNetworkNamespaces launches on two network namespaces of this machine, each with its own
+// sshd, and takes their links down. It needs root, ip and sshd.
 func TestNetworkNamespaces(t *testing.T) {
 	if !nightly.All() {
 		t.Skip("takes five minutes; .ci/nightly runs it")
@@ -284,7 +285,7 @@ done`)
 	await(t, continues(2))
 	sh("ip link set zlink2 up")
 	await(t, continues(4))
-	sh("ip link set zlink1 down") // with process 0
+	sh("ip link set zlink1 down") // the host of process 0
 	await(t, continues(2))
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	_ = cmd.Wait()

@@ -13,7 +13,8 @@ import (
 	"zeroth/input/hub/hubtest"
 )
 
-// onHub serves a tiny model with a tokenizer as hf://org/tiny. The current folder has tiny.yaml.
+// onHub serves a tiny model with a tokenizer as hf://org/tiny and puts tiny.yaml into the current
+// folder.
 func onHub(t *testing.T) *hubtest.Hub {
 	t.Helper()
 	inFolder(t)
@@ -24,8 +25,9 @@ func onHub(t *testing.T) *hubtest.Hub {
 // fromHub is a job that starts from hf://org/tiny.
 var fromHub = []string{"--set", "model={from: hf://org/tiny}", "--set", "sample.tokens=0", "--set", "checkpoint.every=1"}
 
-// A run from a model on the Hub equals one from its folder, records the commit, and goes on from
-// that without the Hub and after its branch has moved.
+// TestTrainFromHub checks that a run from a model on the Hub equals one from its folder and
+// records the commit, and that it resumes from that commit offline and after the branch has
+// moved.
 func TestTrainFromHub(t *testing.T) {
 	h := onHub(t)
 	args := append([]string{"train", "tiny.yaml", "--out"}, "hub")
@@ -53,7 +55,8 @@ func TestTrainFromHub(t *testing.T) {
 	zeroth(t, 0, append([]string{"train", "tiny.yaml", "--out", "offline"}, fromHub...)...)
 }
 
-// Every command that reads a model takes one on the Hub, and downloads what it needs.
+// TestCommandsOnHub checks that every command that reads a model accepts one on the Hub and
+// downloads only what it needs.
 func TestCommandsOnHub(t *testing.T) {
 	h := onHub(t)
 	out, _ := zeroth(t, 0, "plan", "--model", "hf://org/tiny")
@@ -80,7 +83,8 @@ func TestCommandsOnHub(t *testing.T) {
 	contains(t, errs, "model.from: hf://org/none: no such model, or a private one")
 }
 
-// All processes of a run use the commit that process 0 has found, and each file is downloaded once.
+// TestProcessesOnHub checks that all processes use the commit that process 0 found, and that each
+// file is downloaded once.
 func TestProcessesOnHub(t *testing.T) {
 	h := onHub(t)
 	old := h.Commit

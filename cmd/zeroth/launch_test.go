@@ -28,17 +28,17 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// process runs the command as a process of its own, to its end.
+// process runs the command to its end in a process of its own and checks its exit code.
 func process(t *testing.T, code int, args ...string) (out, errs string) {
 	t.Helper()
 	return shell{T: t}.process(code, args...)
 }
 
-// launched4 is tiny.yaml with four ranks.
+// launched4 trains tiny.yaml on four ranks, with evaluations and checkpoints.
 var launched4 = []string{"train", "tiny.yaml", "--set", "parallel.ranks=4", "--set", "train.eval_every=2", "--set", "sample.tokens=0"}
 
-// outcomeOf is what a run has computed: the parameters, and the numbers of its
-// metrics that do not depend on time.
+// outcomeOf returns the results of a run: its parameters, and its metrics without times and
+// memory.
 func outcomeOf(t *testing.T, out string) string {
 	t.Helper()
 	model, err := os.ReadFile(filepath.Join(out, "model", "model.safetensors"))
@@ -51,14 +51,15 @@ func outcomeOf(t *testing.T, out string) string {
 	}
 	var b strings.Builder
 	for line := range bytes.Lines(lines) {
-		if bytes.Contains(line, []byte(`loss":`)) { // not what memory a start has taken
+		if bytes.Contains(line, []byte(`loss":`)) { // leaves out the memory of each start
 			b.Write(bytes.Join(regexp.MustCompile(`"(step|loss|val_loss|lr|grad_norm|tokens)":[^,}]*`).FindAll(line, -1), nil))
 		}
 	}
 	return b.String() + string(model)
 }
 
-// A job gives the same bits in one process and in several, whatever carries them.
+// TestLaunchGivesTheSameBits checks that a job gives the same bits in one process and in several,
+// over every transport.
 func TestLaunchGivesTheSameBits(t *testing.T) {
 	inFolder(t)
 	for name, job := range map[string][]string{
@@ -87,8 +88,8 @@ func TestLaunchGivesTheSameBits(t *testing.T) {
 	}
 }
 
-// A job that does not say its ranks has one in each process; a checkpoint of
-// several processes goes on in one, and the other way round.
+// TestLaunchResumes checks that a job without parallel.ranks gets one rank per process, and that
+// a checkpoint of several processes resumes in one and vice versa.
 func TestLaunchResumes(t *testing.T) {
 	inFolder(t)
 	sets := []string{"train", "tiny.yaml", "--set", "parallel.ranks=2", "--set", "train.steps=6", "--set", "checkpoint.every=3", "--set", "sample.tokens=0"}
@@ -106,21 +107,21 @@ func TestLaunchResumes(t *testing.T) {
 			t.Errorf("going on from the checkpoint of %s: other parameters (%v)", from, err)
 		}
 	}
-	out, _ := process(t, 0, "launch", "-n", "3", "train", "tiny.yaml", "--set", "parallel.ranks=null", "--set", "train.steps=1", "--out", "three") // without --, too
+	out, _ := process(t, 0, "launch", "-n", "3", "train", "tiny.yaml", "--set", "parallel.ranks=null", "--set", "train.steps=1", "--out", "three") // also without --
 	if !strings.Contains(out, "ranks   3") || !strings.Contains(out, "process 0 of 3, by zeroth") && !strings.Contains(out, "3") {
 		t.Errorf("three processes:\n%s", out)
 	}
 }
 
-// Mutual TLS changes no bit; what is wrong with its files is said before anything
-// begins.
+// TestLaunchOverTLS checks that mutual TLS changes no bit, and that errors in its files are
+// reported before anything starts.
 func TestLaunchOverTLS(t *testing.T) {
 	inFolder(t)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true} // its own authority
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true} // self-signed
 	cert, err := x509.CreateCertificate(crand.Reader, c, c, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +151,7 @@ func TestLaunchOverTLS(t *testing.T) {
 	}
 }
 
-// A world that does not form is one to start again.
+// TestNobodyComes checks that a world that does not form ends with the exit code for a restart.
 func TestNobodyComes(t *testing.T) {
 	inFolder(t)
 	_, errs := process(t, 75, "train", "tiny.yaml", "--world", "2", "--rank", "1", "--addr", "127.0.0.1:1", "--set", "parallel={ranks: 2, join: 100ms}")
@@ -162,7 +163,8 @@ func TestNobodyComes(t *testing.T) {
 	}
 }
 
-// A process that a signal has ended is named, also where no other process misses it.
+// TestLaunchNamesWhoWasKilled checks that launch names a process killed by a signal even if no
+// other process notices.
 func TestLaunchNamesWhoWasKilled(t *testing.T) {
 	inFolder(t)
 	t.Setenv("ZEROTH_FAULT", "0 killed-at-once 0")
@@ -172,7 +174,7 @@ func TestLaunchNamesWhoWasKilled(t *testing.T) {
 	}
 }
 
-// What is wrong is said once.
+// TestLaunchRefuses checks that each error is printed once.
 func TestLaunchRefuses(t *testing.T) {
 	inFolder(t)
 	for want, args := range map[string][]string{
@@ -214,7 +216,7 @@ func TestLaunchRefuses(t *testing.T) {
 	}
 }
 
-// children are the processes that a process has started and that have not ended.
+// children returns the running child processes of a process.
 func children(t *testing.T, parent int) (pids []int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -235,7 +237,7 @@ func children(t *testing.T, parent int) (pids []int) {
 	return pids
 }
 
-// environ is a process's environment variable.
+// environ returns an environment variable of a process.
 func environ(pid int, name string) string {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	for _, v := range strings.Split(string(b), "\x00") {
@@ -246,24 +248,25 @@ func environ(pid int, name string) string {
 	return ""
 }
 
-// steady is tiny.yaml for three ranks, whose steps do not depend on how many follow.
+// steady returns the arguments that train tiny.yaml on three ranks with a schedule independent of
+// the number of steps.
 func steady(steps int, out string) []string {
 	return []string{"train", "tiny.yaml", "--set", "parallel={ranks: 3, heartbeat: 200ms, dead_after: 4s}", "--set", "schedule={type: constant, warmup: 0}",
 		"--set", fmt.Sprint("train.steps=", steps), "--set", "checkpoint.every=20", "--set", "sample.tokens=0", "--out", out}
 }
 
-// endless is more steps than any run here makes.
+// endless is more steps than any test runs.
 const endless = 1_000_000
 
-// fault is a launch of three processes of which one gets a signal, some time after
-// the first checkpoint.
+// fault launches three processes and sends a signal to one of them some time after the first
+// checkpoint.
 func (s shell) fault(out string, steps int, sig syscall.Signal, victim int, after time.Duration, launch ...string) (code int, errs string) {
 	s.Helper()
 	code, _, errs = s.signalOne(out, sig, victim, after, append(append(append([]string{"launch", "-n", "3"}, launch...), "--"), steady(steps, out)...)...)
 	return code, errs
 }
 
-// signalOne is that for any command.
+// signalOne is fault for any command.
 func (s shell) signalOne(out string, sig syscall.Signal, victim int, after time.Duration, args ...string) (code int, said, errs string) {
 	s.Helper()
 	code, said, errs, took := s.disturb(out, after, signalTo(s.T, sig, victim), args...)
@@ -271,7 +274,7 @@ func (s shell) signalOne(out string, sig syscall.Signal, victim int, after time.
 	return code, said, errs
 }
 
-// signalTo sends a signal to the process of a rank.
+// signalTo returns a function that sends a signal to the process of a rank.
 func signalTo(t *testing.T, sig syscall.Signal, victim int) func(pids []int) {
 	return func(pids []int) {
 		for _, pid := range pids {
@@ -284,9 +287,9 @@ func signalTo(t *testing.T, sig syscall.Signal, victim int) func(pids []int) {
 	}
 }
 
-// disturb launches a job and has something happen to its processes, some time after its
-// first checkpoint, or after its first step if it has no folder for checkpoints to
-// look into. It returns when all is over, and how long that took.
+// disturb launches a job and calls strike with its processes some time after its first
+// checkpoint, or after its first step if out is empty. It returns once the job has ended, with
+// the time that took.
 func (s shell) disturb(out string, after time.Duration, strike func(pids []int), args ...string) (code int, said, errs string, took time.Duration) {
 	t := s.T
 	t.Helper()
@@ -305,7 +308,7 @@ func (s shell) disturb(out string, after time.Duration, strike func(pids []int),
 	if _, err := rest.WriteTo(&o); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // its exit code is looked at
+	_ = cmd.Wait() // the exit code is checked below
 	took = time.Since(begin)
 	for _, pid := range pids {
 		if syscall.Kill(pid, 0) == nil {
@@ -315,19 +318,19 @@ func (s shell) disturb(out string, after time.Duration, strike func(pids []int),
 	return cmd.ProcessState.ExitCode(), o.String(), e.String(), took
 }
 
-// namedBy is the processes that say that a rank was lost, and why.
+// namedBy returns the processes that reported that a rank was lost, and why.
 func namedBy(victim int, why, errs string) (by []string) {
 	named := regexp.MustCompile(fmt.Sprintf(`(?m)^(?:\[([\d,]+)\] )?zeroth: .*peer %d lost: rank %d \(.*\): %s`, victim, victim, why))
 	for _, m := range named.FindAllStringSubmatch(errs, -1) {
-		by = append(by, strings.Split(cmp.Or(m[1], "0"), ",")...) // process 0 has no mark
+		by = append(by, strings.Split(cmp.Or(m[1], "0"), ",")...) // process 0's lines have no prefix
 	}
 	slices.Sort(by)
 	return by
 }
 
-// Whoever is killed or stopped at any instant is named by every other process, and
-// the run goes on from its last checkpoint to the bits of one that nobody
-// disturbed.
+// TestLaunchSurvivesFaults checks that every other process names a process that is killed or
+// stopped at a random instant, and that the run resumes from its last checkpoint with the bits of
+// an undisturbed run.
 func TestLaunchSurvivesFaults(t *testing.T) {
 	s := inShell(t)
 	rng, runs := rand.New(rand.NewPCG(15, 1)), 8
@@ -360,7 +363,7 @@ func TestLaunchSurvivesFaults(t *testing.T) {
 	}
 }
 
-// --restarts does by itself what a user would.
+// TestLaunchRestarts checks that --restarts resumes a failed run.
 func TestLaunchRestarts(t *testing.T) {
 	s := inShell(t)
 	s.process(0, steady(400, "whole")...)
@@ -373,7 +376,8 @@ func TestLaunchRestarts(t *testing.T) {
 	}
 }
 
-// SIGTERM to any one process stops all, with a checkpoint.
+// TestLaunchStopsTogether checks that SIGTERM to any process stops all of them, with a
+// checkpoint.
 func TestLaunchStopsTogether(t *testing.T) {
 	s := inShell(t)
 	for rank := range 3 {
@@ -388,8 +392,8 @@ func TestLaunchStopsTogether(t *testing.T) {
 	}
 }
 
-// The process of rank 0 alone prints, unless all are asked to, and what is in the run
-// folder is what one process writes.
+// TestLaunchLogsOfAllRanks checks that only the process of rank 0 prints unless all are asked to,
+// and that the run folder has the files of a single process.
 func TestLaunchLogsOfAllRanks(t *testing.T) {
 	inFolder(t)
 	sets := []string{"train", "tiny.yaml", "--set", "parallel.ranks=3", "--set", "sample.tokens=0"}
@@ -413,8 +417,8 @@ func TestLaunchLogsOfAllRanks(t *testing.T) {
 	}
 }
 
-// Launches that start in one second have a folder each, which all their processes share;
-// one that is refused leaves none.
+// TestLaunchesHaveFoldersOfTheirOwn checks that launches started in the same second get separate
+// folders, each shared by all processes, and that a refused launch leaves none.
 func TestLaunchesHaveFoldersOfTheirOwn(t *testing.T) {
 	inFolder(t)
 	var both sync.WaitGroup
@@ -435,7 +439,7 @@ func TestLaunchesHaveFoldersOfTheirOwn(t *testing.T) {
 	}
 }
 
-// listing is the files of a folder.
+// listing returns the names of the files in a folder.
 func listing(t *testing.T, dir string) string {
 	t.Helper()
 	var names []string

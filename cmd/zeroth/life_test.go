@@ -20,10 +20,10 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// long is a run of tiny.yaml that does not end by itself and saves every step.
+// long trains tiny.yaml without end and saves every step.
 var long = []string{"train", "tiny.yaml", "--set", "train.steps=1000000", "--set", "checkpoint={every: 1, keep: 2}"}
 
-// tree is the contents of a folder's files, by name.
+// tree returns the contents of the files in a folder, by name.
 func tree(t *testing.T, folder string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -41,8 +41,8 @@ func tree(t *testing.T, folder string) map[string]string {
 	return all
 }
 
-// As long as a run lives, nothing else writes to its folders, and who tries is
-// told which process has them. A run that was killed is in nobody's way.
+// TestRunHasItsFolders checks that no other process can write to the folders of a running run,
+// that the error names the process, and that a killed run holds no lock.
 func TestRunHasItsFolders(t *testing.T) {
 	inFolder(t)
 	zeroth(t, 0, "train", "tiny.yaml", "--out", "other", "--set", "checkpoint.every=1")
@@ -51,13 +51,13 @@ func TestRunHasItsFolders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := 0; i < 1000; i++ { // the first checkpoint is being written
+	for i := 0; i < 1000; i++ { // wait for the first checkpoint
 		if _, err := checkpoint.Resolve("r/ckpt", "latest"); err == nil {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil { // so that its files stay as they are
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil { // so that its files do not change
 		t.Fatal(err)
 	}
 	time.Sleep(100 * time.Millisecond)
@@ -95,8 +95,8 @@ func TestRunHasItsFolders(t *testing.T) {
 	zeroth(t, 0, "train", "tiny.yaml", "--out", "r", "--resume", "latest", "--set", fmt.Sprintf("train.steps=%d", list[0].Step+2))
 }
 
-// Supervisors and terminals that close send signals in pairs: the second does
-// not cut the save short. Nor does an output that nobody reads any longer.
+// TestSignalsInPairs checks that a second signal, as supervisors and closing terminals send, does
+// not cut the save short, nor does an output that nobody reads.
 func TestSignalsInPairs(t *testing.T) {
 	for _, all := range [][]syscall.Signal{{syscall.SIGTERM, syscall.SIGTERM}, {syscall.SIGTERM, syscall.SIGHUP}, {syscall.SIGHUP, syscall.SIGTERM, syscall.SIGHUP}} {
 		inFolder(t)
@@ -106,7 +106,7 @@ func TestSignalsInPairs(t *testing.T) {
 				time.Sleep(2 * time.Millisecond)
 			}
 			if err := cmd.Process.Signal(s); err != nil {
-				break // it has ended
+				break // the process has ended
 			}
 		}
 		cmd.Wait() // closes the pipe
@@ -119,7 +119,7 @@ func TestSignalsInPairs(t *testing.T) {
 	}
 }
 
-// Under nohup a terminal that closes stops nothing.
+// TestNohup checks that a run under nohup survives the closing of its terminal.
 func TestNohup(t *testing.T) {
 	inFolder(t)
 	cmd, _, errs := start(t, "nohup", append(long, "--out", "r")...)
@@ -135,11 +135,12 @@ func TestNohup(t *testing.T) {
 	}
 }
 
-// A signal at any instant leaves one of: a checkpoint to go on from, and 75;
-// or none, and another code. The same command then goes on or begins.
+// TestSignalAtAnyInstant checks that after a signal at a random instant the exit code is 75
+// exactly if there is a checkpoint to resume from, and that the same command then resumes or
+// starts afresh.
 func TestSignalAtAnyInstant(t *testing.T) {
 	inFolder(t)
-	if err := os.WriteFile("big.txt", bytes.Repeat([]byte("to be, or not to be; "), 1<<22), 0o644); err != nil { // takes a while to read
+	if err := os.WriteFile("big.txt", bytes.Repeat([]byte("to be, or not to be; "), 1<<22), 0o644); err != nil { // slow to read
 		t.Fatal(err)
 	}
 	exe, err := os.Executable()
@@ -175,7 +176,7 @@ func TestSignalAtAnyInstant(t *testing.T) {
 		seen[state]++
 		switch code := cmd.ProcessState.ExitCode(); {
 		case code == 75 && none == nil, code == 1 && none != nil:
-		case code == -1, code == 130: // before the command had its say
+		case code == -1, code == 130: // before the command handled signals
 			if _, err := os.Stat("r"); err == nil && i%4 == 0 {
 				t.Errorf("%s, and the run folder is there", state)
 			}
@@ -186,8 +187,8 @@ func TestSignalAtAnyInstant(t *testing.T) {
 	t.Log(seen)
 }
 
-// Ranks that need more memory than there is are refused before any of it is
-// taken and before anything is written.
+// TestMoreMemoryThanThereIs checks that a job that needs more memory than the machine has is
+// refused before it allocates or writes anything.
 func TestMoreMemoryThanThereIs(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("this system does not tell what memory it has")

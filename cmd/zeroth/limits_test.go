@@ -17,15 +17,15 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// absurdMemory is the bytes of memory, and absurdTime the time of processors, that
-// an absurd input may take.
+// absurdMemory and absurdTime limit the memory (bytes) and processor time of a command with
+// absurd input.
 const (
 	absurdMemory = 2e9
 	absurdTime   = 10 * time.Second
 )
 
-// Small inputs take little: a process that has 2 GiB refuses them, or plans what
-// can be planned, in seconds.
+// TestAbsurdInputs checks that small inputs cannot demand large resources: a process limited to 2
+// GiB refuses or plans them within seconds.
 func TestAbsurdInputs(t *testing.T) {
 	inFolder(t)
 	r := strings.Repeat
@@ -56,7 +56,7 @@ func TestAbsurdInputs(t *testing.T) {
 		}
 	}
 	plan := func(sets ...string) []string {
-		args := []string{"plan", "tiny.yaml", "--world", "4"} // not this machine, whose memory is little
+		args := []string{"plan", "tiny.yaml", "--world", "4"} // not for this machine, which has too little memory
 		for _, s := range sets {
 			args = append(args, "--set", s)
 		}
@@ -116,15 +116,15 @@ func TestAbsurdInputs(t *testing.T) {
 	}
 }
 
-// confined runs the command in a process that cannot write to more memory, and
-// returns its exit code, all it said and what it used.
+// confined runs the command in a process with limited memory and returns its exit code, its
+// output and its resource usage.
 func confined(t *testing.T, args []string) (code int, said string, used *syscall.Rusage) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*absurdTime) // the machine may be busy
+	ctx, cancel := context.WithTimeout(t.Context(), 10*absurdTime) // generous, because the machine may be busy
 	defer cancel()
 	limited := fmt.Sprintf(`ulimit -d %d && exec "$0" "$@"`, int(absurdMemory)>>10)
 	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", limited, exe}, args...)...)

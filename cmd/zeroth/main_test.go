@@ -1,7 +1,7 @@
 //go:build unix
 
-// All tests of this package are only for Unix: most train, which needs locks of folders,
-// and start processes that get signals.
+// The tests of this package need Unix: most of them train, which locks folders, and send signals
+// to processes.
 
 package main
 
@@ -35,14 +35,14 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// tiny is a job of a few milliseconds a step.
+// tiny is a job with steps of a few milliseconds.
 const tiny = `data: {text: [a.txt]}
 model: {layers: 1, heads: 1, width: 8, context: 8}
 train: {steps: 2, micro_batch: 1}
 parallel: {ranks: 2}
 `
 
-// inFolder makes a folder with tiny.yaml and its text the current one.
+// inFolder changes to a new folder with tiny.yaml and its text.
 func inFolder(t *testing.T) {
 	t.Helper()
 	t.Chdir(t.TempDir())
@@ -53,7 +53,7 @@ func inFolder(t *testing.T) {
 	}
 }
 
-// zeroth runs the command and checks its exit code.
+// zeroth runs the command in this process and checks its exit code.
 func zeroth(t *testing.T, code int, args ...string) (out, errs string) {
 	t.Helper()
 	var o, e bytes.Buffer
@@ -86,8 +86,8 @@ func TestTrainThenSample(t *testing.T) {
 	}
 }
 
-// What a run is looked into with is written when it ends, and refused before
-// it begins where it cannot be.
+// TestProfiles checks that profiles and traces are written at the end of a run, and that a run is
+// refused if they cannot be created.
 func TestProfiles(t *testing.T) {
 	inFolder(t)
 	out, _ := zeroth(t, 0, "train", "tiny.yaml", "--out", "r", "--cpuprofile", "cpu.prof", "--trace", "trace.json")
@@ -98,7 +98,7 @@ func TestProfiles(t *testing.T) {
 	if raw, err := os.ReadFile("trace.json"); err != nil || json.Unmarshal(raw, &trace) != nil || len(trace.TraceEvents) < 100 {
 		t.Errorf("trace.json: %v, %d events", err, len(trace.TraceEvents))
 	}
-	if raw, err := os.ReadFile("cpu.prof"); err != nil || !bytes.HasPrefix(raw, []byte{0x1f, 0x8b}) { // gzip
+	if raw, err := os.ReadFile("cpu.prof"); err != nil || !bytes.HasPrefix(raw, []byte{0x1f, 0x8b}) { // gzip magic
 		t.Errorf("cpu.prof: %v, %d bytes", err, len(raw))
 	}
 	for _, flag := range []string{"--cpuprofile", "--trace"} {
@@ -121,7 +121,8 @@ func TestDefaultFolder(t *testing.T) {
 	}
 }
 
-// Runs that start in one second have a folder each; one that is refused leaves none.
+// TestOwnFolder checks that runs started in the same second get separate folders, and that a
+// refused run leaves none.
 func TestOwnFolder(t *testing.T) {
 	t.Chdir(t.TempDir())
 	var undo [3]func()
@@ -141,7 +142,7 @@ func TestOwnFolder(t *testing.T) {
 	}
 }
 
-// A run is never written over another; an empty folder will do.
+// TestRunFolder checks that a run never overwrites another, but accepts an empty folder.
 func TestRunFolder(t *testing.T) {
 	inFolder(t)
 	if err := os.MkdirAll("full/sub", 0o755); err != nil {
@@ -162,8 +163,8 @@ func TestRunFolder(t *testing.T) {
 	zeroth(t, 0, "train", "tiny.yaml", "--out", "full/sub")
 }
 
-// A folder that takes no files is refused before the data is read. Root may
-// write anywhere but where the system has no files to make.
+// TestUnwritableFolder checks that a folder without write permission is refused before the data
+// is read. For root, it uses a folder under /proc.
 func TestUnwritableFolder(t *testing.T) {
 	inFolder(t)
 	if err := os.Mkdir("locked", 0o555); err != nil {
@@ -183,8 +184,8 @@ func TestUnwritableFolder(t *testing.T) {
 	}
 }
 
-// What only reading the data shows is told like what the job file shows, all at
-// once, and leaves nothing in the way of a second try.
+// TestDataProblems checks that errors found by reading the data are reported together with those
+// of the job file, and that a failed start does not block a second one.
 func TestDataProblems(t *testing.T) {
 	inFolder(t)
 	for name, content := range map[string]string{"odd.bin": "abc", "ids.bin": "\x05\x00\x7f\x00", "wide.bin": strings.Repeat("\x05\x01\x00\x00", 3),
@@ -220,8 +221,8 @@ func TestDataProblems(t *testing.T) {
 	zeroth(t, 0, "train", "tiny.yaml", "--out", "new/run")
 }
 
-// A run that fails says what it leaves. Of this one no file may grow beyond
-// 2000 bytes, as on a disk that is full after some steps.
+// TestDiskFull checks that a failed run reports what it has saved. A limit of 2000 bytes per file
+// stands for a full disk.
 func TestDiskFull(t *testing.T) {
 	inFolder(t)
 	exe, err := os.Executable()
@@ -246,8 +247,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// Of a trace that the disk has no space for nothing is left, and an older one stays; the
-// run is kept.
+// TestDiskFullForTheTrace checks that a trace that does not fit on the disk leaves no file and
+// replaces no older one, and that the run continues.
 func TestDiskFullForTheTrace(t *testing.T) {
 	inFolder(t)
 	write(t, "trace.json", "older")
@@ -272,8 +273,8 @@ func TestDiskFullForTheTrace(t *testing.T) {
 	}
 }
 
-// A disk that is full when the final parameters are written leaves no folder
-// that looks like a model, and the message names none.
+// TestDiskFullAtTheEnd checks that a disk that fills while the final parameters are written
+// leaves no folder that looks like a model, and that the message names none.
 func TestDiskFullAtTheEnd(t *testing.T) {
 	inFolder(t)
 	exe, err := os.Executable()
@@ -294,8 +295,8 @@ func TestDiskFullAtTheEnd(t *testing.T) {
 	}
 }
 
-// A job that goes on without checkpoints goes on without its metrics, too, says so once, and
-// has its parameters in the end.
+// TestMetricsCannotGrow checks that a job that continues without checkpoints also continues
+// without metrics, reports it once, and writes its final parameters.
 func TestMetricsCannotGrow(t *testing.T) {
 	inFolder(t)
 	exe, err := os.Executable()
@@ -335,7 +336,7 @@ func TestBadInput(t *testing.T) {
 	}
 	for _, c := range []struct {
 		args string
-		errs string // what it has at the start of a line
+		errs string // beginning of a line of standard error
 	}{
 		{"train tiny.yaml --set zero.stage=5 --set model.heads=3", "--set model.heads=3: model.heads: 3 heads do not divide width 8; want 2 or 4 heads\n"},
 		{"train tiny.yaml --set zero.stage=5", "--set zero.stage=5: zero.stage: there is no stage 5; want 0 (nothing sharded), 1 "},
@@ -451,8 +452,8 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestMain lets the test binary be the command: what it does on a signal shows
-// only in a process of its own.
+// TestMain runs the command instead of the tests if ZEROTH_MAIN is set, because signal handling
+// needs a process of its own.
 func TestMain(m *testing.M) {
 	switch os.Getenv("ZEROTH_MAIN") {
 	case "main":
@@ -464,14 +465,14 @@ func TestMain(m *testing.M) {
 		main()
 	case "full":
 		var most syscall.Rlimit
-		_, _ = fmt.Sscan(os.Getenv("ZEROTH_MOST"), &most.Cur) // whose type is the system's own
+		_, _ = fmt.Sscan(os.Getenv("ZEROTH_MOST"), &most.Cur) // the type differs between systems
 		most.Max = most.Cur
 		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &most); err != nil {
 			panic(err)
 		}
 		main()
 	case "panic":
-		debug.SetTraceback("none") // what main has to overcome
+		debug.SetTraceback("none") // main must override this
 		go func() { time.Sleep(100 * time.Millisecond); panic("a broken promise") }()
 		os.Args = []string{"zeroth", "train", "tiny.yaml", "--set", "train.steps=1000000", "--out", "r"}
 		main()
@@ -483,7 +484,7 @@ func TestMain(m *testing.M) {
 		time.Sleep(time.Minute)
 		release()
 	}
-	if os.Getenv("ZEROTH_MAIN") == "stuck" { // work that hears nothing
+	if os.Getenv("ZEROTH_MAIN") == "stuck" { // work that ignores its context
 		var s stopping
 		defer s.begin()()
 		s.untilSignal(context.Background(), func() {}, nil)
@@ -494,24 +495,24 @@ func TestMain(m *testing.M) {
 		time.Sleep(10 * time.Minute)
 	}
 	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
-		if signal.Ignored(s) { // under nohup, or in the background: what is caught here is not ignored in the processes the tests start
+		if signal.Ignored(s) { // under nohup or in the background: a signal that is caught here is not ignored by child processes
 			signal.Notify(make(chan os.Signal, 1), s)
 		}
 	}
 	flag.Parse()
-	if err := flag.Set("test.parallel", "6"); err != nil { // tests in shells mostly wait
+	if err := flag.Set("test.parallel", "6"); err != nil { // tests that start processes mostly wait
 		panic(err)
 	}
 	os.Exit(m.Run())
 }
 
-// start runs the command as a process and returns when it has done a step.
+// start starts the command in a process of its own and returns after its first step.
 func start(t *testing.T, as string, args ...string) (cmd *exec.Cmd, out *bufio.Reader, errs *bytes.Buffer) {
 	t.Helper()
 	return shell{T: t, env: []string{"ZEROTH_MAIN=" + as}}.start(args...)
 }
 
-// start is the same for a process of the shell.
+// start is like the function start, in the folder and environment of the shell.
 func (s shell) start(args ...string) (cmd *exec.Cmd, out *bufio.Reader, errs *bytes.Buffer) {
 	t := s.T
 	t.Helper()
@@ -537,9 +538,9 @@ func (s shell) start(args ...string) (cmd *exec.Cmd, out *bufio.Reader, errs *by
 	}
 }
 
-// The first signal stops at a step boundary and keeps what is there. Without a
-// checkpoint Ctrl-C is what was asked for; who sent another signal is told that
-// the run cannot go on.
+// TestSignalStops checks that the first signal stops a run after the current step and saves.
+// Without a checkpoint, Ctrl-C counts as a normal end, and other signals report that the run
+// cannot be resumed.
 func TestSignalStops(t *testing.T) {
 	for _, c := range []struct {
 		s    syscall.Signal
@@ -574,7 +575,8 @@ func TestSignalStops(t *testing.T) {
 	}
 }
 
-// The second signal does not wait for the step.
+// TestSecondSignalQuits checks that a second signal ends the process without waiting for the
+// step.
 func TestSecondSignalQuits(t *testing.T) {
 	cmd, out, _ := start(t, "deaf")
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
@@ -595,8 +597,8 @@ func TestSecondSignalQuits(t *testing.T) {
 	}
 }
 
-// A command that hears a signal, but does something that does not, is given up after a while,
-// with what it was writing.
+// TestStuckCommandIsGivenUp checks that a command blocked in work that ignores signals is ended
+// after a while, and its partial output removed.
 func TestStuckCommandIsGivenUp(t *testing.T) {
 	if !nightly.All() {
 		t.Skip("it takes that while")
@@ -615,7 +617,7 @@ func TestStuckCommandIsGivenUp(t *testing.T) {
 	}
 }
 
-// A panic anywhere has an exit code of its own, and a trace.
+// TestPanic checks that a panic in any goroutine gives its own exit code and a stack trace.
 func TestPanic(t *testing.T) {
 	inFolder(t)
 	exe, err := os.Executable()
@@ -633,8 +635,8 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// A ~ that the shell has left is the home folder, in arguments and in flags that
-// name files or folders.
+// TestHome checks that ~ is expanded in arguments and in flags that name files or folders, where
+// the shell does not expand it.
 func TestHome(t *testing.T) {
 	inFolder(t)
 	home := t.TempDir()
@@ -663,7 +665,8 @@ func TestHome(t *testing.T) {
 	}
 }
 
-// Help of what there is not is an error, which commands no terminal.
+// TestHelpOfNothing checks that help for an unknown topic is an error, and that the topic is
+// escaped.
 func TestHelpOfNothing(t *testing.T) {
 	_, errs := zeroth(t, 2, "help", "run\u202e")
 	if errs != "there is no command or key \"run\\u202e\"; 'zeroth help' lists commands, 'zeroth help job' keys\n" {
@@ -675,7 +678,7 @@ func TestHelpOfNothing(t *testing.T) {
 	}
 }
 
-// A missing folder for temporary files is the user's to make, and is named.
+// TestTemporaryFolderIsMissing checks that a missing temporary folder is named, with what to do.
 func TestTemporaryFolderIsMissing(t *testing.T) {
 	gone := filepath.Join(t.TempDir(), "gone")
 	t.Setenv("TMPDIR", gone)

@@ -15,18 +15,17 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// hostile is a model's folder that is not what it says: a good one of GPT-2 with some
-// files changed.
+// hostile is a model folder that lies about its contents: a valid GPT-2 folder with some files
+// changed.
 type hostile struct {
 	name   string
 	change func(t *testing.T, folder string)
-	args   string // the command; empty is model
-	said   string // the file, what of it, and why
+	args   string // the command; model if empty
+	said   string // expected text: the file, the position and the reason
 }
 
-// Folders that nobody should run are refused by each command that reads them, by file
-// and what of it, with exit code 2; little memory and time is taken, and nothing is
-// written.
+// TestHostileModels checks that every command refuses hostile model folders with exit code 2,
+// naming the file and position, within small memory and time, and writes nothing.
 func TestHostileModels(t *testing.T) {
 	tiny, err := filepath.Abs("../../tests/testdata/hf/tiny")
 	if err != nil {
@@ -64,7 +63,7 @@ func TestHostileModels(t *testing.T) {
 	}
 }
 
-// files are the names and sizes of all files of the current folder.
+// files returns the names and sizes of all files in the current folder.
 func files(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
@@ -88,7 +87,7 @@ func hostileModels() []hostile {
 	return append(append(hostileConfigs(), hostileTensors()...), hostileTexts()...)
 }
 
-// put writes a file.
+// put returns a change that writes a file.
 func put(name, content string) func(*testing.T, string) {
 	return func(t *testing.T, folder string) {
 		t.Helper()
@@ -98,7 +97,7 @@ func put(name, content string) func(*testing.T, string) {
 	}
 }
 
-// replaced changes a text in a file that has it.
+// replaced returns a change that replaces a text in a file, which must contain it.
 func replaced(name, from, to string) func(*testing.T, string) {
 	return func(t *testing.T, folder string) {
 		t.Helper()
@@ -140,7 +139,7 @@ func hostileConfigs() (all []hostile) {
 	return all
 }
 
-// header makes a safetensors file of a header and so many bytes.
+// header returns a safetensors file with a JSON header and a number of data bytes.
 func header(json string, bytes int) string {
 	return string(binary.LittleEndian.AppendUint64(nil, uint64(len(json)))) + json + strings.Repeat("\x00", bytes)
 }
@@ -205,16 +204,16 @@ func hostileTensors() []hostile {
 	}
 }
 
-// bpeFile is a tokenizer.json without its added tokens, vocabulary and merges.
+// bpeFile is the format of a tokenizer.json; it lacks added tokens, vocabulary and merges.
 const bpeFile = `{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [%s], "normalizer": null, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
  "post_processor": null, "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
  "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": {%s}, "merges": [%s]}}`
 
-// chatTokenizer gives a folder a tokenizer of bytes, and a chat template.
+// chatTokenizer adds a byte-level tokenizer and a chat template to a folder.
 func chatTokenizer(t *testing.T, folder, template string) {
 	t.Helper()
 	var vocab []string
-	for r, other := 0, 256; r < 256; r++ { // GPT-2's letters of bytes
+	for r, other := 0, 256; r < 256; r++ { // GPT-2's characters for bytes
 		x := r
 		if r <= ' ' || r > '~' && r <= 160 || r == 173 {
 			x, other = other, other+1

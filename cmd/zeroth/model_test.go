@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// A folder that runs is described, and what keeps one from it is told, all at once.
+// TestModel checks that a usable folder is described, and that all reasons why a folder cannot be
+// used are reported at once.
 func TestModel(t *testing.T) {
 	tiny, err := filepath.Abs("../../tests/testdata/hf/tiny")
 	if err != nil {

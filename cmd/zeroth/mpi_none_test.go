@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Without the tag a job over MPI is refused, with what to build.
+// TestMPIIsNotBuilt checks that a binary built without the mpi tag refuses a job over MPI and
+// gives the build command.
 func TestMPIIsNotBuilt(t *testing.T) {
 	inFolder(t)
 	_, errs := process(t, 2, "launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=2", "--set", "parallel.transport=mpi")

@@ -16,8 +16,8 @@ import (
 	"zeroth/checkpoint"
 )
 
-// launchersOfMPI are the mpirun of Open MPI and the mpiexec of MPICH, without what
-// is not here.
+// launchersOfMPI returns the command lines of Open MPI's mpirun and MPICH's mpiexec, if
+// installed.
 func launchersOfMPI(t *testing.T) (all [][]string) {
 	for _, l := range [][]string{{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"}, {"mpiexec.mpich"}} {
 		if _, err := exec.LookPath(l[0]); err != nil {
@@ -29,7 +29,7 @@ func launchersOfMPI(t *testing.T) (all [][]string) {
 	return all
 }
 
-// mpirun is a command that starts so many processes of zeroth.
+// mpirun returns a command that starts n processes of zeroth.
 func mpirun(t *testing.T, launcher []string, n int, args ...string) (cmd *exec.Cmd, out *bytes.Buffer) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -42,7 +42,8 @@ func mpirun(t *testing.T, launcher []string, n int, args ...string) (cmd *exec.C
 	return cmd, out
 }
 
-// A job gives the same bits in one process and in several over MPI.
+// TestMPIGivesTheSameBits checks that a job gives the same bits in one process and in several
+// over MPI.
 func TestMPIGivesTheSameBits(t *testing.T) {
 	inFolder(t)
 	for _, how := range [][]string{{"0", "fp32"}, {"3", "bf16"}} {
@@ -64,9 +65,9 @@ func TestMPIGivesTheSameBits(t *testing.T) {
 	}
 }
 
-// A process of MPI's that is killed or stopped ends all, where it is stopped with its
-// name, and the run goes on from its last checkpoint to the bits of one that nobody
-// disturbed.
+// TestMPISurvivesFaults checks that a killed or stopped MPI process ends the job, that a stopped
+// one is named, and that the run resumes from its last checkpoint with the bits of an undisturbed
+// run.
 func TestMPISurvivesFaults(t *testing.T) {
 	inFolder(t)
 	sets := []string{"train", "tiny.yaml", "--set", "parallel={ranks: 3, heartbeat: 200ms, dead_after: 2s}", "--set", "train.steps=400", "--set", "checkpoint.every=20", "--set", "sample.tokens=0"}
@@ -78,7 +79,7 @@ func TestMPISurvivesFaults(t *testing.T) {
 			cmd, out := mpirun(t, launcher, 3, append(sets, "--out", in)...)
 			strike(t, cmd, in, sig)
 			code, named := cmd.ProcessState.ExitCode(), strings.Contains(out.String(), `peer 1 lost: rank 1 (`)
-			// MPICH's launcher ends the stopped process itself and then may report that one's end.
+			// MPICH's launcher kills the stopped process itself, and may then report that exit code.
 			ends := code == 75 || strings.Contains(launcher[0], "mpich") && code != 0
 			if code == 0 || sig == syscall.SIGSTOP && !(ends && named) {
 				t.Fatalf("%v, %v: exit code %d, named %v\n%s", cmd.Args, sig, code, named, out)
@@ -94,8 +95,8 @@ func TestMPISurvivesFaults(t *testing.T) {
 	}
 }
 
-// strike runs the command, whose process of rank 1 gets a signal after the first
-// checkpoint, to its end.
+// strike runs the command to its end and sends a signal to the process of rank 1 after the first
+// checkpoint.
 func strike(t *testing.T, cmd *exec.Cmd, in string, sig syscall.Signal) {
 	t.Helper()
 	if err := cmd.Start(); err != nil {
@@ -112,12 +113,12 @@ func strike(t *testing.T, cmd *exec.Cmd, in string, sig syscall.Signal) {
 			hit = syscall.Kill(pid, sig) == nil
 		}
 	}
-	if _ = cmd.Wait(); !hit { // its exit code is looked at
+	if _ = cmd.Wait(); !hit { // the exit code is checked below
 		t.Fatal("rank 1 was not found")
 	}
 }
 
-// descendants are the processes below a process.
+// descendants returns the ids of all processes below a process.
 func descendants(t *testing.T, pid int) (all []int) {
 	for _, child := range children(t, pid) {
 		all = append(append(all, child), descendants(t, child)...)
@@ -125,7 +126,7 @@ func descendants(t *testing.T, pid int) (all []int) {
 	return all
 }
 
-// MPI under a launcher that is none of its own is refused.
+// TestMPIWantsItsLauncher checks that MPI is refused under a launcher other than its own.
 func TestMPIWantsItsLauncher(t *testing.T) {
 	launchers := launchersOfMPI(t)
 	if len(launchers) == 0 {

@@ -20,12 +20,12 @@ import (
 	"zeroth/checkpoint"
 )
 
-// ncclFaults are what befalls one process of a job whose ranks NCCL connects, and what
-// the others say of it. Of an operation that hangs inside NCCL nobody can tell whose
-// fault it is: each names the ranks of that operation, where all waits end.
+// ncclFaults are the faults of one process in a job whose ranks are connected by NCCL, and what
+// the others report. An operation that hangs inside NCCL has no visible culprit, so each process
+// names all ranks of that operation.
 var ncclFaults = []struct {
 	name, why string
-	within    time.Duration // the others have ended, on a machine that is not busy
+	within    time.Duration // time within which the others end on an idle machine
 }{
 	{"killed", "connection lost", 2 * time.Second},
 	{"error", `.*ncclSystemError \(unhandled system error; a link is down\)`, 8 * time.Second},
@@ -36,16 +36,16 @@ var ncclFaults = []struct {
 	{"hang", "", 2*hangs + 2*time.Second},
 }
 
-// hangs is parallel.timeout where only that tells.
+// hangs is parallel.timeout for faults that only the timeout detects.
 const hangs = 10 * time.Second
 
-// ncclTrial is a seeded fault and the job that it befalls.
+// ncclTrial is a seeded fault and the job it is applied to.
 type ncclTrial struct {
 	seed                     uint64
 	fault, processes, victim int
-	after                    time.Duration // of the first checkpoint, or step
+	after                    time.Duration // delay after the first checkpoint, or step
 	sets                     []string
-	own                      bool // NCCL adds up, in its own order
+	own                      bool // NCCL sums in its own order
 }
 
 func newNCCLTrial(seed uint64) ncclTrial {
@@ -75,7 +75,7 @@ func (x ncclTrial) String() string {
 	return fmt.Sprintf("seed %d: process %d of %d, %s, %v after, %v", x.seed, x.victim, x.processes, x.name(), x.after, x.sets)
 }
 
-// job launches so many steps of the trial's job.
+// job returns the arguments that launch the trial's job for a number of steps.
 func (x ncclTrial) job(steps int, out string) []string {
 	args := []string{"launch", "-n", strconv.Itoa(x.processes), "--", "train", "tiny.yaml", "--set", "device=cuda", "--set", "schedule={type: constant, warmup: 0}",
 		"--set", "sample.tokens=0", "--set", fmt.Sprint("train.steps=", steps), "--out", out}
@@ -85,8 +85,8 @@ func (x ncclTrial) job(steps int, out string) []string {
 	return append(args, "--set", "checkpoint.every="+map[bool]string{true: "0", false: "5"}[x.name() == "killed before a checkpoint"])
 }
 
-// strike is what happens to the victim; drops and the library's faults come with its next
-// operation.
+// strike returns a function that applies the fault to the victim. Drops and faults of the library
+// take effect at its next operation.
 func (x ncclTrial) strike(t *testing.T, file string) func(pids []int) {
 	switch x.name() {
 	case "killed", "killed before a checkpoint":
@@ -101,12 +101,12 @@ func (x ncclTrial) strike(t *testing.T, file string) func(pids []int) {
 	}
 }
 
-// unnamed are the survivors that do not name the victim, and why it was lost.
+// unnamed returns the survivors that did not name the victim and the reason.
 func (x ncclTrial) unnamed(errs string) (who []int) {
 	v := x.victim
 	pattern := fmt.Sprintf(`peer %d lost: rank %d \(.*\): %s`, v, v, ncclFaults[x.fault].why)
 	switch x.name() {
-	case "drop": // who calls what
+	case "drop": // calls another operation
 		pattern = fmt.Sprintf(`operation \d+.*\branks? [\d,]*\b%d\b`, v)
 	case "hang":
 		pattern = fmt.Sprintf(`rank \d+ waited %v for ranks? \d.*root cause: .*\branks [\d,-]* \(".*"\) wait for each other in operation `, hangs)
@@ -114,7 +114,7 @@ func (x ncclTrial) unnamed(errs string) (who []int) {
 	has := map[int]bool{v: true}
 	for _, m := range regexp.MustCompile(`(?m)^(?:\[([\d,]+)\] )?zeroth: .*(?:`+pattern+`)`).FindAllStringSubmatch(errs, -1) {
 		for _, r := range strings.Split(m[1], ",") {
-			n, _ := strconv.Atoi(r) // process 0 has no mark
+			n, _ := strconv.Atoi(r) // process 0's lines have no prefix
 			has[n] = true
 		}
 	}
@@ -126,7 +126,7 @@ func (x ncclTrial) unnamed(errs string) (who []int) {
 	return who
 }
 
-// run is the job that is disturbed, and goes on.
+// run runs the disturbed job and then resumes it.
 func (x ncclTrial) run(t *testing.T, strict bool) time.Duration {
 	out, tmp := fmt.Sprint("run", x.seed), t.TempDir()
 	file := filepath.Join(tmp, "strike")
@@ -156,7 +156,7 @@ func (x ncclTrial) run(t *testing.T, strict bool) time.Duration {
 	if want == 1 {
 		return took
 	}
-	_ = os.Remove(file) // there is none of signals
+	_ = os.Remove(file) // signals have no file
 	list, err := checkpoint.List(filepath.Join(out, "ckpt"))
 	newest, ok := checkpoint.Newest(list)
 	if err != nil || !ok {
@@ -171,8 +171,8 @@ func (x ncclTrial) run(t *testing.T, strict bool) time.Duration {
 	return took
 }
 
-// keepsID fails if the id of a communicator is in a text, however it got there: those of the
-// fake NCCL begin alike.
+// keepsID checks that a text does not contain the id of a communicator. The ids of the fake NCCL
+// share a prefix.
 func keepsID(t *testing.T, name, text string) {
 	t.Helper()
 	const id = "fakenccl-"
@@ -183,10 +183,10 @@ func keepsID(t *testing.T, name, text string) {
 	}
 }
 
-// NCCL does not notice that a process is gone, is stopped or calls something else, nor does
-// it say who hangs: the others name it, end, and go on from the last checkpoint to the bits
-// of a run that nobody disturbed. ZEROTH_FAULTS=FIRST-LAST has it try those seeds, and
-// hold times, too; without it each kind but the slowest comes once.
+// TestGPUNCCLSurvivesFaults checks that the other processes name one that is killed, stopped, or
+// calls another operation, which NCCL itself does not notice, and that the run resumes from the
+// last checkpoint with the bits of an undisturbed run. ZEROTH_FAULTS=FIRST-LAST runs those seeds
+// and checks times; by default each kind but the slowest runs once.
 func TestGPUNCCLSurvivesFaults(t *testing.T) {
 	inFolder(t)
 	withNCCL(t, 4)

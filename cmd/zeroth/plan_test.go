@@ -31,8 +31,8 @@ func contains(t *testing.T, text string, words ...string) {
 	}
 }
 
-// A job is planned as it is, without its data, and what is planned is what the
-// header of its run says.
+// TestPlan checks that plan does not need the data, and that it prints the memory that training
+// then uses.
 func TestPlan(t *testing.T) {
 	inFolder(t)
 	run, _ := zeroth(t, 0, "train", "tiny.yaml", "--out", "run1")
@@ -84,7 +84,8 @@ func TestPlanOfAModel(t *testing.T) {
 	zeroth(t, 2, "plan", "tiny.yaml", "--timeline", "no/folder.csv")
 }
 
-// The stages are drawn and told, those that go with the job.
+// TestPlanOfStages checks that --stages draws and prints every ZeRO stage, with the reason for
+// each one the job cannot use.
 func TestPlanOfStages(t *testing.T) {
 	inFolder(t)
 	out, _ := zeroth(t, 0, "plan", "tiny.yaml", "--stages", "s.svg")
@@ -126,7 +127,7 @@ func TestFit(t *testing.T) {
 		for _, s := range f.Set {
 			again = append(again, "--set", s)
 		}
-		// The flags are sets too, and come first.
+		// The flags are part of f.Set as well; the later --set wins.
 		if out, _ := zeroth(t, 0, again...); !strings.Contains(out, ": fits\n") {
 			t.Errorf("%v:\n%s", f.Set, out)
 		}
@@ -139,8 +140,8 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// A simulated step is printed and written beside the plan, here, on a machine that has
-// a name, and on one that a file describes.
+// TestSimulatedStep checks that a simulated step is printed and written, for this machine, for a
+// named one and for one described by a file.
 func TestSimulatedStep(t *testing.T) {
 	example, err := os.ReadFile("../../examples/machine.json")
 	if err != nil {
@@ -190,7 +191,7 @@ func TestSimulatedStep(t *testing.T) {
 	contains(t, string(table), "measured_in_use")
 }
 
-// Mistakes of the command line are told with what would be right.
+// TestPlanMistakes checks that errors in the command line suggest a correction.
 func TestPlanMistakes(t *testing.T) {
 	inFolder(t)
 	for want, args := range map[string][]string{
@@ -242,8 +243,8 @@ func TestPlanMistakes(t *testing.T) {
 	}
 }
 
-// A plan of what does not fit is printed, and its exit code is that of training
-// it, which is refused.
+// TestPlanThatDoesNotFit checks that a plan that does not fit is printed and gives the exit code
+// and the reason that train would give.
 func TestPlanThatDoesNotFit(t *testing.T) {
 	inFolder(t)
 	for _, c := range []struct {
@@ -271,7 +272,7 @@ func TestPlanThatDoesNotFit(t *testing.T) {
 		if err := json.Unmarshal([]byte(asJSON), &plan); err != nil || plan.Verdict != c.verdict {
 			t.Errorf("%v: verdict %q, %v", c.args, plan.Verdict, err)
 		}
-		if c.code == 2 && c.args[0] == "--set" { // and train says why in the same words, but for what is free now
+		if c.code == 2 && c.args[0] == "--set" { // train gives the same reason, except for the free memory
 			_, train := zeroth(t, 2, append([]string{"train", "tiny.yaml"}, c.args...)...)
 			if words, _, _ := strings.Cut(train, ";"); !strings.HasPrefix(errs, words) {
 				t.Errorf("plan says %s\ntrain says %s", errs, train)
@@ -280,7 +281,7 @@ func TestPlanThatDoesNotFit(t *testing.T) {
 	}
 }
 
-// What --timeline cannot write is left as it is.
+// TestTimelineLeavesOthers checks that --timeline does not change a file that is not a timeline.
 func TestTimelineLeavesOthers(t *testing.T) {
 	inFolder(t)
 	before, err := os.ReadFile("a.txt")

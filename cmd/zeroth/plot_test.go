@@ -10,8 +10,8 @@ import (
 	"zeroth/job/testjob"
 )
 
-// A run is drawn, one that still trains, too; what cannot be is told before
-// anything is written.
+// TestPlot checks that finished and unfinished runs are drawn, and that errors are reported
+// before a file is written.
 func TestPlot(t *testing.T) {
 	inFolder(t)
 	zeroth(t, 0, "train", "tiny.yaml", "--out", "run1")

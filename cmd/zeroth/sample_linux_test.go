@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is a pseudo-terminal: what is written to slave is read from master.
+// terminal opens a pseudo-terminal: what is written to slave can be read from master.
 func terminal(t *testing.T) (master, slave *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -33,8 +33,8 @@ func terminal(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-// TestSampleOnATerminal: what a model writes cannot command the terminal; a pipe
-// gets its bytes as they are.
+// TestSampleOnATerminal checks that control characters in sampled text are escaped on a terminal
+// and written as they are to a pipe.
 func TestSampleOnATerminal(t *testing.T) {
 	inFolder(t)
 	zeroth(t, 0, "train", "tiny.yaml", "--out", "r")
@@ -53,7 +53,7 @@ func TestSampleOnATerminal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.ReplaceAll(string(seen[:n]), "\r\n", "\n") // as a terminal ends lines
+	text := strings.ReplaceAll(string(seen[:n]), "\r\n", "\n") // a terminal ends lines with CR LF
 	if !strings.HasPrefix(text, `\x1b[2Jto be\x9b\a`) || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' || r == 0xfffd }) {
 		t.Errorf("on a terminal: %q", text)
 	}

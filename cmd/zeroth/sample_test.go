@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// Prompts come from flags and from a file; with --json each has a line.
+// TestSampleMany checks that prompts are read from flags and from a file, and that --json prints
+// one line for each.
 func TestSampleMany(t *testing.T) {
 	inFolder(t)
 	zeroth(t, 0, "train", "tiny.yaml", "--out", "r")
@@ -39,8 +40,8 @@ func TestSampleMany(t *testing.T) {
 	}
 }
 
-// TestConversation checks that each line is answered as the continuation of all lines and answers
-// before it, and that old ones are left out, and reported, once they do not fit.
+// TestConversation checks that each reply continues all previous messages and replies, and that
+// the oldest are dropped, with a notice, once they do not fit.
 func TestConversation(t *testing.T) {
 	inFolder(t)
 	zeroth(t, 0, "train", "tiny.yaml", "--out", "r", "--set", "model.context=64", "--set", "train.steps=20", "--set", "optimizer.lr=0.01")
@@ -91,7 +92,8 @@ func TestConversation(t *testing.T) {
 	contains(t, errs, "--template-arg needs --chat")
 }
 
-// TestSampleSettings checks which values of generation_config.json are used, and which are reported.
+// TestSampleSettings checks which values of generation_config.json are used and which are
+// reported as ignored.
 func TestSampleSettings(t *testing.T) {
 	inFolder(t)
 	zeroth(t, 0, "train", "tiny.yaml", "--out", "r")
@@ -99,7 +101,7 @@ func TestSampleSettings(t *testing.T) {
 		settings string
 		args     []string
 		code     int
-		says     string // all of it
+		says     string // the complete notice
 	}{
 		{`{"eos_token_id": 300, "max_length": 5, "top_a": 3, "num_beams": 1, "typical_p": 1.0, "bad_words_ids": null}`, nil, 0, ""},
 		{`{"do_sample": true, "top_p": 0.9}`, nil, 0, "from generation_config.json: --temperature 1 --top-k 50 --top-p 0.9\n"},

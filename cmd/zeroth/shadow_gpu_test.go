@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// TestGPUShadow breaks one element of one launch of a kernel, and has --shadow name the step, the
-// unit, the operation and the element. Without one that is broken a run ends as any other.
+// TestGPUShadow corrupts one element of one kernel launch and checks that --shadow names the
+// step, the unit, the operation and the element. Without a corruption --shadow does not disturb
+// the run.
 func TestGPUShadow(t *testing.T) {
 	inFolder(t)
 	tiny := []string{"train", "tiny.yaml", "--shadow", "--set", "device=cuda", "--set", "parallel.ranks=1", "--set", "train.steps=3", "--set", "precision=fp32"}

@@ -11,17 +11,17 @@ import (
 	"testing"
 )
 
-// shell starts the command as processes. Its tests share neither working directory nor
-// environment, so those that mostly wait can run in parallel.
+// shell starts the command in processes of its own. Its tests share neither working directory nor
+// environment, so they can run in parallel.
 type shell struct {
 	*testing.T
 	dir  string   // "" is the current one
 	temp string   // for temporary files
-	env  []string // in addition to the environment of the test
+	env  []string // added to the environment of the test
 }
 
-// inShell returns a shell in a folder with tiny.yaml and its text, with folders for temporary files
-// and sockets that no other test uses, and makes its test a parallel one.
+// inShell returns a shell in a new folder with tiny.yaml and its text, with its own folders for
+// temporary files and sockets, and marks the test as parallel.
 func inShell(t *testing.T, env ...string) shell {
 	t.Helper()
 	t.Parallel()
@@ -39,16 +39,16 @@ func inShell(t *testing.T, env ...string) shell {
 	return s
 }
 
-// tinyFiles are the files of a test's folder, by name.
+// tinyFiles holds the contents of the files in a test's folder, by name.
 var tinyFiles = map[string]string{"tiny.yaml": tiny, "a.txt": strings.Repeat("to be, or not to be; ", 500)}
 
-// with returns the shell with more environment.
+// with returns a copy of the shell with additional environment variables.
 func (s shell) with(env ...string) shell {
 	s.env = append(s.env[:len(s.env):len(s.env)], env...)
 	return s
 }
 
-// leftNothing checks that no temporary file is left.
+// leftNothing checks that no temporary files remain.
 func (s shell) leftNothing(after string) {
 	s.Helper()
 	if left, err := os.ReadDir(s.temp); err != nil || len(left) > 0 {
@@ -56,12 +56,12 @@ func (s shell) leftNothing(after string) {
 	}
 }
 
-// path joins parts of a path that begins in the shell's folder.
+// path joins path elements below the shell's folder.
 func (s shell) path(parts ...string) string {
 	return filepath.Join(append([]string{s.dir}, parts...)...)
 }
 
-// command returns a process of the command that is not yet started.
+// command returns an unstarted process of the command.
 func (s shell) command(args ...string) *exec.Cmd {
 	s.Helper()
 	exe, err := os.Executable()
@@ -79,7 +79,7 @@ func (s shell) process(code int, args ...string) (out, errs string) {
 	var o, e bytes.Buffer
 	cmd := s.command(args...)
 	cmd.Stdout, cmd.Stderr = &o, &e
-	_ = cmd.Run() // its exit code is checked
+	_ = cmd.Run() // the exit code is checked below
 	if got := cmd.ProcessState.ExitCode(); got != code {
 		s.Fatalf("zeroth %q: exit code %d, want %d\n%s%s", args, got, code, &o, &e)
 	}

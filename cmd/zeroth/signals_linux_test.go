@@ -15,7 +15,7 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// fullPipe is the end to write to of a pipe that nobody reads and that is full.
+// fullPipe returns the write end of a full pipe that nobody reads.
 func fullPipe(t *testing.T) *os.File {
 	t.Helper()
 	var p [2]int
@@ -37,8 +37,8 @@ func fullPipe(t *testing.T) *os.File {
 	return w
 }
 
-// interrupted is the exit code of a command that gets a signal while it waits for who
-// reads its output: once it hears signals, which it does before anything else.
+// interrupted sends a signal to a command while it is blocked on its output and returns the exit
+// code. If the signal came before the command handled signals, it tries again with a longer wait.
 func (s shell) interrupted(by syscall.Signal, args ...string) (code int, errs string) {
 	t := s.T
 	t.Helper()
@@ -59,8 +59,8 @@ func (s shell) interrupted(by syscall.Signal, args ...string) (code int, errs st
 	}
 }
 
-// Every command ends with 130 on any of the three signals, also while its output blocks,
-// and leaves nothing half done.
+// TestEveryCommandEndsOnASignal checks that every command ends with exit code 130 on Ctrl-C,
+// SIGTERM and SIGHUP, even while its output is blocked, and leaves no partial files.
 func TestEveryCommandEndsOnASignal(t *testing.T) {
 	s := inShell(t)
 	s.process(0, "train", "tiny.yaml", "--out", "r", "--set", "checkpoint={every: 1, keep: 9}")
@@ -96,7 +96,8 @@ func TestEveryCommandEndsOnASignal(t *testing.T) {
 	}
 }
 
-// A run whose output nobody reads stops as any other.
+// TestTrainEndsThoughItsOutputBlocks checks that a run stops on a signal even if nobody reads its
+// output.
 func TestTrainEndsThoughItsOutputBlocks(t *testing.T) {
 	s := inShell(t)
 	for i, by := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}[:nightly.Of(2, 3)] {
@@ -105,14 +106,14 @@ func TestTrainEndsThoughItsOutputBlocks(t *testing.T) {
 			code, errs := s.interrupted(by, append(slices.Clone(args), "--out", out)...)
 			_, none := checkpoint.Resolve(s.path(out, "ckpt"), "latest")
 			want := 1
-			if none == nil || code == 75 && args[0] == "launch" { // not all of its processes had come
+			if none == nil || code == 75 && args[0] == "launch" { // not all processes had joined
 				want = 75
 			}
 			if by == syscall.SIGINT {
 				want = 130
 			}
 			_, began := os.Stat(s.path(out))
-			if code != want && !(code == 130 && began != nil) { // a command ends with 130 before its run has begun
+			if code != want && !(code == 130 && began != nil) { // a signal before the run begins gives 130
 				t.Errorf("%v: exit code %d, want %d: %s", by, code, want, errs)
 			}
 		}

@@ -19,7 +19,7 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// stdin makes a text the standard input.
+// stdin makes text the standard input.
 func stdin(t *testing.T, text string) {
 	t.Helper()
 	write(t, "stdin", text)
@@ -32,8 +32,8 @@ func stdin(t *testing.T, text string) {
 	t.Cleanup(func() { os.Stdin = was; f.Close() })
 }
 
-// A job from the standard input is one like any: its mistakes have lines, its run
-// keeps it, and goes on from what was kept.
+// TestJobFromStandardInput checks that a job read from standard input is saved with the run, can
+// be resumed, and has errors reported with their lines.
 func TestJobFromStandardInput(t *testing.T) {
 	inFolder(t)
 	stdin(t, tiny)
@@ -59,7 +59,8 @@ func TestJobFromStandardInput(t *testing.T) {
 	}
 }
 
-// Every goal is written as a file that plans; a file is never written over.
+// TestInit checks that init writes a job for every goal, that the job can be planned, and that no
+// file is overwritten.
 func TestInit(t *testing.T) {
 	inFolder(t)
 	list, _ := zeroth(t, 0, "init")
@@ -95,7 +96,7 @@ func TestInit(t *testing.T) {
 
 func first(out, _ string) string { return out }
 
-// The schema is JSON on the standard output.
+// TestSchemaCommand checks that schema prints JSON to standard output.
 func TestSchemaCommand(t *testing.T) {
 	out, _ := zeroth(t, 0, "schema")
 	var s struct {
@@ -119,7 +120,7 @@ func TestHelpOfKeys(t *testing.T) {
 	}
 }
 
-// Every command has a page, of which man has the sections.
+// TestMan checks that man writes a page with the usual sections for every command.
 func TestMan(t *testing.T) {
 	inFolder(t)
 	zeroth(t, 0, "man", "new/man1")
@@ -133,7 +134,7 @@ func TestMan(t *testing.T) {
 	zeroth(t, 2, "man", "a.txt/x")
 }
 
-// Flags of another command, keys and misspellings say what to write.
+// TestWrongFlags checks that flags of other commands, keys and misspellings suggest a correction.
 func TestWrongFlags(t *testing.T) {
 	inFolder(t)
 	for flag, want := range map[string]string{"--stage=1": "write --set zero.stage=VALUE", "--zero.stage=1": "write --set zero.stage=VALUE", "--otu=r": "did you mean --out?",
@@ -143,8 +144,8 @@ func TestWrongFlags(t *testing.T) {
 	}
 }
 
-// Records have a time, a level and numbers by name, on the standard error; an error
-// is one, too, with the exit code.
+// TestLogRecords checks that --log writes records with time, level and named values to standard
+// error, including errors with their exit code.
 func TestLogRecords(t *testing.T) {
 	inFolder(t)
 	out, errs := zeroth(t, 0, "train", "tiny.yaml", "--out", "r", "--log", "json")
@@ -187,7 +188,7 @@ func TestLogRecords(t *testing.T) {
 	contains(t, errs, "add --log json or --log text")
 }
 
-// Quiet is silence where all is well.
+// TestQuiet checks that --quiet prints nothing but results and errors.
 func TestQuiet(t *testing.T) {
 	inFolder(t)
 	for _, args := range []string{"train tiny.yaml --out r -q --set checkpoint.every=1", "train tiny.yaml --out r2 --quiet --log json"} {
@@ -203,8 +204,8 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-// What a run is looked into with keeps its content until there is more, and a run
-// that is refused leaves no file.
+// TestProbesOfRefusedRuns checks that a refused run neither creates the files of --trace,
+// --cpuprofile and --timeline nor changes existing ones.
 func TestProbesOfRefusedRuns(t *testing.T) {
 	inFolder(t)
 	write(t, "full/x", "")
@@ -228,7 +229,7 @@ func TestProbesOfRefusedRuns(t *testing.T) {
 	}
 }
 
-// A build that notes its commit says it, and a release its version.
+// TestVersionIsStamped checks that --version prints the release and the commit of the build.
 func TestVersionIsStamped(t *testing.T) {
 	if !nightly.All() {
 		t.Skip("builds")
@@ -247,7 +248,8 @@ func TestVersionIsStamped(t *testing.T) {
 	}
 }
 
-// What fit finds equal it tells, and finding nothing is exit code 1.
+// TestFitFindsNothing checks that fit exits with code 1 if nothing fits, and marks settings that
+// are equally fast.
 func TestFitFindsNothing(t *testing.T) {
 	example, err := filepath.Abs("../../examples/quickstart.yaml")
 	if err != nil {
@@ -267,13 +269,13 @@ func TestFitFindsNothing(t *testing.T) {
 	contains(t, out, "fits, fastest", "fits, equally fast", " equally fast, within half a percent.\n", "Your job has the fastest setting already.\n")
 }
 
-// A run that still trains is sampled from its newest complete checkpoint, and a
-// checkpoint says what the model made of it says.
+// TestSampleOfARunThatTrains checks that a run in progress is sampled from its newest complete
+// checkpoint.
 func TestSampleOfARunThatTrains(t *testing.T) {
 	inFolder(t)
 	cmd, _, _ := start(t, "main", append(long, "--out", "r")...)
 	var errs string
-	for range 600 { // the first checkpoint is being written
+	for range 600 { // wait for the first checkpoint
 		var out, told bytes.Buffer
 		code := run([]string{"sample", "--run", "r", "--prompt", "to be", "--tokens", "3"}, &out, &told)
 		if errs = told.String(); code == 0 {
@@ -315,7 +317,7 @@ func TestSampleOfACheckpoint(t *testing.T) {
 	if got, _ := sample(second); got != from {
 		t.Errorf("%q, of the model made of it %q", got, from)
 	}
-	old := time.Now().Add(-time.Hour) // a run that went on and has not ended
+	old := time.Now().Add(-time.Hour) // as if the run had been resumed and not finished
 	if err := os.Chtimes("r/model/model.safetensors", old, old); err != nil {
 		t.Fatal(err)
 	}
@@ -329,7 +331,7 @@ func TestSampleOfACheckpoint(t *testing.T) {
 	contains(t, errs, "want the folder of a run that has a model or a checkpoint")
 }
 
-// What is no command is told with the one that may be meant.
+// TestNoSuchCommand checks that an unknown command is reported with suggestions.
 func TestNoSuchCommand(t *testing.T) {
 	for word, want := range map[string]string{"trian": "train", "resume": "train", "generate": "sample", "estimate": "plan", "checkpoint": "ckpt", "export": "ckpt\n\treport",
 		"new": "init", "my.yaml": "train my.yaml\n\tplan my.yaml", "zero.stage": "help zero.stage", "env": "doctor"} {
@@ -343,7 +345,8 @@ func TestNoSuchCommand(t *testing.T) {
 	zeroth(t, 0)
 }
 
-// Folders and files in each other's place are told with the one that is meant.
+// TestWrongPlaces checks that a file given in place of a folder, or vice versa, is reported with
+// a suggestion.
 func TestWrongPlaces(t *testing.T) {
 	trained(t)
 	for args, want := range map[string]string{

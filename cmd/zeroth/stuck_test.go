@@ -10,8 +10,8 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// A rank hangs in a job of shard and replica groups, so that some wait for ranks that wait
-// for it: every other process names it, with its host and where it was last.
+// TestStuckRankIsNamedByAll checks that every other process names a stuck rank with its host and
+// its last operation, even those that only wait for a rank that waits for it.
 func TestStuckRankIsNamedByAll(t *testing.T) {
 	s := inShell(t)
 	const victim = 3

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// screen is what a terminal shows of what was written to it: text, line feeds and
-// returns, cursor up, and both kinds of erasing to the end.
+// screen returns what a terminal would show after receiving out. It knows text, line feeds,
+// carriage returns, cursor up, and erasing to the end of the line or screen.
 func screen(out string) string {
 	lines, row, col := []string{""}, 0, 0
 	for len(out) > 0 {
@@ -53,8 +53,8 @@ func screen(out string) string {
 	return strings.Join(lines, "\n")
 }
 
-// What Ctrl-C does on a terminal is told on a line of its own, whatever was drawn
-// there, and nothing is left of the echo.
+// TestInterruptOnATerminal checks that on a terminal the message about Ctrl-C has a line of its
+// own, and that the echoed ^C and the progress are erased.
 func TestInterruptOnATerminal(t *testing.T) {
 	s := inShell(t, "TERM=xterm", "NO_COLOR=1")
 	user, program := terminal(t)
@@ -82,7 +82,7 @@ func TestInterruptOnATerminal(t *testing.T) {
 			t.Fatalf("%v\n%s", err, &out)
 		}
 	}
-	time.Sleep(300 * time.Millisecond) // a frame or two later
+	time.Sleep(300 * time.Millisecond) // one or two frames later
 	if _, err := user.Write([]byte{3}); err != nil {
 		t.Fatal(err)
 	}

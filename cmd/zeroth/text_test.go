@@ -9,8 +9,8 @@ import (
 	"unicode"
 )
 
-// No command writes what a terminal obeys, or what turns the direction of text, though
-// the names of its folders have that.
+// TestNamesCommandNoTerminal checks that every command escapes control characters and
+// bidirectional overrides in the names of folders.
 func TestNamesCommandNoTerminal(t *testing.T) {
 	inFolder(t)
 	const mark = "\x1b[31m\u202e\u0085\u200b"
@@ -42,7 +42,7 @@ func TestNamesCommandNoTerminal(t *testing.T) {
 	} {
 		out, errs := zeroth(t, c.code, c.args...)
 		if strings.Contains(c.args[0], "sample") {
-			out = "" // bytes as they come
+			out = "" // raw bytes
 		}
 		if i := strings.IndexFunc(out+errs, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }); i >= 0 {
 			t.Errorf("%q: writes %q", c.args, (out + errs)[i:min(i+20, len(out+errs))])
@@ -50,7 +50,8 @@ func TestNamesCommandNoTerminal(t *testing.T) {
 	}
 }
 
-// "$UNSET" as an argument is no wish for a default.
+// TestEmptyArguments checks that an empty argument, as from "$UNSET", is an error rather than the
+// default.
 func TestEmptyArguments(t *testing.T) {
 	inFolder(t)
 	for _, args := range [][]string{

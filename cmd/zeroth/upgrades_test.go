@@ -21,14 +21,14 @@ import (
 	"zeroth/job/state"
 )
 
-// tolerance bounds the relative differences of losses and norms between instruction
-// sets, which are at most 2e-4 in these runs. GPT-2's dropout changes them by 1e-2 and
-// more.
+// tolerance bounds the relative differences of losses and norms between instruction sets. In
+// these runs they are at most 2e-4; other random numbers in GPT-2's dropout change them by 1e-2
+// and more.
 const tolerance = 1e-3
 
-// Resuming a run folder that an earlier commit wrote ends like that commit's run that
-// never stopped, and sample, eval and ckpt export give what they gave then. See
-// testdata/upgrades/make.sh.
+// TestUpgrades checks that a run folder written by an earlier commit resumes to the same end as
+// that commit's uninterrupted run, and that sample, eval and ckpt export give the same results.
+// See testdata/upgrades/make.sh.
 func TestUpgrades(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS("testdata/upgrades")); err != nil {
@@ -70,7 +70,7 @@ func readAsThen(t *testing.T, run string, exact bool) {
 		t.Errorf("exported\n%swant\n%s", got, want)
 	}
 	config, was := decoded[map[string]any](t, read(t, to+"/config.json")), decoded[map[string]any](t, read(t, run+"/want/config.json"))
-	if strings.HasPrefix(run, "e68e9ed/gpt2") { // which trained without dropout and did not write that down
+	if strings.HasPrefix(run, "e68e9ed/gpt2") { // trained without dropout, which it did not record
 		for _, key := range []string{"attn_pdrop", "embd_pdrop", "resid_pdrop"} {
 			was[key] = 0.0
 		}
@@ -88,7 +88,7 @@ func resumedAsThen(t *testing.T, run string, exact bool) {
 		}
 	}
 	out, _ := zeroth(t, 0, "train", run+"/job.yaml", "--out", run, "--resume", "latest", "--set", "device=cpu")
-	fewer := run == "e68e9ed/gpt2-accumulate" // train.eval_batches counted micro-batches
+	fewer := run == "e68e9ed/gpt2-accumulate" // that commit counted train.eval_batches in micro-batches
 	if fewer != strings.Contains(out, "evaluations now use 16 sequences (train.eval_batches × batch); up to step 4 they used 8\n") {
 		t.Errorf("fewer sequences evaluated: %v, in\n%s", fewer, out)
 	}
@@ -112,7 +112,7 @@ func resumedAsThen(t *testing.T, run string, exact bool) {
 	}
 }
 
-// far reports whether a number differs from the one that another binary got.
+// far reports whether a number differs from the one that the earlier binary computed.
 func far(a, b float64, exact bool) bool {
 	return exact && a != b || !(math.Abs(a-b) <= tolerance*max(1, math.Abs(b)))
 }
@@ -141,8 +141,8 @@ func sums(t *testing.T, folder string) (lines string) {
 	return lines
 }
 
-// measured returns the losses, norms and learning rates of all steps, then the losses
-// of evaluations.
+// measured returns the losses, norms and learning rates of all steps, followed by the losses of
+// evaluations.
 func measured(t *testing.T, path string) (all []float64) {
 	t.Helper()
 	steps, evals, err := report.ReadMetrics(path)

@@ -22,9 +22,9 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// A run that is killed at random instants and resumed has every step once, in metrics.jsonl and
-// in the events for TensorBoard, with the same numbers. It is killed 100 times in
-// a nightly run.
+// TestKilledRunHasEveryStepOnce checks that a run killed at random instants and resumed has every
+// step once, with equal numbers, in metrics.jsonl and in TensorBoard's events. The nightly test
+// kills it 100 times.
 func TestKilledRunHasEveryStepOnce(t *testing.T) {
 	kills := nightly.Of(3, 100)
 	inFolder(t)
@@ -43,7 +43,7 @@ func TestKilledRunHasEveryStepOnce(t *testing.T) {
 		}
 		cmd := begin(t, args...)
 		time.Sleep(time.Duration(rng.Int64N(int64(took))))
-		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Process.Kill() // fails if it has ended
 		_ = cmd.Wait()
 		if n%4 == 3 || n == kills-1 {
 			zeroth(t, 0, args...)
@@ -52,7 +52,7 @@ func TestKilledRunHasEveryStepOnce(t *testing.T) {
 	}
 }
 
-// begin starts the program; said is what it and those before it have printed.
+// begin starts the command. Its output is appended to the file that said reads.
 func begin(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
@@ -116,8 +116,8 @@ func everyStepOnce(t *testing.T, steps int) {
 	}
 }
 
-// A run prints where it can be watched, saves when it is asked to, traces its next steps, and says
-// on SIGUSR1 where each rank is.
+// TestWatchedRun checks that a run prints the address of its page, saves and traces steps on
+// request, and prints the state of each rank on SIGUSR1.
 func TestWatchedRun(t *testing.T) {
 	inFolder(t)
 	cmd := begin(t, "train", "tiny.yaml", "--out", "r", "--set", "train.steps=1000000", "--set", "checkpoint.save_on_exit=true", "--set", "report={listen: '127.0.0.1:0', every: 5}")

@@ -21,14 +21,14 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// joiner is a process of a world that its test starts by itself.
+// joiner is a process that a test starts as a member of a world.
 type joiner struct {
 	cmd  *exec.Cmd
 	said spoken
 	done chan struct{}
 }
 
-// spoken is what a process says, which may be read meanwhile.
+// spoken is the output of a process. It can be read while the process writes.
 type spoken struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -46,7 +46,7 @@ func (s *spoken) String() string {
 	return s.b.String()
 }
 
-// says waits until a process has said something, or has ended.
+// says waits until the output of a process contains a text, or until the process has ended.
 func (j *joiner) says(what string) {
 	for !strings.Contains(j.said.String(), what) {
 		select {
@@ -57,16 +57,15 @@ func (j *joiner) says(what string) {
 	}
 }
 
-// as is how a process is started: what it has beside what all have.
+// as holds the folder, environment, arguments and user of a process to start.
 type as struct {
 	dir       string
 	env, args []string
-	exe       string // a copy of this program for another user; empty: this program
-	user      uint32 // 0: this one's
+	exe       string // a copy of this program that another user can run; "" for this program
+	user      uint32 // 0 for this user
 }
 
-// joins starts a process of tiny.yaml in a world of some, of which process 0 has the
-// listener.
+// joins starts process rank of a world that trains tiny.yaml. Process 0 inherits the listener.
 func joins(t *testing.T, ln net.Listener, rank, world int, a as) *joiner {
 	t.Helper()
 	exe, err := os.Executable()
@@ -97,7 +96,7 @@ func joins(t *testing.T, ln net.Listener, rank, world int, a as) *joiner {
 	return j
 }
 
-// ends checks how a process ends: by an exit code, with texts in what it has said.
+// ends checks a process's exit code and that its output contains the given texts.
 func (j *joiner) ends(t *testing.T, name string, code int, says ...string) {
 	t.Helper()
 	select {
@@ -115,14 +114,14 @@ func (j *joiner) ends(t *testing.T, name string, code int, says ...string) {
 	}
 }
 
-// asked asks a process to end, which it does.
+// asked sends SIGTERM to a process and checks how it ends.
 func (j *joiner) asked(t *testing.T, name string, code int, says ...string) {
 	t.Helper()
-	_ = j.cmd.Process.Signal(syscall.SIGTERM) // if it has ended, its exit code tells
+	_ = j.cmd.Process.Signal(syscall.SIGTERM) // fails if it has ended; ends checks the exit code
 	j.ends(t, name, code, says...)
 }
 
-// door is where process 0 of a world listens, and nobody else.
+// door returns a listener for process 0 of a world, on a port nobody else uses.
 func door(t *testing.T, host string) net.Listener {
 	t.Helper()
 	ln, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
@@ -133,8 +132,8 @@ func door(t *testing.T, host string) net.Listener {
 	return ln
 }
 
-// inWorldFolder is inFolder with a folder for temporary files, in which nothing may be
-// left.
+// inWorldFolder is like inFolder, with new folders for temporary and runtime files. left checks
+// that no temporary files remain.
 func inWorldFolder(t *testing.T) (left func(name string)) {
 	t.Helper()
 	inFolder(t)
@@ -152,7 +151,7 @@ func inWorldFolder(t *testing.T) (left func(name string)) {
 	}
 }
 
-// copyJob is tiny.yaml in another folder, with data that a function makes of that here.
+// copyJob copies tiny.yaml to another folder, with its text changed by data.
 func copyJob(t *testing.T, to string, data func([]byte) []byte) {
 	t.Helper()
 	text, err := os.ReadFile("a.txt")
@@ -172,15 +171,15 @@ func copyJob(t *testing.T, to string, data func([]byte) []byte) {
 
 const oneToken, otherToken = "ZEROTH_TOKEN=0123456789abcdef", "ZEROTH_TOKEN=fedcba9876543210"
 
-// Two processes that do not belong together: who was started wrongly says so, with exit
-// code 2; process 0 waits for the right one and names the wrong one in the end, or both
-// say in what they differ. Nothing is made.
+// TestWorldsThatDoNotForm checks that a process started with the wrong settings ends with exit
+// code 2 and the reason, that process 0 keeps waiting and finally names it, and that if the jobs
+// differ, both report the difference. Nothing is created.
 func TestWorldsThatDoNotForm(t *testing.T) {
 	own := []string{"--set", "checkpoint.dir=own"}
 	for name, c := range map[string]struct {
 		zero, one as
-		refused   string // what process 1 hears
-		differ    string // what both say
+		refused   string // in the output of process 1
+		differ    string // in the output of both
 	}{
 		"another token":             {zero: as{env: []string{oneToken}}, one: as{env: []string{otherToken}}, refused: "the tokens of the two sides differ"},
 		"no token":                  {zero: as{env: []string{oneToken}}, refused: "the tokens of the two sides differ"},
@@ -216,13 +215,14 @@ func TestWorldsThatDoNotForm(t *testing.T) {
 	}
 }
 
-// slurm is what srun sets, on nodes that nobody knows.
+// slurm returns the variables that srun sets, with node names that do not resolve.
 func slurm(rank string) []string {
 	return []string{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=no-such.invalid,b", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NUM_NODES=2", "SLURM_PROCID=" + rank}
 }
 
-// A process that cannot be part of any world says what to change; one whose world does
-// not come ends as one to start again, and names who is missing.
+// TestProcessesOfNoWorld checks that a process with impossible settings ends with exit code 2 and
+// a suggestion, and that one whose peers do not join names them and ends with the exit code for a
+// restart.
 func TestProcessesOfNoWorld(t *testing.T) {
 	s := inShell(t)
 	taken := door(t, "127.0.0.1")
@@ -257,7 +257,7 @@ func TestProcessesOfNoWorld(t *testing.T) {
 		{append(slurm("1"), oneToken), []string{"train", "tiny.yaml", "--set", "parallel.join=300ms"}, 75, `Slurm runs process 0 on node "no-such.invalid"`},
 	} {
 		cmd := s.with(c.env...).command(c.args...)
-		said, _ := cmd.CombinedOutput() // its exit code is checked
+		said, _ := cmd.CombinedOutput() // the exit code is checked below
 		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(said), c.says) {
 			t.Errorf("%q %q: exit code %d, want %d and %q:\n%s", c.env, c.args, code, c.code, c.says, said)
 		}
@@ -270,14 +270,15 @@ func TestProcessesOfNoWorld(t *testing.T) {
 	}
 }
 
-// Who is started twice is refused, who ends before all have come leaves its place, and
-// who hears that process 0 has ended then, or is asked to, is to be started again.
+// TestBeforeAllHaveCome checks three events before all processes have joined: a second process of
+// the same rank is refused, a process that ends can be replaced, and if process 0 ends, the
+// others end with the exit code for a restart.
 func TestBeforeAllHaveCome(t *testing.T) {
 	left := inWorldFolder(t)
 	three := as{args: []string{"--set", "parallel.ranks=3"}}
 	for name, c := range map[string]struct {
 		sig  syscall.Signal
-		code int // of process 0
+		code int // exit code of process 0
 		says string
 	}{
 		"killed": {syscall.SIGKILL, -1, "connection lost before all had joined"},
@@ -297,7 +298,7 @@ func TestBeforeAllHaveCome(t *testing.T) {
 		_ = zero.cmd.Process.Signal(c.sig)
 		zero.ends(t, name, c.code)
 		one.ends(t, name, 75, c.says)
-		if c.sig == syscall.SIGKILL { // which lets nobody remove anything
+		if c.sig == syscall.SIGKILL { // a killed process leaves its temporary files
 			if err := os.RemoveAll(os.Getenv("TMPDIR")); err != nil {
 				t.Fatal(err)
 			}
@@ -323,7 +324,7 @@ func TestBeforeAllHaveCome(t *testing.T) {
 	left("before all have come")
 }
 
-// stranger is how another user starts a process of tiny.yaml, without a token.
+// stranger returns the settings for a process of another user, without a token.
 func stranger(t *testing.T) as {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -345,8 +346,8 @@ func stranger(t *testing.T) as {
 	return a
 }
 
-// Processes of one user need no token on loopback. Those of another user are refused and
-// told what to set, and the world comes together without them.
+// TestOtherUsersAreRefused checks that processes of one user need no token on loopback, that
+// those of another user are refused with a hint, and that the world forms without them.
 func TestOtherUsersAreRefused(t *testing.T) {
 	left := inWorldFolder(t)
 	other := stranger(t)
@@ -364,8 +365,8 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	left("another user")
 }
 
-// Where a user cannot have a file of their own, somebody else having taken its place, a
-// world without a token is refused.
+// TestNoPlaceForATokenOfTheUser checks that a world without a token is refused if another user
+// owns the path of the token file.
 func TestNoPlaceForATokenOfTheUser(t *testing.T) {
 	inWorldFolder(t)
 	if err := os.Mkdir(filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "zeroth"), 0o755); err != nil {
@@ -374,7 +375,7 @@ func TestNoPlaceForATokenOfTheUser(t *testing.T) {
 	joins(t, door(t, "127.0.0.1"), 0, 2, as{}).ends(t, "no place", 2, "so other users can use it; want 0700; set ZEROTH_TOKEN to the same secret in every process")
 }
 
-// A world may be at an address of IPv6.
+// TestWorldOfIPv6 checks that a world can use an IPv6 address.
 func TestWorldOfIPv6(t *testing.T) {
 	left := inWorldFolder(t)
 	ln := door(t, "::1")
@@ -385,8 +386,8 @@ func TestWorldOfIPv6(t *testing.T) {
 	left("IPv6")
 }
 
-// Whatever ends a launch, its last checkpoint is there, nothing of it runs, and nothing
-// is left in the folder for temporary files.
+// TestLaunchEndsWell checks that after any end of a launch its last checkpoint can be resumed,
+// none of its processes run, and no temporary files remain.
 func TestLaunchEndsWell(t *testing.T) {
 	const launcher = -1
 	cases := map[string]struct {
@@ -428,15 +429,15 @@ func TestLaunchEndsWell(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, err := rest.WriteTo(new(bytes.Buffer)); err != nil { // until the last process has closed it
+			if _, err := rest.WriteTo(new(bytes.Buffer)); err != nil { // returns once every process has closed it
 				t.Fatal(err)
 			}
-			_ = cmd.Wait() // its exit code is checked
+			_ = cmd.Wait() // the exit code is checked below
 			if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(errs.String(), c.says) {
 				t.Errorf("%s: exit code %d, want %d and %q\n%s", name, code, c.code, c.says, errs)
 			}
 			for rank, pid := range pids {
-				for end := time.Now().Add(time.Minute); runs(pid); time.Sleep(10 * time.Millisecond) { // those of a killed launcher save first
+				for end := time.Now().Add(time.Minute); runs(pid); time.Sleep(10 * time.Millisecond) { // processes of a killed launcher save first
 					if time.Now().After(end) {
 						t.Fatalf("%s: rank %d is left", name, rank)
 					}
@@ -456,15 +457,16 @@ func TestLaunchEndsWell(t *testing.T) {
 	}
 }
 
-// runs is whether a process has not ended, though nobody may have waited for it.
+// runs reports whether a process has not ended. A zombie has.
 func runs(pid int) bool {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	_, rest, _ := strings.Cut(string(b), ") ")
 	return err == nil && !strings.HasPrefix(rest, "Z")
 }
 
-// A disk that is full for one process alone ends all before anything is written, or
-// leaves the last checkpoint, with which the run goes on once there is space.
+// TestOneProcessHasNoSpace checks that a full disk of one process ends all processes before
+// anything is written, or keeps the last checkpoint, from which the run resumes once there is
+// space.
 func TestOneProcessHasNoSpace(t *testing.T) {
 	left := inWorldFolder(t)
 	full := []string{"ZEROTH_FAULT=0 full 0"}
@@ -502,8 +504,8 @@ func TestOneProcessHasNoSpace(t *testing.T) {
 	run("with space", as{}, 0, "", more...)
 }
 
-// Final parameters that process 0 cannot write, though it could when the run began, fail on
-// all processes alike; the last checkpoint stays.
+// TestFinalParametersCannotBeWritten checks that all processes fail if process 0 cannot write the
+// final parameters, and that the last checkpoint remains.
 func TestFinalParametersCannotBeWritten(t *testing.T) {
 	for name, blocks := range map[string]string{"the folder": "r/model", "the file": "r/model/model.safetensors/x"} {
 		left := inWorldFolder(t)
