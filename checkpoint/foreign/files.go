@@ -159,7 +159,8 @@ func (c *Checkpoint) openUniversal(folder string) error {
 		delete(shapes, e.Name())
 	}
 	if len(shapes) > 0 {
-		return fmt.Errorf("%s: zero has no folder %s", folder, checkpoint.Plain(slices.Min(slices.Collect(maps.Keys(shapes)))))
+		missing := slices.Sorted(maps.Keys(shapes))
+		return fmt.Errorf("%s: zero lacks %d parameters, such as %s (DeepSpeed's converter leaves frozen ones out at stage 3); read the folder that it was made of instead", folder, len(missing), checkpoint.Plain(missing[0]))
 	}
 	return c.addZeROPairs(folder)
 }
