@@ -33,7 +33,7 @@ func locals() (all []local, err error) {
 		for _, a := range addrs {
 			p, err := netip.ParsePrefix(a.String())
 			if err != nil {
-				continue // no address of IP
+				continue // not an IP address
 			}
 			at := p.Addr()
 			if at.Is6() && at.IsLinkLocalUnicast() {
@@ -73,14 +73,14 @@ func BindAddress(bind, process0 string) (string, error) {
 	}
 	if isName {
 		if _, err := net.LookupHost(bind); err == nil {
-			return bind, nil // its address is looked up where it is used
+			return bind, nil // the caller resolves it
 		}
 		return "", fmt.Errorf("%q is neither an interface of this host with an address nor a known host; this host's addresses are %s", bind, strings.Join(names, ", "))
 	}
 	return "", fmt.Errorf("this host has no address in %s; its addresses are %s", bind, strings.Join(names, ", "))
 }
 
-// preferred returns the address that best fits that of process 0.
+// preferred returns the address that suits process 0's address best.
 func preferred(mine []local, process0 string) netip.Addr {
 	to, err := netip.ParseAddr(process0)
 	distance := func(l local) int {
@@ -97,7 +97,7 @@ func preferred(mine []local, process0 string) netip.Addr {
 	return slices.MinFunc(mine, func(a, b local) int { return distance(a) - distance(b) }).Addr
 }
 
-// advice returns what may be wrong with the address of process 0 as this host sees it, or "".
+// advice returns a likely error in the address of process 0 as seen from this host, or "".
 func (c Config) advice() string {
 	set := "ZEROTH_ADDR"
 	if c.By == "flags" {
@@ -108,7 +108,7 @@ func (c Config) advice() string {
 	ips, err := new(net.Resolver).LookupIPAddr(ctx, c.Host)
 	var unknown *net.DNSError
 	switch {
-	case c.LocalWorld == c.World: // all are on this host, says the launcher
+	case c.LocalWorld == c.World: // the launcher says that all are on this host
 	case errors.As(err, &unknown) && c.By == "Slurm":
 		return fmt.Sprintf("; Slurm runs process 0 on node %q, and this host cannot resolve that name: set %s to ADDRESS:PORT in every process, with the IP address of that node ('scontrol show node %s' may have it as NodeAddr)", c.Host, set, c.Host)
 	case errors.As(err, &unknown):

@@ -9,7 +9,7 @@ import (
 	"zeroth/job/world"
 )
 
-// loopback is the interface that has this host's loopback addresses.
+// loopback returns the name of this host's loopback interface.
 func loopback(t *testing.T) string {
 	t.Helper()
 	all, err := net.Interfaces()
@@ -25,13 +25,13 @@ func loopback(t *testing.T) string {
 	return ""
 }
 
-// An address, a network or an interface means an address of this host; what means none
-// is an error that lists those there are.
+// TestBindAddress checks that an address, a network or an interface selects an address of this
+// host, and that an error lists the available ones.
 func TestBindAddress(t *testing.T) {
 	lo := loopback(t)
 	for _, c := range []struct{ bind, process0, want string }{
 		{"", "127.0.0.1", ""},
-		{"192.0.2.7", "127.0.0.1", "192.0.2.7"}, // somebody else's: who listens says so
+		{"192.0.2.7", "127.0.0.1", "192.0.2.7"}, // another process's port: the listener reports it
 		{lo, "", "127.0.0.1"},
 		{lo, "10.0.0.1", "127.0.0.1"},
 		{"127.0.0.0/8", "127.0.0.1", "127.0.0.1"},
@@ -60,8 +60,8 @@ func TestBindAddress(t *testing.T) {
 	}
 }
 
-// A process that takes data at a loopback address is out of reach for other hosts, and
-// for no other containers of its own.
+// TestUnreachable checks that a loopback data address is an error if processes run on several
+// hosts, but not for containers of one host.
 func TestUnreachable(t *testing.T) {
 	for name, c := range map[string]struct {
 		all  []rendezvous.Member

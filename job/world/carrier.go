@@ -19,7 +19,7 @@ import (
 // carrier carries frames between processes.
 type carrier interface {
 	Wire(group, rank int) collective.Wire
-	End(process int) // every wire, as that process was lost
+	End(process int) // ends every wire, because that process was lost
 	Close()
 }
 
@@ -98,8 +98,8 @@ func (w *World) carry(groups [][]int) (carrier, error) {
 	return n, nil
 }
 
-// broke reports a data connection that broke, so that all processes name the same rank. If
-// data arrived damaged neither process is to blame: the network between them is.
+// broke reports a broken data connection, so that all processes name the same rank. If data
+// arrived damaged, the network is to blame and neither process.
 func (w *World) broke(process int, err error) {
 	var damaged socket.Damaged
 	if errors.As(err, &damaged) {

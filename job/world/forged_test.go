@@ -23,8 +23,8 @@ import (
 	"zeroth/shard"
 )
 
-// frame is bytes as package socket describes them, from rank 1 to rank 0 of the group of
-// all ranks, over TCP.
+// frame returns a frame of package socket from rank 1 to rank 0 of the group of all ranks, over
+// TCP.
 func frame(kind uint32, length int, body ...byte) (b []byte) {
 	for _, x := range []uint32{0x3148545a, kind, 0, 1, 0, uint32(length)} {
 		b = binary.LittleEndian.AppendUint32(b, x)
@@ -35,12 +35,12 @@ func frame(kind uint32, length int, body ...byte) (b []byte) {
 	return b
 }
 
-// sealed is b with its checksum.
+// sealed appends a checksum to b.
 func sealed(b []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
 }
 
-// note is that of an operation on a type.
+// note returns the frame that announces an operation on a dtype.
 func note(op, of byte) []byte {
 	n := make([]byte, collective.NoteLen)
 	n[0], n[1], n[2] = 1, op, of
@@ -49,12 +49,12 @@ func note(op, of byte) []byte {
 	return frame(1, len(n), n...)
 }
 
-// A process that has the token, and has come in, sends what none may once the world is
-// made: the other names it and what it was, ends, and takes no memory for what it
-// claims. No listener is open by then.
+// TestForgedFrames checks that invalid frames from a process that has joined with the token end
+// the other process with an error that names it and the fault, without allocating the memory that
+// a frame claims. By then no listener is open.
 func TestForgedFrames(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	t.Run("", func(t *testing.T) { // returns when all cases have
+	t.Run("", func(t *testing.T) { // returns after all cases
 		for name, c := range map[string]struct {
 			bytes []byte
 			want  string
@@ -80,7 +80,7 @@ func TestForgedFrames(t *testing.T) {
 				_, err := sum(w.ranks[0].World, 0)
 				runtime.ReadMemStats(&after)
 				if errors.As(err, new(collective.ErrPeerLost)) {
-					<-w.Self().Ended // of which Explain tells
+					<-w.Self().Ended // Explain uses its reason
 				}
 				if err = w.Explain(err); err == nil || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("%s: error %v, want %q", name, err, c.want)
@@ -96,11 +96,11 @@ func TestForgedFrames(t *testing.T) {
 	})
 }
 
-// A process that has the token announces the operation that the other is in, and sends
-// nothing more, or half of a frame: the operation ends at its deadline, which names it.
+// TestForgerThatStops checks that if a process announces an operation and then sends nothing, or
+// half a frame, the other's operation ends at its deadline with an error that names it.
 func TestForgerThatStops(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	t.Run("", func(t *testing.T) { // returns when all cases have
+	t.Run("", func(t *testing.T) { // returns after all cases
 		for name, sends := range map[string][]byte{
 			"its call alone": note(1, 0),
 			"half a frame":   append(note(1, 0), frame(2, 4, 1, 2)...),
@@ -113,7 +113,7 @@ func TestForgerThatStops(t *testing.T) {
 					_, err := sum(g, 0)
 					ended <- err
 				}()
-				// Process 0 has memory for data when it has announced its own operation.
+				// Once process 0 has announced its operation, it can receive data.
 				if _, err := io.ReadFull(c1, make([]byte, len(note(1, 0)))); err != nil {
 					t.Fatal(err)
 				}
@@ -134,20 +134,20 @@ func TestForgerThatStops(t *testing.T) {
 	})
 }
 
-// entered is a world whose other process the test plays.
+// entered is process 0 of a world in which the test plays process 1.
 type entered struct {
 	*world.World
 	ranks []collective.Ranks
 }
 
-// end is how a run ends that has failed.
+// end ends a failed run.
 func (w entered) end(err error) {
 	w.Fail(err)
 	_ = w.ranks[0].Close()
 	w.Close()
 }
 
-// withForger is process 0 of two, the star of the other, and its data connection.
+// withForger returns process 0 of two, and the other's control and data connections.
 func withForger(t *testing.T) (entered, *rendezvous.Star, net.Conn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -187,8 +187,8 @@ func withForger(t *testing.T) (entered, *rendezvous.Star, net.Conn) {
 	return <-result, star, c
 }
 
-// A bit that changes between two processes ends the job on all: each names the ranks, the
-// host and the operation.
+// TestDamageIsExplained checks that a bit flipped between two processes ends the job on all of
+// them, with errors that name the ranks, the host and the operation.
 func TestDamageIsExplained(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	worlds := enter(t, 3, 1, "tcp")
@@ -223,7 +223,7 @@ func TestDamageIsExplained(t *testing.T) {
 	relays.Wait()
 }
 
-// damage passes one connection on to addr and changes a bit of its byte number at.
+// damage forwards one connection to addr and flips a bit of byte number at.
 func damage(t *testing.T, all *sync.WaitGroup, ln net.Listener, addr string, at int) {
 	from, err := ln.Accept()
 	if err != nil {
@@ -236,7 +236,7 @@ func damage(t *testing.T, all *sync.WaitGroup, ln net.Listener, addr string, at 
 		return
 	}
 	all.Go(func() {
-		_, _ = io.Copy(from, to) // until one of them is closed
+		_, _ = io.Copy(from, to) // until one side closes
 		_ = from.Close()
 	})
 	b := make([]byte, 4096)
@@ -247,7 +247,7 @@ func damage(t *testing.T, all *sync.WaitGroup, ln net.Listener, addr string, at 
 			b[i] ^= 8
 		}
 		read += n
-		_, _ = to.Write(b[:n]) // the reader finds out that it is closed
+		_, _ = to.Write(b[:n]) // if it fails, the reader notices
 	}
 	_ = to.Close()
 }

@@ -15,10 +15,10 @@ import (
 	"zeroth/collective/rendezvous"
 )
 
-// A host is processes that reach each other's Unix sockets, and by them each other's
-// memory: those that see the same files. Containers of a machine share its kernel and
-// not that; what they share is a folder, where somebody has given them one. Where it is
-// not known a process is by itself.
+// A host is a set of processes that can use each other's Unix sockets and, through them, memory,
+// because they see the same files. Containers of one machine share its kernel but not its files,
+// unless they are given a common folder. If it is unknown what a process sees, it is a host of
+// its own.
 
 // longestPath is the longest path of a Unix socket, in bytes.
 const longestPath = 100
@@ -71,7 +71,7 @@ func (w *World) OnHostOf(p int) (n int) {
 	return n
 }
 
-// before returns the number of those processes that come before p.
+// before returns the number of these processes before p.
 func (w *World) before(p int) (n int) {
 	for q := range p {
 		if w.together(p, q) {
@@ -111,19 +111,19 @@ func (w *World) noteContainers() {
 }
 
 const (
-	socketFolder = "zeroth-" // and digits
+	socketFolder = "zeroth-" // followed by digits
 	socketName   = "data"
 )
 
-// deadAfter is the age from which a socket that nobody listens at counts as one of a dead
-// process; a younger one may be about to be listened at.
+// deadAfter is the age from which a socket without a listener belongs to a dead process; the
+// owner of a younger one may be about to listen.
 const deadAfter = time.Minute
 
 // removeDead removes the socket folders of this user's processes that were killed.
 func removeDead(folder string) {
 	all, err := filepath.Glob(filepath.Join(folder, socketFolder+"*", socketName))
 	if err != nil {
-		return // the folder's name is a pattern
+		return // the folder's name contains a pattern
 	}
 	for _, name := range all {
 		info, err := os.Lstat(name)
@@ -132,11 +132,11 @@ func removeDead(folder string) {
 		}
 		c, err := net.Dial("unix", name)
 		if err == nil {
-			_ = c.Close() // who lives takes it for a stranger
+			_ = c.Close() // a live process treats it as a stranger
 		}
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			_ = os.Remove(name)               // only its user may
-			_ = os.Remove(filepath.Dir(name)) // it has nothing else
+			_ = os.Remove(name)               // only its user may remove it
+			_ = os.Remove(filepath.Dir(name)) // fails if it contains anything else
 		}
 	}
 }

@@ -41,7 +41,7 @@ func sees(folder string) (names []string) {
 	return names
 }
 
-// fileID returns a text that identifies a file among all of a kernel.
+// fileID returns a text that identifies a file within a kernel.
 func fileID(path string) (id string, ok bool) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -54,10 +54,10 @@ func fileID(path string) (id string, ok bool) {
 	return fmt.Sprint(s.Dev, " ", s.Ino), true
 }
 
-const tcpUserTimeout = 18 // of linux/tcp.h
+const tcpUserTimeout = 18 // from linux/tcp.h
 
-// giveUpAfter makes a TCP connection fail if the peer's system acknowledges nothing for so
-// long. Control messages only go to and from process 0, so nothing else notices that two other
+// giveUpAfter makes a TCP connection fail after the peer's system has acknowledged nothing for
+// limit. Control messages only go to and from process 0, so nothing else notices that two other
 // hosts cannot reach each other.
 func giveUpAfter(c net.Conn, limit time.Duration) {
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
@@ -68,7 +68,7 @@ func giveUpAfter(c net.Conn, limit time.Duration) {
 		return
 	}
 	if raw, err := t.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { // fails where the system has no such limit
+		_ = raw.Control(func(fd uintptr) { // fails if the system has no such limit
 			_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout, int(limit.Milliseconds()))
 		})
 	}

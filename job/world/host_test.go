@@ -20,14 +20,14 @@ import (
 	"zeroth/shard"
 )
 
-// A host is processes of which each sees what another does.
+// TestHosts checks that processes that see each other's files are grouped into hosts.
 func TestHosts(t *testing.T) {
 	for sees, want := range map[string]string{
 		"ab ab ab":    "[0 0 0]",   // one machine
 		"ab cd ab":    "[0 1 0]",   // two
 		"ax bx cy dy": "[0 0 2 2]", // containers; two of them share one folder, two another
-		"ax bx by c":  "[0 0 0 3]", // by one in between
-		"- - ab":      "[0 1 2]",   // who does not know is by itself
+		"ax bx by c":  "[0 0 0 3]", // connected through the process between them
+		"- - ab":      "[0 1 2]",   // without information, each process is a host of its own
 	} {
 		var all []rendezvous.Member
 		for _, names := range strings.Fields(sees) {
@@ -43,14 +43,14 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// What processes have together is what they have with those of their host, whatever its
-// name and whether one kernel runs several such hosts; who does not know goes by the name.
-// Two ranks on one GPU are found out nevertheless.
+// TestBeside checks that ranks are counted per host by what processes see, whatever the host's
+// name is and even if several such hosts share a kernel. Without that information the name
+// decides. Two ranks with the same GPU are reported in any case.
 func TestBeside(t *testing.T) {
 	for name, c := range map[string]struct {
 		all            []rendezvous.Member
-		beside, before string // ranks, of each process
-		gpus           string // what is wrong with them
+		beside, before string // ranks per host and before this process, for each process
+		gpus           string // expected error about GPUs
 	}{
 		"one host":                            {members("h boot xa 0000:01", "h boot xa 0000:01"), "[4 4]", "[0 2]", "ranks 0 and 1 of host \"h\" share its GPU 0000:01"},
 		"one host, four GPUs":                 {members("h boot xa 1,2,3,4", "h boot xa 1,2,3,4"), "[4 4]", "[0 2]", ""},
@@ -74,8 +74,8 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// members are processes, each as its host's name, kernel, what it sees and its GPUs; -
-// for what is not known or not there.
+// members returns processes, each given as host name, kernel, what it sees, and GPUs, where -
+// stands for unknown or none.
 func members(lines ...string) (all []rendezvous.Member) {
 	some := func(text, between string) []string {
 		if text == "-" {
@@ -90,8 +90,8 @@ func members(lines ...string) (all []rendezvous.Member) {
 	return all
 }
 
-// Folders of processes that were killed are removed by those that come later, those of
-// others are not.
+// TestDeadSocketsAreRemoved checks that only folders with sockets of killed processes are
+// removed.
 func TestDeadSocketsAreRemoved(t *testing.T) {
 	dir := t.TempDir()
 	socket := func(name string, age time.Duration) *net.UnixListener {
@@ -111,7 +111,7 @@ func TestDeadSocketsAreRemoved(t *testing.T) {
 		return ln
 	}
 	socket("zeroth-1", time.Hour).Close()
-	socket("zeroth-2", 0).Close() // may be about to listen
+	socket("zeroth-2", 0).Close() // so recent that its process may be about to listen
 	defer socket("zeroth-3", time.Hour).Close()
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "zeroth-4"), 0o700), os.WriteFile(filepath.Join(dir, "zeroth-4", "data"), nil, 0o600), os.Chtimes(filepath.Join(dir, "zeroth-4", "data"), time.Unix(1, 0), time.Unix(1, 0))); err != nil {
 		t.Fatal(err)
@@ -124,7 +124,8 @@ func TestDeadSocketsAreRemoved(t *testing.T) {
 	}
 }
 
-// Folders of one process are told apart, and what it sees beside them is one thing.
+// TestSees checks that a process sees its own folder and the host's, and that only the former
+// differs between folders.
 func TestSees(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells")
@@ -135,8 +136,8 @@ func TestSees(t *testing.T) {
 	}
 }
 
-// A socket that is not there, and a folder in which there can be none, have TCP carry the
-// data, and a line says so; who wants Unix sockets alone hears why not.
+// TestSocketOutOfReach checks that TCP is used, with a notice, if a Unix socket cannot be reached
+// or created, and that transport unix fails with the reason.
 func TestSocketOutOfReach(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	for _, c := range []struct {

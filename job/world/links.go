@@ -13,23 +13,22 @@ import (
 	"zeroth/job/show"
 )
 
-// Where hosts have several ranks there are two ways to send, and which costs less depends
-// on what links carry. That is measured once all processes are connected: inside a host
-// between the first two processes of the first that has two; between hosts, at once,
-// between the processes of the first and those of the second, which together have what a
-// host can send. Then all ranks add the numbers up and choose alike. Bits do not depend
-// on it.
+// If hosts have several ranks, there are two ways to send, and the cheaper one depends on the
+// links' rates. They are measured once all processes are connected: within a host, between the
+// first two processes of the first host that has two; between hosts, concurrently between the
+// processes of the first host and those of the second, which together use the whole bandwidth of
+// a host. Then all ranks sum the numbers and choose alike. The choice does not change any bits.
 
 // linkProbe takes 0.1 s on links of more than 10 MB/s and round trips of at most 20 ms.
 var linkProbe = Probe{Trips: 5, From: 64 << 10, Most: 64 << 20, Long: 8 * time.Millisecond}
 
-// mostBetween is the most processes of two hosts that are measured at once.
+// mostBetween limits the processes of two hosts that measure concurrently.
 const mostBetween = 16
 
 // pairs returns the pairs of processes that measure: at most one within a host (near), and
 // those between hosts (far). The first of a pair starts.
 func pairs(hosts []int) (near, far [][2]int) {
-	of := map[int][]int{} // by host: its processes
+	of := map[int][]int{} // processes by host
 	for p, h := range hosts {
 		of[h] = append(of[h], p)
 	}
@@ -67,7 +66,7 @@ func (w *World) measure(ranks []collective.Ranks, spread collective.Spread) erro
 	if err != nil {
 		return err
 	}
-	l := collective.Usual // inside a host whose ranks are of one process: they read each other's memory
+	l := collective.Usual // for ranks of one process, which read each other's memory
 	if len(near) > 0 {
 		l.NearDelay, l.Near = sum[0]/2, sum[1]
 	}
@@ -101,7 +100,7 @@ func (w *World) probe(pair [2]int, near bool, found []float64) error {
 	return err
 }
 
-// sums returns the sum over processes of what each has found.
+// sums returns the sum of the processes' measurements.
 func sums(ranks []collective.Ranks, found []float64) (sum []float64, err error) {
 	d := cpu.NewHost(1)
 	defer d.Close()
@@ -125,8 +124,8 @@ func sums(ranks []collective.Ranks, found []float64) (sum []float64, err error) 
 	return sum, errors.Join(errs...)
 }
 
-// useLinks lets the groups choose algorithms by the rates of links, which it measures first if
-// that is of use.
+// useLinks lets the groups choose algorithms by the rates of links. It measures them first if a
+// choice depends on them.
 func (w *World) useLinks(ranks []collective.Ranks) error {
 	spread := collective.SpreadOf(w.placement().Hosts)
 	if !spread.HasChoice() || w.nccl != "" {

@@ -12,8 +12,9 @@ import (
 	"zeroth/shard"
 )
 
-// Links are measured where there is a choice to make by them, all processes have the same
-// numbers, and groups work after it; else they are the usual ones and nobody is told.
+// TestLinksAreMeasured checks that links are measured if a choice depends on them, that all
+// processes get the same numbers, and that groups work afterwards. Otherwise the defaults are
+// used without a notice.
 func TestLinksAreMeasured(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	for _, c := range []struct {
@@ -25,7 +26,7 @@ func TestLinksAreMeasured(t *testing.T) {
 		{"auto", []int{0, 0, 2, 2}, 1, true, true},
 		{"tcp", []int{0, 1, 1, 0, 1}, 1, true, true},
 		{"tcp", []int{0, 1}, 2, false, true},
-		{"tcp", []int{0, 1, 2}, 1, false, false}, // a rank a host: there is one way
+		{"tcp", []int{0, 1, 2}, 1, false, false}, // one rank per host: no choice
 		{"auto", []int{0, 0, 0}, 1, false, false},
 	} {
 		var mu sync.Mutex

@@ -19,8 +19,8 @@ import (
 	"zeroth/shard"
 )
 
-// proxy carries connections, and keeps one side open whatever becomes of the other, as
-// some load balancers and sidecars do.
+// proxy forwards connections and, as some load balancers and sidecars do, keeps one side open
+// when the other ends.
 type proxy struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -32,7 +32,7 @@ type proxy struct {
 
 func newProxy(t *testing.T) *proxy { return &proxy{t: t} }
 
-// to is an address that leads to another one.
+// to returns an address that forwards to addr.
 func (x *proxy) to(addr string) *net.TCPAddr {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -74,12 +74,12 @@ func (x *proxy) carry(from, to net.Conn) {
 			return
 		}
 		if !frozen {
-			_, _ = to.Write(b[:n]) // the end of either side is nothing to the other
+			_, _ = to.Write(b[:n]) // an end of one side is not forwarded to the other
 		}
 	}
 }
 
-// freeze keeps all connections and passes nothing on.
+// freeze stops forwarding and keeps all connections open.
 func (x *proxy) freeze() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -95,7 +95,7 @@ func (x *proxy) close() {
 	x.all.Wait()
 }
 
-// enterHosts is four processes of two hosts, of which the second is reached by a proxy.
+// enterHosts returns four processes on two hosts; the second host is reached through a proxy.
 func enterHosts(t *testing.T, x *proxy, silence time.Duration) []*world.World {
 	control := &net.TCPAddr{}
 	var once sync.Once
@@ -108,7 +108,7 @@ func enterHosts(t *testing.T, x *proxy, silence time.Duration) []*world.World {
 	})
 	for p, w := range worlds {
 		w.Via(func(peer int, addr string) string {
-			if p/2 != peer/2 && peer < p { // who dials
+			if p/2 != peer/2 && peer < p { // the dialing side
 				return x.to(addr).String()
 			}
 			return addr
@@ -117,8 +117,8 @@ func enterHosts(t *testing.T, x *proxy, silence time.Duration) []*world.World {
 	return worlds
 }
 
-// lost has the ranks of some processes add up over one of their groups until that fails,
-// and returns what each process says of the reason.
+// lost repeats a sum over the given groups until it fails, and returns the reason that each
+// process reports.
 func lost(t *testing.T, worlds []*world.World, groups []collective.Group) (all []rendezvous.Lost) {
 	t.Helper()
 	all = make([]rendezvous.Lost, len(worlds))
@@ -143,9 +143,9 @@ func lost(t *testing.T, worlds []*world.World, groups []collective.Group) (all [
 	return all
 }
 
-// All processes of a host fall silent at once while their connections stay open. The
-// process that is named is one of them, and whoever waits for another one ends as well:
-// with hybrid sharding ranks 0 and 1 wait for ranks 2 and 3, each in a group of its own.
+// TestSilentHost checks that when all processes of a host fall silent with their connections
+// open, one of them is named, and that processes that wait for another one end as well: with
+// hybrid sharding ranks 0 and 1 wait for ranks 2 and 3, each in its own group.
 func TestSilentHost(t *testing.T) {
 	t.Parallel()
 	for _, m := range []shard.Mesh{{Shard: 2, Replicate: 2}, {Shard: 4, Replicate: 1}} {
@@ -179,8 +179,8 @@ func silentHost(t *testing.T, m shard.Mesh) {
 	x.close()
 }
 
-// A rank gives up over its deadline. Another one, in a group with neither it nor any rank
-// that has ended, is not left to wait for its own.
+// TestDeadlineEndsAll checks that after a rank gives up at its deadline, a rank in another group
+// ends too, without waiting for its own deadline.
 func TestDeadlineEndsAll(t *testing.T) {
 	t.Parallel()
 	worlds := enter(t, 4, 1, "auto")
@@ -192,7 +192,7 @@ func TestDeadlineEndsAll(t *testing.T) {
 		ranks = append(ranks, e.ranks[0])
 	}
 	var all sync.WaitGroup
-	all.Go(func() { // rank 3 comes to neither
+	all.Go(func() { // rank 3 takes part in neither group
 		_, err := sum(collective.Watchdog(ranks[1].Replica, 100*time.Millisecond), 1)
 		worlds[1].Fail(err)
 	})
@@ -207,13 +207,13 @@ func TestDeadlineEndsAll(t *testing.T) {
 	closeAll(worlds)
 }
 
-// A data connection breaks between two processes that are alive: all name the same one of
-// them, and the other, and say what happened, though nobody is silent.
+// TestDataConnectionBreaks checks that when a data connection between two live processes breaks,
+// all processes name the same two with the reason.
 func TestDataConnectionBreaks(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	for why, breaks := range map[string]func(pair [2]*net.TCPConn){
 		"connection reset by peer": func(pair [2]*net.TCPConn) {
-			for _, c := range pair { // both first: who carries between them closes the one when the other is
+			for _, c := range pair { // prepare both first: the proxy closes one as soon as the other closes
 				_ = c.SetLinger(0)
 			}
 			for _, c := range pair {
@@ -246,7 +246,7 @@ func TestDataConnectionBreaks(t *testing.T) {
 					t.Errorf("%s, between %v: process %d says: %v", why, ends, p, l)
 				}
 			}
-			if !strings.HasSuffix(all[0].Why, why) && !strings.HasSuffix(all[0].Why, "broken pipe") { // of who writes next
+			if !strings.HasSuffix(all[0].Why, why) && !strings.HasSuffix(all[0].Why, "broken pipe") { // depends on which side writes next
 				t.Errorf("between %v: %v, want: %s", ends, all[0], why)
 			}
 			closeAll(worlds)
@@ -255,5 +255,5 @@ func TestDataConnectionBreaks(t *testing.T) {
 	}
 }
 
-// rank names the rank of a process.
+// rank returns how errors name the rank of a process.
 func rank(w *world.World, p int) string { return fmt.Sprintf("rank %d (%q)", p, w.Members()[p].Host) }

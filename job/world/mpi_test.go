@@ -16,7 +16,8 @@ import (
 	"zeroth/job/world"
 )
 
-// Processes of which only some have MPI are told so, before anything waits.
+// TestCarriersAgree checks that a world in which only some processes have MPI fails before
+// anything waits.
 func TestCarriersAgree(t *testing.T) {
 	if err := mpi.Open([]string{"libmpi.so.40", "libmpi.so.12", "libmpich.so.12"}); err != nil {
 		t.Skip(err)

@@ -69,16 +69,16 @@ func (w *World) aGPUEach() error {
 // are on it.
 func (w *World) ownNetwork() {
 	if _, ok := os.LookupEnv("NCCL_COMM_ID"); ok {
-		_ = os.Unsetenv("NCCL_COMM_ID") // fails for no such name
+		_ = os.Unsetenv("NCCL_COMM_ID") // fails only for invalid names
 		w.note("NCCL_COMM_ID is ignored: processes agree on a secret id")
 	}
 	_, chosen := os.LookupEnv("NCCL_SOCKET_IFNAME")
 	if hosts := w.hosts; !chosen && !slices.ContainsFunc(hosts, func(h int) bool { return h != hosts[0] }) {
-		_ = os.Setenv("NCCL_SOCKET_IFNAME", "lo") // likewise
+		_ = os.Setenv("NCCL_SOCKET_IFNAME", "lo") // fails only for invalid names
 	}
 }
 
-// addsUp returns who adds up, for all processes to agree on.
+// addsUp returns which library sums, so that all processes can agree on it.
 func (w *World) addsUp() string {
 	if w.nccl == "" {
 		return "ranks, in rank order"

@@ -8,8 +8,8 @@ import (
 	"zeroth/collective"
 )
 
-// Frames of streams are those of collectives, of at most FrameBytes, unless there are so
-// many peers that their memory would be more than streamBytes.
+// Frames of streams have the size of collectives' frames, at most FrameBytes, or less if the
+// memory for all peers would exceed streamBytes.
 const (
 	FrameBytes  = 1 << 20
 	framesAhead = 2
@@ -20,9 +20,9 @@ const (
 type Stream struct {
 	wire  collective.Wire
 	out   []byte
-	in    map[int][][]byte // by peer: memory for frames ahead
+	in    map[int][][]byte // by peer: memory for expected frames
 	peers []int
-	early []collective.Note // of a peer that was done first
+	early []collective.Note // notes of a peer that finished first
 }
 
 // NewStream allocates memory for frames to and from peers. Frames are sent from out, of at
@@ -88,7 +88,7 @@ func (s *Stream) Run(bytes int) (seconds float64, err error) {
 			f.sent++
 		}
 		if f.written == frames && f.received == frames {
-			f.written++ // it is counted once
+			f.written++ // counts it only once
 			open--
 		}
 	}
@@ -129,7 +129,7 @@ func roundTrips(w collective.Wire, peer int, first bool, times int) (seconds flo
 	return took[times/2], nil
 }
 
-// goOn returns the decision of the first of a pair on both.
+// goOn returns the first's decision whether to continue on both sides of a pair.
 func (s *Stream) goOn(peer int, first, more bool) (bool, error) {
 	if first {
 		n := collective.Note{}
@@ -165,7 +165,7 @@ func (p Probe) Run(w collective.Wire, peer int, first bool, out []byte) (trip, r
 		return 0, 0, err
 	}
 	s := NewStream(w, []int{peer}, out)
-	for bytes := p.From; ; bytes *= 4 { // both sides know when it was enough: the first decides
+	for bytes := p.From; ; bytes *= 4 { // both sides must agree when to stop: the first decides
 		took, err := s.Run(bytes)
 		if err != nil {
 			return 0, 0, err

@@ -10,8 +10,8 @@ import (
 	"zeroth/shard"
 )
 
-// A stream delivers the bytes in whole frames, also where they are few or odd, and where
-// the peer reads them in memory that is shared.
+// TestStream checks that a stream delivers bytes in whole frames for small and odd sizes and
+// through shared memory.
 func TestStream(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	worlds := enter(t, 2, 1, "unix")

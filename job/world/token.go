@@ -9,15 +9,15 @@ import (
 	"path/filepath"
 )
 
-// A world without a token whose processes meet on loopback is open to every user of the
-// machine. Its processes use a token of their user's instead: a file that only the
-// user can read, in a folder that lasts as long as the machine runs or the user is
-// logged in. The first process that needs it makes it.
+// A world without a token that meets on loopback would be open to every user of the machine. So
+// its processes use a token of their user: a file that only the user can read, in a folder that
+// lasts until the machine restarts or the user logs out. The first process that needs the file
+// creates it.
 
 const (
-	userFolder = "zeroth-user-" // and the user's number, among the files of others
+	userFolder = "zeroth-user-" // followed by the user's number; next to other users' files
 	tokenName  = "token"
-	tokenBytes = 32 // random; the file has them in hexadecimal
+	tokenBytes = 32 // random; in hexadecimal in the file
 )
 
 // useToken sets the token of this user if the world has none and no other host can reach it.
@@ -89,7 +89,7 @@ func ownFolder(folder string) error {
 
 // readToken reads the token from a file that only this user can access.
 func readToken(file string) ([]byte, error) {
-	info, err := os.Lstat(file) // nobody else can replace it: the folder is the user's
+	info, err := os.Lstat(file) // nobody else can replace it, because the folder is the user's
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 	"zeroth/job/world"
 )
 
-// session is a folder of this user's alone that processes find.
+// session creates a private folder and makes processes use it as the session's.
 func session(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -23,7 +23,8 @@ func session(t *testing.T) string {
 	return dir
 }
 
-// Processes that start at once have one token, which their user alone can read.
+// TestUserToken checks that processes that start concurrently share one token, which only their
+// user can read.
 func TestUserToken(t *testing.T) {
 	dir := filepath.Join(session(t), "zeroth")
 	var all sync.WaitGroup
@@ -53,7 +54,8 @@ func TestUserToken(t *testing.T) {
 	}
 }
 
-// A file that somebody else can read or has put there is no token.
+// TestUserTokenIsTheUsersAlone checks that a token file is refused if others can read it or own
+// it.
 func TestUserTokenIsTheUsersAlone(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(dir, file string) error
@@ -78,7 +80,7 @@ func TestUserTokenIsTheUsersAlone(t *testing.T) {
 		}, "it is not a folder"},
 	} {
 		if os.Getuid() != 0 && strings.HasPrefix(name, "another's") {
-			continue // only root can give files away
+			continue // only root can change the owner
 		}
 		session(t)
 		_, file, err := world.UserToken()
@@ -94,8 +96,8 @@ func TestUserTokenIsTheUsersAlone(t *testing.T) {
 	}
 }
 
-// A folder of the login session that is not this user's, as sudo leaves it in the
-// environment, is not used.
+// TestUserTokenWithoutASession checks that a session folder of another user, which sudo can leave
+// in the environment, is not used.
 func TestUserTokenWithoutASession(t *testing.T) {
 	if err := os.Chmod(session(t), 0o755); err != nil {
 		t.Fatal(err)

@@ -1,13 +1,11 @@
-// Package world is the processes of a job: how they come together, what carries
-// their collectives, and who of them is lost. A World is the setup.World of a
-// job whose ranks live in several processes.
+// Package world connects the processes of a job: how they meet, what carries their collectives,
+// and which of them is lost. A World is the setup.World of a job with ranks in several processes.
 //
-// What never enters: training, files of a run, flags.
+// It must not contain training, files of a run, or flags.
 //
-// Begin with Enter: rendezvous, then Agree and Share while the run is prepared,
-// then Connect, which connects every process to every other (carrier.go): by MPI where
-// mpirun brings it; else two processes of a host (host.go) talk through a Unix socket,
-// others through TCP.
+// Begin with Enter: rendezvous, then Agree and Share while the run is prepared, then Connect,
+// which connects all processes (carrier.go): over MPI if mpirun started them; otherwise over Unix
+// sockets within a host (host.go) and TCP between hosts.
 package world
 
 import (
@@ -36,21 +34,21 @@ import (
 // Config describes this process and its world.
 type Config struct {
 	launch.Process
-	PerProcess int          // ranks of a process
-	Listener   net.Listener // where process 0 listens, if who launched it has opened that; else nil
+	PerProcess int          // ranks per process
+	Listener   net.Listener // where process 0 listens, if its launcher has opened it; else nil
 	Transport  string       // "auto", "unix", "tcp" or "mpi"
 	Collective string       // "auto", "exact" or "nccl"
-	Master     bool         // one rank adds up what all have
-	GPUs       []string     // that ranks of this process may be on, by names that all processes of a machine give them; none on CPUs
+	Master     bool         // one rank sums for all
+	GPUs       []string     // GPUs that ranks of this process may use, by names that all processes of a machine agree on
 	Bind       string       // address that others reach this process at; "" is the one by which it reaches process 0
-	Token      []byte       // that every process has; nil: that of the user, where no other host can reach the world
-	tokenFile  string       // which Token is from, if it is the user's
-	TLS        *tls.Config  // of control and of TCP between processes; nil: none
-	Insecure   bool         // no token though there are other hosts
+	Token      []byte       // shared by all processes; nil: the user's token, if no other host can reach the world
+	tokenFile  string       // file of Token, if it is the user's
+	TLS        *tls.Config  // for control and TCP connections between processes; nil: none
+	Insecure   bool         // allow other hosts without a token
 
-	Join                 time.Duration // how long processes wait for each other to come; 0 is a minute
+	Join                 time.Duration // how long processes wait for each other to join; 0 is a minute
 	Heartbeat, DeadAfter time.Duration
-	Note                 func(string) // hears what is worth telling
+	Note                 func(string) // receives notices
 }
 
 // patience is how long processes that have joined wait for each other to connect.
@@ -60,7 +58,7 @@ const patience = time.Minute
 type World struct {
 	cfg   Config
 	star  *rendezvous.Star
-	links collective.Links // by which groups choose how to send
+	links collective.Links // rates by which groups choose routes
 	hosts []int            // (World) numbers of the processes' hosts
 
 	dir       string         // of the Unix socket; removed once all are connected
@@ -71,10 +69,10 @@ type World struct {
 	mu    sync.Mutex
 	fails sync.Once      // closes hurry
 	net   carrier        // nil before Groups
-	over  bool           // its wires have ended, or do when there are any
-	by    []string       // (World) what carries data to each process, of Carriers; that to itself is not used
-	mem   *socket.Memory // that processes of this host read, likewise; nil over MPI
-	nccl  string         // its version and what it registers, where it adds up or moves; else empty
+	over  bool           // wires have ended, or will end once they exist
+	by    []string       // (World) the carrier of data to each process, one of Carriers; unused for this one
+	mem   *socket.Memory // memory that processes of this host read; nil over MPI
+	nccl  string         // NCCL's version and what it registers, if it is used; else ""
 }
 
 // Enter joins the world and waits until all processes have joined.
@@ -119,7 +117,7 @@ func Enter(ctx context.Context, cfg Config) (*World, error) {
 	go w.follow()
 	w.noteContainers()
 	if err = unreachable(w.star.Members); err != nil {
-		err = input.BadInput(err) // all find it out
+		err = input.BadInput(err) // all processes detect it
 	} else if err = w.chooseNCCL(); err != nil {
 		w.Fail(err)
 	} else {
@@ -258,14 +256,14 @@ func (w *World) shut() {
 		_ = ln.Close() // closing twice is fine
 	}
 	if w.dir != "" {
-		_ = os.RemoveAll(w.dir) // what stays is an empty folder of this user's
+		_ = os.RemoveAll(w.dir) // fails only if the folder has disappeared
 	}
 	if w.cfg.Listener != nil {
 		_ = w.cfg.Listener.Close()
 	}
 }
 
-// hearsay is how long the news of what ended a world may take to reach a process.
+// hearsay is how long the reason for the end of a world may take to reach a process.
 const hearsay = 2 * time.Second
 
 // follow closes every wire of this process when the world has ended, so that no operation
@@ -279,7 +277,7 @@ func (w *World) follow() {
 	}
 	w.rush()
 	lost := w.lost()
-	if lost.After { // by the wires ranks learn for whom each of them has waited
+	if lost.After { // over the wires, ranks learn for whom each of them has waited
 		select {
 		case <-time.After(hearsay):
 		case <-w.left:
@@ -294,9 +292,9 @@ func (w *World) follow() {
 	}
 }
 
-// lost returns what ended the world.
+// lost returns the process whose loss ended the world.
 func (w *World) lost() (lost rendezvous.Lost) {
-	_ = errors.As(w.star.Err(), &lost) // it is one
+	_ = errors.As(w.star.Err(), &lost) // always succeeds
 	return lost
 }
 
@@ -306,10 +304,10 @@ func (w *World) rush() { w.fails.Do(func() { close(w.hurry) }) }
 // Members returns all processes.
 func (w *World) Members() []rendezvous.Member { return w.star.Members }
 
-// Carriers lists what can carry data between two processes.
+// Carriers lists the possible carriers of data between two processes.
 var Carriers = []string{"unix", "tcp", "mpi"}
 
-// Carrier returns what carries data to another process. Connect must have been called.
+// Carrier returns the carrier of data to another process. Connect must have been called.
 func (w *World) Carrier(process int) string {
 	if w.cfg.Transport == "mpi" {
 		return "mpi"
@@ -335,7 +333,7 @@ func (w *World) Agree(ctx context.Context, facts []rendezvous.Fact) error {
 	return w.star.Agree(ctx, facts)
 }
 
-// Share returns what process 0 passes to it.
+// Share returns the value of mine on process 0.
 func (w *World) Share(ctx context.Context, mine string) (string, error) {
 	return w.star.Share(ctx, mine)
 }
@@ -358,7 +356,7 @@ func knownToAll(err error) bool {
 	return errors.As(err, new(interface{ Common() })) || errors.As(err, new(collective.ErrLate)) || errors.As(err, new(collective.ErrDiverged))
 }
 
-// Explain adds to an error what is known of its cause: which process was lost, and how.
+// Explain adds to an error the known cause: which process was lost, and how.
 func (w *World) Explain(err error) error {
 	if !errors.Is(err, collective.ErrClosed) || knownToAll(err) {
 		return err
@@ -370,7 +368,7 @@ func (w *World) Explain(err error) error {
 		if !errors.As(err, &lost) {
 			return err
 		}
-		w.star.Lose(lost.Rank/w.cfg.PerProcess, "connection lost") // process 0 is silent: the ranks know this alone
+		w.star.Lose(lost.Rank/w.cfg.PerProcess, "connection lost") // process 0 may have missed it: the ranks noticed it on their data connections
 	}
 	return fmt.Errorf("%w: %w", err, w.star.Err())
 }
@@ -385,7 +383,7 @@ func (w *World) Close() {
 		n.Close()
 	}
 	if w.mem != nil {
-		_ = w.mem.Close() // nobody takes of it any more
+		_ = w.mem.Close() // nobody uses it any more
 	}
 	close(w.left)
 	w.star.Close()
@@ -434,7 +432,7 @@ func (w *World) onLate(recs []*collective.Recorder) {
 	})
 }
 
-// saves returns the group in which checkpoints are made.
+// saves returns the group for saving checkpoints.
 func (w *World) saves() (all []collective.Group) {
 	for _, r := range w.localRanks() {
 		g := collective.NewWired(w.net.Wire(collective.SavesGroup, r))
@@ -496,7 +494,7 @@ func (w *World) accept(ctx context.Context, n *socket.Net, guests chan rendezvou
 		select {
 		case g := <-guests:
 			if g.Process <= w.cfg.Rank || g.Process >= w.cfg.World || have[g.Process] {
-				_ = g.Close() // somebody with the token claims to be who is there
+				_ = g.Close() // a process with the token claims a rank that is already connected
 				continue
 			}
 			w.add(n, g.Process, g.Conn)
@@ -515,7 +513,7 @@ func (w *World) add(n *socket.Net, process int, c net.Conn) {
 	n.Add(process, c)
 }
 
-// because returns the error of the world's end if there is one, because it explains err.
+// because returns the error with which the world ended, if it has, because that explains err.
 func (w *World) because(err error) error {
 	if why := w.star.Err(); err != nil && why != nil {
 		return why
@@ -523,7 +521,7 @@ func (w *World) because(err error) error {
 	return err
 }
 
-// dial connects to a process: by its Unix socket if that is there, else by TCP.
+// dial connects to a process over its Unix socket if that exists, else over TCP.
 func (w *World) dial(ctx context.Context, p int, about string) (net.Conn, error) {
 	it := w.star.Members[p]
 	caller := rendezvous.Caller{Process: w.cfg.Rank, Token: w.cfg.Token}
@@ -548,7 +546,7 @@ func dialUnix(ctx context.Context, caller rendezvous.Caller, addr, about string)
 	if err != nil {
 		return nil, err
 	}
-	_ = c.Close() // it was only to see
+	_ = c.Close() // this was only a test
 	ctx, cancel := context.WithTimeoutCause(ctx, patience/4, errors.New("it accepts no connections from here"))
 	defer cancel()
 	return caller.Dial(ctx, "unix", []string{addr}, about)

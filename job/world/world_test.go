@@ -30,7 +30,7 @@ import (
 	"zeroth/shard"
 )
 
-// TestMain runs many tests at a time, because they wait more than they compute.
+// TestMain runs many tests in parallel, because they mostly wait.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "8"); err != nil {
@@ -39,14 +39,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// enter has all processes of a world enter it, here as parts of one process.
+// enter opens a world with all of its processes in this one.
 func enter(t *testing.T, processes, perProcess int, transport string) []*world.World {
 	t.Helper()
 	worlds, _ := enterAt(t, processes, perProcess, transport)
 	return worlds
 }
 
-// selfSigned is mutual TLS with one certificate for all, which is its own authority.
+// selfSigned returns mutual TLS with one self-signed certificate for all processes.
 func selfSigned(t *testing.T) *tls.Config {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -67,13 +67,14 @@ func selfSigned(t *testing.T) *tls.Config {
 	return rendezvous.Mutual(tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool)
 }
 
-// enterAt is enter, and where somebody has listened: for all, and for data.
+// enterAt is like enter and also returns all addresses that were listened on.
 func enterAt(t *testing.T, processes, perProcess int, transport string) (worlds []*world.World, addrs []string) {
 	t.Helper()
 	return enterWith(t, processes, perProcess, transport, nil)
 }
 
-// enterWith is enterAt with what a test sets of a process's configuration; set may be nil.
+// enterWith is like enterAt with a function that changes each process's configuration; set may be
+// nil.
 func enterWith(t *testing.T, processes, perProcess int, transport string, set func(*world.Config)) (worlds []*world.World, addrs []string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -115,7 +116,7 @@ func enterWith(t *testing.T, processes, perProcess int, transport string, set fu
 	return worlds, addrs
 }
 
-// ends are the groups of a process's ranks.
+// ends holds the groups of a process's ranks.
 type ends struct {
 	ranks  []collective.Ranks
 	saves  []collective.Group
@@ -150,7 +151,7 @@ func closeAll(worlds []*world.World) {
 	all.Wait()
 }
 
-// sum adds up the world ranks over a group.
+// sum returns the sum of the world ranks over a group.
 func sum(g collective.Group, rank int) (float32, error) {
 	d := cpu.NewHost(1)
 	defer d.Close()
@@ -165,8 +166,8 @@ func sum(g collective.Group, rank int) (float32, error) {
 	return x[0], err
 }
 
-// Every rank has its groups, and nothing is left of a world that is closed: no
-// goroutine, no socket, no folder.
+// TestGroups checks that every rank has its groups, and that closing a world leaves no goroutine,
+// socket or folder.
 func TestGroups(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	for _, transport := range []string{"auto", "unix", "tcp", "tls"} {
@@ -175,7 +176,7 @@ func TestGroups(t *testing.T) {
 		m := shard.Mesh{Shard: 3, Replicate: 2}
 		ctx, enough := context.WithCancel(t.Context())
 		plain := make(chan error, 1)
-		go func() { // who knows the token and has no certificate
+		go func() { // a client with the token but without a certificate
 			var err error = rendezvous.ErrUntrusted
 			if transport == "tls" {
 				_, err = rendezvous.Caller{Process: 2, Token: []byte("0123456789abcdef")}.Dial(ctx, "tcp", addrs[1:2], "data "+worlds[0].Self().Session)
@@ -215,7 +216,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// A name of process 0 that is not known yet is waited for.
+// TestNameIsWaitedFor checks that joining retries while the name of process 0 does not resolve.
 func TestNameIsWaitedFor(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	waits := errors.New("it waits")
@@ -229,8 +230,8 @@ func TestNameIsWaitedFor(t *testing.T) {
 	}
 }
 
-// A process that fails says why; the others' collectives fail with its name, and
-// Explain has the reason.
+// TestFailureIsExplained checks that after a process fails, the others' collectives fail and
+// Explain gives its name and reason.
 func TestFailureIsExplained(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	worlds := enter(t, 3, 1, "auto")
@@ -253,7 +254,7 @@ func TestFailureIsExplained(t *testing.T) {
 	closeAll(worlds)
 }
 
-// A world that other hosts can reach has a token, and not one that can be guessed.
+// TestSafe checks that a world reachable from other hosts needs a token that cannot be guessed.
 func TestSafe(t *testing.T) {
 	token := []byte("0123456789abcdef")
 	for _, c := range []struct {
@@ -273,8 +274,8 @@ func TestSafe(t *testing.T) {
 	}
 }
 
-// Whoever wants to come in while a world trains finds nobody listening, and training
-// does not notice.
+// TestNobodyComesInLater checks that nothing listens once a world is training, and that
+// connection attempts do not disturb it.
 func TestNobodyComesInLater(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	worlds, addrs := enterAt(t, 3, 1, "tcp")
@@ -292,7 +293,7 @@ func TestNobodyComesInLater(t *testing.T) {
 				if i%len(addrs) == 0 {
 					about = "control "
 				}
-				if rendezvous.Greet(c, []byte("0123456789abcdef"), about, 1) == nil { // not another's port by now
+				if rendezvous.Greet(c, []byte("0123456789abcdef"), about, 1) == nil { // the port may by now belong to another world
 					t.Errorf("a rank that is there came in again at %s", addrs[i%len(addrs)])
 				}
 				c.Close()
@@ -318,7 +319,8 @@ func TestNobodyComesInLater(t *testing.T) {
 	closeAll(worlds)
 }
 
-// When an operation is late all processes are asked to dump, before any of them fails.
+// TestLateHasAllDump checks that when an operation is late, all processes are asked to dump
+// before any of them fails.
 func TestLateHasAllDump(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	worlds := enter(t, 3, 1, "auto")
