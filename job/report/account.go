@@ -15,10 +15,10 @@ import (
 // Account compares the memory that the ranks of this process hold with the plan, and with the
 // memory of the process.
 type Account struct {
-	Step    int // after which
+	Step    int // step after which it was taken
 	Ranks   []Held
 	Process Process
-	onGPU   bool // Held.Device is not in the machine's memory
+	onGPU   bool // Held.Device is GPU memory, not the machine's
 }
 
 // Held is the memory that the allocators of one rank have handed out.
@@ -26,19 +26,19 @@ type Held struct {
 	Rank         int
 	Planned      setup.Footprint
 	Device, Host device.Usage
-	Disk         int64 // bytes of its file
+	Disk         int64 // size of its file in bytes
 }
 
 // Process is the memory of this process as the operating system and Go's runtime count it, in
 // bytes.
 type Process struct {
-	Peak  int64 // the most that was resident so far; 0 where the system does not tell
-	Files int64 // resident now of what is mapped from files: the program itself, and data
-	Go    int64 // what Go's runtime has from the system now: its heap, stacks and the like
-	GPU   int64 // what it has of its GPUs, as their driver counts: contexts, kernels and libraries, too; 0 where that does not tell
+	Peak  int64 // peak resident size; 0 if the system does not report it
+	Files int64 // currently resident pages of mapped files: the program itself, and data
+	Go    int64 // memory that Go's runtime currently has from the system: heap, stacks and the like
+	GPU   int64 // memory on its GPUs as their driver counts it, including contexts, kernels and libraries; 0 if unknown
 }
 
-// NewAccount returns what the ranks hold now, and what was planned for them.
+// NewAccount returns an account of the memory that the ranks hold now.
 func NewAccount(j *setup.Job, step int, ranks []*setup.Rank) *Account {
 	a := &Account{Step: step, Process: process()}
 	for _, n := range machine.OnGPUs(setup.GPUs(j)) {
@@ -85,12 +85,11 @@ func (a *Account) heldOnGPUs() (n int64) {
 	return n
 }
 
-// Unattributed returns the resident memory beyond what ranks hold: Go's runtime, the program,
-// its data, and leaks. It is 0 if ranks hold more memory that was not written to yet.
+// Unattributed returns the resident memory beyond what ranks hold: Go's runtime, the program, its
+// data, and leaks. It is 0 if ranks hold memory that has not been written yet.
 func (a *Account) Unattributed() int64 { return max(0, a.Process.Peak-a.Held()) }
 
-// surplus is, for each category in which a rank holds other than what was
-// planned for it, how much more.
+// surplus describes the difference from the plan for each rank and category that differs.
 func (a *Account) surplus() (words []string) {
 	for _, r := range a.Ranks {
 		for use := range device.Uses {
@@ -132,13 +131,13 @@ func (a *Account) String() string {
 		show.ByteSize(a.Process.Peak), show.ByteSize(a.Held()), show.ByteSize(a.Unattributed()), show.ByteSize(a.Process.Go), show.ByteSize(a.Process.Files))
 }
 
-// surplus reports whether the rank holds anything but what was planned.
+// surplus reports whether the rank holds more or less than planned.
 func (h Held) surplus() bool {
 	return h.Device.Peak != h.Planned.Device || h.Host.Peak != h.Planned.Host || h.Disk != h.Planned.Disk
 }
 
-// MarshalJSON writes the memory of a line of metrics.jsonl: the plan of rank 0, and of the
-// ranks that hold anything else what they hold.
+// MarshalJSON writes the memory object of metrics.jsonl: the plan of rank 0 and, for ranks that
+// differ from their plan, the memory they hold.
 func (a *Account) MarshalJSON() ([]byte, error) {
 	type rank struct {
 		Rank     int              `json:"rank"`

@@ -11,7 +11,8 @@ import (
 	"zeroth/job/setup"
 )
 
-// accounted are the ranks of a small job, and how to take their account.
+// accounted opens the ranks of a small job and returns them with a function that takes their
+// account.
 func accounted(t *testing.T) ([]*setup.Rank, func() *Account) {
 	t.Helper()
 	c := configtest.Fitted(t, "device=cpu", "zero.offload.optimizer=host")
@@ -24,7 +25,7 @@ func accounted(t *testing.T) ([]*setup.Rank, func() *Account) {
 	return ranks, func() *Account { return NewAccount(j, 3, ranks) }
 }
 
-// What a rank holds that was not planned is told, by rank and category, on the
+// TestSurplusIsTold checks that memory beyond the plan is reported by rank and category, on the
 // device and in host memory.
 func TestSurplusIsTold(t *testing.T) {
 	ranks, account := accounted(t)
@@ -52,21 +53,22 @@ func TestSurplusIsTold(t *testing.T) {
 	ranks[2].Host.Free(leaked)
 }
 
-// A leak outside of the ranks' allocators is not attributed to anything.
+// TestLeakIsUnattributed checks that memory allocated outside the ranks' allocators counts as
+// unattributed.
 func TestLeakIsUnattributed(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the system does not tell what is resident")
 	}
 	_, account := accounted(t)
 	before := account()
-	const leak = 200 << 20 // enough to raise the peak whatever other tests have held
+	const leak = 200 << 20 // enough to raise the peak, whatever other tests have allocated
 	kept := make([]byte, leak)
 	for i := 0; i < len(kept); i += 4096 {
 		kept[i] = 1
 	}
 	after := account()
 	runtime.KeepAlive(kept)
-	if got := after.Unattributed() - before.Unattributed(); got < leak/2 || got > 6*leak { // the race detector keeps notes on what is touched
+	if got := after.Unattributed() - before.Unattributed(); got < leak/2 || got > 6*leak { // the race detector needs shadow memory
 		t.Errorf("%d MiB leaked, %d MiB more unattributed", leak>>20, got>>20)
 	}
 	if after.Process.Go-before.Process.Go < leak/2 || after.Process.Files <= 0 {
@@ -74,7 +76,7 @@ func TestLeakIsUnattributed(t *testing.T) {
 	}
 }
 
-// The line of metrics.jsonl adds up.
+// TestAccountLine checks the numbers of an account in metrics.jsonl.
 func TestAccountLine(t *testing.T) {
 	_, account := accounted(t)
 	a := account()
@@ -115,8 +117,8 @@ func TestAccountLine(t *testing.T) {
 	}
 }
 
-// Memory that ranks hold and nothing was written to is not resident: then
-// nothing is unattributed, and no number is below nothing.
+// TestUnattributedIsNeverNegative checks that no number is negative if allocated memory was never
+// written and is therefore not resident.
 func TestUnattributedIsNeverNegative(t *testing.T) {
 	a := &Account{Step: 3, Ranks: []Held{{}}, Process: Process{Peak: 1 << 20, Go: 1 << 19}}
 	a.Ranks[0].Device.Peak[0], a.Ranks[0].Planned.Device[0] = 1<<30, 1<<30

@@ -24,9 +24,9 @@ type Bytes struct {
 	p     *mpb.Progress // nil without a bar
 	bar   *mpb.Bar
 
-	mu   sync.Mutex // of the fields below
+	mu   sync.Mutex // guards the fields below
 	done int64
-	next time.Time // of the next line
+	next time.Time // time of the next line
 }
 
 // linePace is the time before the first line and between lines.
@@ -83,7 +83,7 @@ func (b *Bytes) Add(n int64) {
 	}
 }
 
-// Close removes the bar and returns what was done in which time: "1.5 GB in 2.0s, 0.75 GB/s".
+// Close removes the bar and returns the amount and the time: "1.5 GB in 2.0s, 0.75 GB/s".
 func (b *Bytes) Close() string {
 	if b.bar != nil {
 		b.bar.Abort(true)
@@ -99,7 +99,7 @@ func (b *Bytes) Close() string {
 	return fmt.Sprintf("%s in %s, %s", show.BriefSize(b.done), words, b.speed(b.done))
 }
 
-// Age returns the time since then in words.
+// Age returns the time since t in words.
 func Age(t time.Time) string {
 	return show.Span(max(0, time.Since(t).Seconds()))
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Lines that cannot be read cost little, for there may be very many: the first is named,
-// the others are only counted, and what can be read is there.
+// TestDamagedLinesAreCheap checks that unreadable lines, of which there may be very many, use
+// little memory: the first is named and the others are counted. All readable lines are returned.
 func TestDamagedLinesAreCheap(t *testing.T) {
 	t.Chdir(t.TempDir())
 	good := `{"step":1,"loss":2,"lr":1e-3,"grad_norm":1,"tokens":1,"tokens_per_second":1,"step_seconds":1,"skipped":0}` + "\n"

@@ -14,38 +14,39 @@ import (
 	"zeroth/input"
 )
 
-// Events is an Observer that writes what metrics.jsonl has of steps and evaluations for
-// TensorBoard, under the same names, and the job as a text. A file is made anew from metrics.jsonl
-// when a run starts, so that both have every step once.
+// Events is an Observer that writes the steps and evaluations of metrics.jsonl for TensorBoard,
+// under the same names, and the job as a text. The file is rewritten from metrics.jsonl when a
+// run starts, so that both contain every step once.
 //
 // A file is a sequence of records: the length of the data (uint64), a checksum of these 8 bytes
 // (uint32), the data, and a checksum of the data, all little-endian. The data is a protocol
-// buffer, Event{1: wall time, 2: step, 3: file version or 5: Summary{1: Value{1: tag, 2: number}}}.
+// buffer, Event{1: wall time, 2: step, 3: file version or 5: Summary{1: Value{1: tag, 2:
+// number}}}.
 type Events struct {
 	file  io.Writer
 	end   func() error // closes the file
-	value []byte       // scratch: one Value,
+	value []byte       // scratch for one Value,
 	sum   []byte       // the Values of an event,
 	event []byte       // the Event,
 	line  []byte       // and the record
-	time  float64      // of the last step
-	err   error        // the first of writing
+	time  float64      // time of the last step
+	err   error        // first write error
 }
 
 // eventFiles is the name of event files; TensorBoard reads every file with tfevents in its name.
 const eventFiles = "events.out.tfevents."
 
-// IsEvents reports whether a file of a run folder has this name because it has events.
+// IsEvents reports whether a file name is that of an event file.
 func IsEvents(name string) bool { return strings.HasPrefix(name, eventFiles) }
 
-// OpenEvents makes the event file of a run folder from what is left of its metrics, removes
-// older ones, and appends to it.
+// OpenEvents creates the event file of a run folder from its trimmed metrics, removes older ones,
+// and appends to it.
 func OpenEvents(out string, job []byte, l *Log) (*Events, error) {
 	old, err := os.ReadDir(out)
 	if err != nil {
 		return nil, fmt.Errorf("events: %w", err)
 	}
-	path := filepath.Join(out, fmt.Sprintf("%s%.3f.zeroth", eventFiles, Now())) // a reader that follows the old file goes on with this one
+	path := filepath.Join(out, fmt.Sprintf("%s%.3f.zeroth", eventFiles, Now())) // a reader that follows the old file continues with this one
 	f, err := input.Create(path)
 	if err != nil {
 		return nil, fmt.Errorf("events: %w", err)
@@ -79,7 +80,7 @@ func OpenEvents(out string, job []byte, l *Log) (*Events, error) {
 	return e, nil
 }
 
-// all writes a log, each evaluation after its step.
+// all writes all steps of a log, each evaluation after its step.
 func (e *Events) all(l *Log) {
 	evals := l.Evals
 	for _, s := range l.Steps {
@@ -104,7 +105,7 @@ func (e *Events) Step(s Step) {
 	e.write(s.Step)
 }
 
-// scalars calls f for each number of a step that trackers of experiments show.
+// scalars calls f for each number of a step that experiment trackers show.
 func scalars(s Step, f func(name string, x float64)) {
 	f("loss", s.Loss)
 	f("lr", s.LR)
@@ -143,7 +144,7 @@ func (e *Events) Warn(string) {}
 // Done implements Observer.
 func (e *Events) Done(Summary) {}
 
-// The wire types of protocol buffers that are used.
+// The wire types of protocol buffers in use.
 const (
 	wireVarint = 0
 	wire64     = 1
@@ -162,11 +163,11 @@ func (e *Events) real(tag string, x float64) {
 // text writes a text event for TensorBoard's text plugin: a tensor of one string.
 func (e *Events) text(tag string, text []byte) {
 	const dataClassTensor, dtString = 2, 7
-	text = append(append([]byte("```yaml\n"), text...), "```\n"...) // it shows Markdown
+	text = append(append([]byte("```yaml\n"), text...), "```\n"...) // the plugin shows Markdown
 	plugin := field(nil, 1, "text")
 	meta := append(field(nil, 1, plugin), 4<<3|wireVarint, dataClassTensor)
 	tensor := []byte{1<<3 | wireVarint, dtString}
-	tensor = field(tensor, 2, field(nil, 2, []byte{1<<3 | wireVarint, 1})) // of one dimension, of 1
+	tensor = field(tensor, 2, field(nil, 2, []byte{1<<3 | wireVarint, 1})) // one dimension, of size 1
 	tensor = field(tensor, 8, text)
 	value := field(field(nil, 1, tag+"/text_summary"), 8, tensor)
 	e.sum = field(e.sum, 1, field(value, 9, meta))
@@ -183,7 +184,7 @@ func field[T string | []byte](to []byte, number int, value T) []byte {
 	return append(to, value...)
 }
 
-// write writes the event as a record, in one write. After an error nothing is written.
+// write appends the event as a record, in one write. It does nothing after an error.
 func (e *Events) write(step int) {
 	if len(e.sum) > 0 {
 		e.bytes(5, e.sum)

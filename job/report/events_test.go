@@ -11,7 +11,8 @@ import (
 	"zeroth/job/testjob"
 )
 
-// The checksum is that of TensorFlow's records: the CRC-32C of 32 zeros is of RFC 3720.
+// TestMaskedChecksum compares with TensorFlow's masking of the CRC-32C of 32 zeros, which RFC
+// 3720 gives.
 func TestMaskedChecksum(t *testing.T) {
 	sum := uint32(0x8a9136aa)
 	if got, want := masked(make([]byte, 32)), (sum>>15|sum<<17)+0xa282ead8; got != want {
@@ -19,8 +20,8 @@ func TestMaskedChecksum(t *testing.T) {
 	}
 }
 
-// Events that are opened again have what is left of the metrics and go on from there, whatever
-// was in the files before.
+// TestEventsFollowMetrics checks that reopened event files contain exactly the steps of the
+// trimmed metrics and continue from there.
 func TestEventsFollowMetrics(t *testing.T) {
 	dir := t.TempDir()
 	l := &Log{}

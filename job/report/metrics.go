@@ -15,8 +15,8 @@ import (
 	"zeroth/input"
 )
 
-// Metrics is metrics.jsonl: a line of JSON for every step and evaluation, and for the
-// beginning, the memory and the end of each start of the run. The second key says which.
+// Metrics is metrics.jsonl: a line of JSON for every step and evaluation, and for the beginning,
+// the memory and the end of each start of the run. The second key gives the kind of line.
 //
 //	{"step":0,"start":{"run":"k3v9...","time":1764061233.5,"model":"GPT-2 10.7M","steps":1000,"model_flops":1.9e9,...}}
 //	{"step":1,"memory":{"planned":{...},"process":{"peak_rss":...,"held_by_ranks":...,"unattributed":...}}}
@@ -26,23 +26,21 @@ import (
 //	{"step":50,"val_loss":2.71}
 //	{"step":1000,"end":{"time":1764061745.1,"state":"done"}}
 //
-// docs/watching.md describes every key. The step of a start is the one it begins after. Memory
-// is in bytes; a start writes one such line before that of its first step and one when all
-// else is written.
+// docs/watching.md describes every key. The step of a start is the step after which it begins.
+// Memory is in bytes; a start writes it before its first step and at its end.
 //
-// Numbers have the fewest digits that read back as the same float64, so also
-// as the same float32. A value that is no finite number is null. Each line
-// reaches the file in one write. What a write that failed has left is written with the
-// next line.
+// Numbers have the fewest digits that read back as the same float64, and so as the same float32.
+// NaN and infinities are null. Each line reaches the file in one write. After a failed write, the
+// rest is written with the next line.
 type Metrics struct {
 	file io.Writer
 	end  func() error // closes the file
-	line []byte       // with those before it that are not in the file
-	err  error        // of the last write
-	lost int          // lines, because more than mostLate bytes waited
+	line []byte       // this line, and earlier ones that are not in the file yet
+	err  error        // error of the last write
+	lost int          // lines dropped because more than mostLate bytes were waiting
 }
 
-// mostLate is the most bytes that wait for a file that cannot be written.
+// mostLate limits the bytes that wait for a file that cannot be written.
 const mostLate = 16 << 20
 
 // OpenMetrics opens a metrics file for appending, and creates it if needed.
@@ -54,7 +52,7 @@ func OpenMetrics(path string) (*Metrics, error) {
 	return &Metrics{file: f, end: f.Close}, nil
 }
 
-// Start implements Observer; the header is no line of the file.
+// Start implements Observer; the header has no line in the file.
 func (m *Metrics) Start(Header) {}
 
 // Step writes the line of a step.
@@ -92,7 +90,7 @@ func (m *Metrics) Step(s Step) {
 	m.flush()
 }
 
-// spread writes an object unless nothing was measured.
+// spread writes the object of a Spread, unless nothing was measured.
 func (m *Metrics) spread(key string, s Spread) {
 	if s.Most.Seconds <= 0 {
 		return
@@ -117,17 +115,17 @@ func (m *Metrics) Eval(e Eval) {
 // Memory writes an account of the process's memory.
 func (m *Metrics) Memory(a *Account) { m.object(a.Step, "memory", a) }
 
-// Begin writes what a start of the run is.
+// Begin writes the description of a start of the run.
 func (m *Metrics) Begin(s Start) { m.object(s.Step, "start", s) }
 
 // End writes how a start of the run ended.
 func (m *Metrics) End(e End) { m.object(e.Step, "end", e) }
 
-// object writes the line of another kind.
+// object writes a line of any other kind.
 func (m *Metrics) object(step int, kind string, of any) {
 	text, err := json.Marshal(of)
 	if err != nil {
-		panic("report: metrics: " + err.Error()) // finite numbers and names
+		panic("report: metrics: " + err.Error()) // cannot fail for finite numbers and names
 	}
 	m.line = append(m.line, `{"step":`...)
 	m.line = strconv.AppendInt(m.line, int64(step), 10)
@@ -189,7 +187,7 @@ func (m *Metrics) Err() error { return m.err }
 // Late returns the number of lines that are not in the file, including lost ones.
 func (m *Metrics) Late() int { return m.lost + bytes.Count(m.line, []byte("\n")) }
 
-// Close tries once more to write what is missing, and closes the file.
+// Close tries once more to write the missing lines, and closes the file.
 func (m *Metrics) Close() error {
 	if len(m.line) > 0 {
 		m.write()
@@ -223,11 +221,11 @@ type Log struct {
 	Steps  []Step
 	Evals  []Eval
 	Starts []Start
-	End    *End   // of the last start; nil if it still runs or was killed
-	Ended  int    // the step at which a run had written all it makes, if no step came after; else 0
+	End    *End   // end of the last start; nil if it is still running or was killed
+	Ended  int    // step after which the run had written all its files, if it is the last step; else 0
 	Memory []byte // the last line about memory; nil if there is none
 	Lost   int    // lines that cannot be read
-	Damage error  // the first of them, and why
+	Damage error  // the first of them, with the reason
 }
 
 // LacksEval reports whether a log, which may be nil, ends with a step that no evaluation
@@ -241,8 +239,8 @@ func (l *Log) LacksEval(step int) bool {
 // not an error.
 func ReadLog(path string) (*Log, error) { return readLog(path, math.MaxInt64) }
 
-// ReadRecent is ReadLog without the steps and evaluations before the last MiB, which are not
-// parsed: a long log is read at the speed of the disk. All starts are in it.
+// ReadRecent is like ReadLog, but does not parse the steps and evaluations before the last MiB,
+// so that a long log is read at the speed of the disk. It includes all starts.
 func ReadRecent(path string) (*Log, error) { return readLog(path, 1<<20) }
 
 // readLog parses the starts and ends of a log and, of its last bytes, all lines.
@@ -327,7 +325,7 @@ func (l *Log) add(line []byte) error {
 	return nil
 }
 
-// isBound reports whether a line is of a start or an end. Their kind is the second key.
+// isBound reports whether a line is a start or an end, by its second key.
 func isBound(line []byte) bool {
 	_, after, _ := bytes.Cut(line[:min(len(line), 40)], []byte(","))
 	return bytes.HasPrefix(after, []byte(`"start":{`)) || bytes.HasPrefix(after, []byte(`"end":{`))
@@ -373,10 +371,10 @@ func (l *Log) trim(step int) {
 	l.End, l.Ended = nil, 0
 }
 
-// TrimMetrics drops the lines after a step from a metrics file, if there is
-// one, those of memory and ends, and what a killed process left unfinished, and returns what
-// is left. The file is replaced whole. A file with lines that cannot be read is set aside
-// under another name, which is reported, and the lines that can be read stay.
+// TrimMetrics removes from a metrics file all lines after a step, those about memory and ends,
+// and the unfinished line of a killed process, and returns the rest. A missing file is not an
+// error. The file is replaced atomically. If lines cannot be read, the old file is saved under
+// another name, which is reported, and only the readable lines stay.
 func TrimMetrics(path string, step int, note func(string)) (*Log, error) {
 	l, err := ReadLog(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -406,8 +404,8 @@ func TrimMetrics(path string, step int, note func(string)) (*Log, error) {
 	return l, f.Keep()
 }
 
-// setAside gives a file a name that is free, and returns it. The file keeps its
-// own name too where it can, so that there is one at every instant.
+// setAside gives a file an unused name, and returns it. If possible the file also keeps its old
+// name, so that one exists at every instant.
 func setAside(path string) (string, error) {
 	for n := 1; ; n++ {
 		aside := fmt.Sprintf("%s.damaged-%d", path, n)
@@ -503,7 +501,7 @@ func parseMetric(line []byte) (Step, *Eval, error) {
 	return s, nil, nil
 }
 
-// spread is a Spread as a line has it.
+// spread is the JSON form of a Spread.
 type spread struct {
 	Min     float64
 	MinRank int `json:"min_rank"`

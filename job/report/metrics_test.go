@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Whatever number a step has, its line is JSON and reads back.
+// TestMetricsOfAnyNumber checks that steps with any number, also NaN and infinities, are written
+// as JSON and read back.
 func TestMetricsOfAnyNumber(t *testing.T) {
 	t.Chdir(t.TempDir())
 	m, err := OpenMetrics("m")
@@ -35,7 +36,7 @@ func TestMetricsOfAnyNumber(t *testing.T) {
 	}
 }
 
-// limited is a disk with so many bytes free.
+// limited is a disk with a number of free bytes.
 type limited struct {
 	bytes.Buffer
 	free int
@@ -51,8 +52,8 @@ func (l *limited) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// What a full disk does not take is written when there is space, in order and without a
-// torn line.
+// TestMetricsCatchUp checks that lines a full disk did not accept are written once there is
+// space, in order and complete.
 func TestMetricsCatchUp(t *testing.T) {
 	var want bytes.Buffer
 	disk := &limited{free: 150}
@@ -72,8 +73,9 @@ func TestMetricsCatchUp(t *testing.T) {
 	}
 }
 
-// What is cut back to a step has each step up to it once, and the starts that made them; it
-// keeps the name of the run. How a start ended is not a step.
+// TestTrimMetrics checks that a trimmed log contains each step up to the given one once, the
+// starts that made them, and the name of the run, and that an end of a start is not taken for a
+// step.
 func TestTrimMetrics(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write := func(from, to int, run string) {

@@ -19,7 +19,7 @@ import (
 	"zeroth/job/show"
 )
 
-// Limits of MLflow's REST API for one log-batch request, and of what waits for the server.
+// Limits of MLflow's REST API for one log-batch request, and of the queue.
 const (
 	mostMetrics = 1000
 	mostParams  = 100
@@ -36,17 +36,17 @@ type MLflow struct {
 	begun                    Start
 	params                   []mlflowPair // not sent yet
 	id                       string       // of the experiment; empty until it is known
-	run                      string       // the server's name of the run; empty until it is made
+	run                      string       // the server's id of the run; "" until it is created
 	ended                    bool         // the server knows that the run has ended
 
 	mu     sync.Mutex
 	queue  []mlflowMetric
 	lost   int
-	err    error // of the last request
-	told   bool  // that err is not nil
+	err    error // error of the last request
+	told   bool  // Trouble has reported err
 	end    *End
 	wake   chan struct{} // closed when end is set
-	served chan struct{} // closed when all is sent, or given up
+	served chan struct{} // closed when everything is sent, or given up
 	cancel context.CancelFunc
 }
 
@@ -63,8 +63,9 @@ type mlflowPair struct {
 	Value string `json:"value"`
 }
 
-// OpenMLflow begins to send. The parameters are the keys of the job. MLFLOW_TRACKING_TOKEN, or
-// MLFLOW_TRACKING_USERNAME and _PASSWORD, are what the server asks for.
+// OpenMLflow starts sending. The parameters are the keys of the job. The environment variables
+// MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, authenticate
+// to the server.
 func OpenMLflow(server, experiment, name string, begun Start, params [][2]string) *MLflow {
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &MLflow{server: strings.TrimRight(server, "/"), experiment: experiment, name: name, begun: begun,
@@ -76,7 +77,7 @@ func OpenMLflow(server, experiment, name string, begun Start, params [][2]string
 	return m
 }
 
-// serve sends what is queued every second, less often while the server fails.
+// serve sends the queue every second, or less often while the server fails.
 func (m *MLflow) serve(ctx context.Context) {
 	defer close(m.served)
 	wake, wait := m.wake, time.Second
@@ -107,8 +108,7 @@ func (m *MLflow) serve(ctx context.Context) {
 	}
 }
 
-// send makes the run unless it is made, and sends what is queued. After an error it continues where
-// it was.
+// send creates the run if necessary, and sends the queue. After an error the next call continues.
 func (m *MLflow) send(ctx context.Context) error {
 	if err := m.create(ctx); err != nil {
 		return err
@@ -138,12 +138,12 @@ func (m *MLflow) send(ctx context.Context) error {
 			return err
 		}
 		m.mu.Lock()
-		m.queue = m.queue[max(0, len(batch)-(m.lost-lost)):] // some of them were dropped meanwhile
+		m.queue = m.queue[max(0, len(batch)-(m.lost-lost)):] // some of the batch may have been dropped meanwhile
 		m.mu.Unlock()
 	}
 }
 
-// create finds or makes the experiment, and makes the run, unless that is done.
+// create finds or creates the experiment, and creates the run, if that is not done yet.
 func (m *MLflow) create(ctx context.Context) error {
 	if m.id == "" {
 		var found struct {
@@ -201,7 +201,7 @@ func (m *MLflow) call(ctx context.Context, path string, body, reply any) error {
 	method, text := http.MethodGet, []byte(nil)
 	if body != nil {
 		method = http.MethodPost
-		text, _ = json.Marshal(body) // numbers and texts
+		text, _ = json.Marshal(body) // cannot fail for numbers and texts
 	}
 	r, err := http.NewRequestWithContext(ctx, method, m.server+"/api/2.0/mlflow/"+path, bytes.NewReader(text))
 	if err != nil {
@@ -225,7 +225,7 @@ func (m *MLflow) call(ctx context.Context, path string, body, reply any) error {
 	}
 	if got.StatusCode != http.StatusOK {
 		no := &mlflowError{}
-		_ = json.Unmarshal(answer, no) // a proxy may answer something else
+		_ = json.Unmarshal(answer, no) // a proxy may send something else
 		no.status = got.Status
 		return no
 	}
@@ -235,8 +235,8 @@ func (m *MLflow) call(ctx context.Context, path string, body, reply any) error {
 	return nil
 }
 
-// Trouble returns a line for people if the server has begun to fail or to answer again since the
-// last call, else "".
+// Trouble returns a notice if the server has started to fail or to answer again since the last
+// call, else "".
 func (m *MLflow) Trouble() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

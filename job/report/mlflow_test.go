@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// tracker is a server that speaks as much of MLflow's REST API as is used, and fails now and then.
+// tracker is a server with the part of MLflow's REST API that we use, which fails now and then.
 type tracker struct {
 	mu      sync.Mutex
 	calls   int
@@ -70,8 +70,8 @@ func (s *tracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestMLflow checks that a server that fails at times gets every number, and that one that is never
-// there is reported once and does not delay steps.
+// TestMLflow checks that a server that fails now and then receives every number, and that an
+// absent one is reported once and does not delay steps.
 func TestMLflow(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	t.Setenv("MLFLOW_TRACKING_TOKEN", "secret")

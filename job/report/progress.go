@@ -29,8 +29,8 @@ func NewProgress(out io.Writer) Progress {
 	return newLines(out)
 }
 
-// Lines writes plain lines, for pipes and logs: the header, a step about every
-// second but at most some 200 of a run, evaluations, the end.
+// Lines writes plain lines, for pipes and logs: the header, about one step per second and about
+// 200 steps per run at most, evaluations, and the end.
 type Lines struct {
 	mu    sync.Mutex
 	w     io.Writer
@@ -89,7 +89,7 @@ type Bar struct {
 	w     io.Writer
 	color bool
 
-	mu    sync.Mutex // guards what follows: the bar is drawn on its own goroutine
+	mu    sync.Mutex // guards the fields below, which the bar's goroutine reads
 	p     *mpb.Progress
 	bar   *mpb.Bar
 	steps int
@@ -131,7 +131,7 @@ func (b *Bar) status(s decor.Statistics) string {
 	if b.step.Step == 0 {
 		return "first step"
 	}
-	return b.step.status(b.pace.eta(b.steps-b.step.Step), s.AvailableWidth-barWidth(b.w)-2) // and its spaces
+	return b.step.status(b.pace.eta(b.steps-b.step.Step), s.AvailableWidth-barWidth(b.w)-2) // and the spaces around it
 }
 
 // barWidth returns the width of a bar in columns, less on a narrow terminal.
@@ -188,7 +188,7 @@ func (b *Bar) Done(s Summary) {
 	b.Close()
 	for _, line := range s.Lines() {
 		text := show.OnScreen([]byte(line))
-		if line != s.Sample { // which is left as it is
+		if line != s.Sample { // printed as it is
 			text = b.fitted(text)
 		}
 		fmt.Fprintln(b.w, text)

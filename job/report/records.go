@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Records is an Observer that writes records, for supervisors and programs: the same
-// events as Lines, each with its numbers by name.
+// Records is an Observer that writes records for supervisors and programs: the same events as
+// Lines, with named values.
 type Records struct {
 	to    *slog.Logger
 	due   due
@@ -18,7 +18,7 @@ type Records struct {
 // NewRecords writes to l.
 func NewRecords(l *slog.Logger) *Records { return &Records{to: l} }
 
-// Start writes what the run is.
+// Start writes the description of the run.
 func (l *Records) Start(h Header) {
 	l.steps = h.Steps
 	l.to.Info("start", "model", h.Model, "parameters", h.Parameters, "ranks", h.Ranks, "pipeline", h.Pipeline, "context", h.Context, "tensor", h.Tensor, "shard", h.Shard, "replicate", h.Replicate, "stage", h.Stage,
@@ -62,11 +62,11 @@ func finite(x float64) any {
 	return x
 }
 
-// due selects the steps to print: about one per second, at most some 200 of a run, the first
-// and the last.
+// due selects the steps to print: about one per second and about 200 per run at most, always
+// including the first and the last.
 type due struct {
 	last    int
-	seconds float64 // of steps since the last that was told
+	seconds float64 // seconds of steps since the last one printed
 }
 
 func (d *due) step(s Step, steps int) bool {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Records have the numbers of a run by name, one line each, also where a loss is
-// no number.
+// TestRecords checks that records contain the numbers of a run by name, one line each, even if a
+// loss is NaN.
 func TestRecords(t *testing.T) {
 	var b bytes.Buffer
 	l := NewRecords(slog.New(slog.NewJSONHandler(&b, nil)))

@@ -15,7 +15,7 @@ import (
 type Header struct {
 	Model         string // "GPT-2 10.7M"
 	Parameters    int64
-	Groups        []config.Grouped // of parameters; nil of a job without groups
+	Groups        []config.Grouped // of parameters; nil for a job without groups
 	Ranks         int
 	Pipeline      int
 	Master        bool // rank 0 is one
@@ -25,42 +25,42 @@ type Header struct {
 	Replicate     int
 	Stage         int
 	Precision     string
-	Device        string // what ranks compute on: "cpu", "cuda: GPU 0 (NVIDIA H200)"
-	GlobalBatch   int    // sequences a step
+	Device        string // device of the ranks: "cpu", "cuda: GPU 0 (NVIDIA H200)"
+	GlobalBatch   int    // sequences per step
 	TokensPerStep int
 	Steps         int
-	Epochs        float64 // those steps are; 0: it was steps that were asked for
-	DataTokens    int64   // to train on
+	Epochs        float64 // epochs in those steps; 0 if the job gives steps
+	DataTokens    int64   // tokens of training data
 	Out           string
 	MemoryPerRank int64  // bytes
-	HostPerRank   int64  // bytes of what is offloaded, in host memory
-	DiskPerRank   int64  // bytes of what is offloaded, on disk
-	Offload       string // what is, in words; empty for nothing
+	HostPerRank   int64  // offloaded bytes in host memory
+	DiskPerRank   int64  // offloaded bytes on disk
+	Offload       string // describes what is offloaded; "" for nothing
 }
 
 // Step is one update, as in a line of metrics.jsonl.
 type Step struct {
-	Step            int     // from 1
+	Step            int     // counted from 1
 	Loss            float64 // nats per token, mean over the global batch
 	LR              float64
-	GradNorm        float64 // of the whole gradient, before clipping
-	Tokens          int64   // trained on so far, this step included
+	GradNorm        float64 // norm of the whole gradient, before clipping
+	Tokens          int64   // tokens trained on so far, including this step
 	TokensPerSecond float64
 	StepSeconds     float64
 	Skipped         int     // steps skipped so far because a gradient was not finite
-	Time            float64 // when it ended: seconds since 1970, in whole milliseconds
-	DataSeconds     float64 // in which rank 0 read its samples
+	Time            float64 // end of the step: seconds since 1970, in whole milliseconds
+	DataSeconds     float64 // time in which rank 0 read its samples
 	MFU             float64 // model operations per second, as a share of the peak; 0 if the peak is unknown
 
 	Parts sim.Exposure // of rank 0's step; without steps if it was not measured
 
-	// Of the step before, with several ranks: how long they waited for each other, by
-	// their median, for which rank, and how far it was behind: see Behind.
+	// For the previous step, with several ranks: the median time that ranks waited for each other,
+	// the slowest rank, and how far it was behind; see Behind.
 	Waited  float64 // seconds
 	Slowest int     // rank
-	Behind  float64 // 0.2: it took 20 % longer than the others would have without it
+	Behind  float64 // 0.2: the step took 20 % longer than it would have without this rank
 
-	RankSeconds, RankWaits Spread // likewise of that step: how long it took each rank, and how long each waited
+	RankSeconds, RankWaits Spread // also of the previous step: each rank's time and wait
 }
 
 // Spread is the smallest and the largest value of a quantity over ranks, with their ranks.
@@ -87,13 +87,13 @@ type Start struct {
 	Stage         int     `json:"stage"`
 	Precision     string  `json:"precision"`
 	Device        string  `json:"device"`
-	Steps         int     `json:"steps"`           // of the job
-	TokensPerStep int     `json:"tokens_per_step"` // of all ranks
+	Steps         int     `json:"steps"`           // total steps of the job
+	TokensPerStep int     `json:"tokens_per_step"` // tokens of all ranks
 	ModelFlops    float64 `json:"model_flops"`     // of a rank in a step, without recomputation; in a pipeline a mean
 	PeakFlops     float64 `json:"peak_flops"`      // of a rank per second; 0 if unknown
 }
 
-// Rows are a word and what it is, as those of a Header.
+// Rows returns pairs of a word and its value, like those of a Header.
 func (s Start) Rows() [][2]string {
 	return [][2]string{
 		{"model", fmt.Sprintf("%s, %s parameters", s.Model, show.Grouped(s.Parameters))},
@@ -109,7 +109,7 @@ type End struct {
 	Step  int     `json:"-"` // steps done
 	Time  float64 `json:"time"`
 	State string  `json:"state"`         // "done", "stopped" or "failed"
-	Why   string  `json:"why,omitempty"` // it did not come to its last step
+	Why   string  `json:"why,omitempty"` // the reason, if the run did not reach its last step
 }
 
 // Eval is a validation loss after a step.
@@ -120,16 +120,16 @@ type Eval struct {
 
 // Summary describes how a run ended.
 type Summary struct {
-	Steps         int     // done, those of the runs before included
-	Loss          float64 // NaN if there was no step
-	ValLoss       float64 // the last one; NaN if there was none
+	Steps         int     // steps done, including those of earlier starts
+	Loss          float64 // NaN without steps
+	ValLoss       float64 // last validation loss; NaN if there was none
 	Tokens        int64
 	Seconds       float64
 	MFU           float64      // mean over the steps of this start; 0 if the peak is unknown
 	MemoryPerRank int64        // bytes, the peak of the rank with the highest
-	Memory        *Account     // at the end; nil if the run failed
+	Memory        *Account     // account at the end; nil if the run failed
 	Out           string       // the run folder
-	Stopped       bool         // before the last step, because it was asked to
+	Stopped       bool         // stopped on request before the last step
 	Sample        string       // prompt and text; empty if the job asks for none
 	Trace         sim.Exposure // without steps if none were traced
 }

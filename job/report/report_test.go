@@ -25,7 +25,7 @@ func TestMetricsLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	loss := float64(float32(5.5451774)) // what a float32 loss looks like
+	loss := float64(float32(5.5451774)) // a typical float32 loss
 	m.Start(Header{})
 	m.Step(Step{Step: 1, Loss: loss, LR: 3e-5, GradNorm: math.Inf(1), Tokens: 4096, TokensPerSecond: 8000, StepSeconds: 0.512, Skipped: 1, Time: 1764061234.013})
 	m.Note("a note")
@@ -53,8 +53,8 @@ func TestMetricsLines(t *testing.T) {
 	}
 }
 
-// What is written reads back to the bit, in two sittings, and a torn last line
-// is not there.
+// TestMetricsReadBack checks that metrics written in two sessions are read back to the bit, and
+// that a torn last line is ignored.
 func TestMetricsReadBack(t *testing.T) {
 	t.Chdir(t.TempDir())
 	var steps []Step
@@ -115,7 +115,7 @@ func TestReadMetricsNullAndErrors(t *testing.T) {
 	}
 }
 
-// A disk that is full is reported, once, and at the end again.
+// TestMetricsWriteError checks that a full disk is reported once, and again at the end.
 func TestMetricsWriteError(t *testing.T) {
 	if _, err := os.Stat("/dev/full"); err != nil {
 		t.Skip("no /dev/full on this system")
@@ -195,7 +195,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// Fast steps bring a line a second, a long run at most some 200.
+// TestLinesAreNotMany checks that progress is printed at most once per second, and in a long run
+// about 200 times.
 func TestLinesAreNotMany(t *testing.T) {
 	for _, c := range []struct {
 		steps    int
@@ -267,7 +268,7 @@ func TestBar(t *testing.T) {
 	}
 }
 
-// A run that fails leaves the bar on a line of its own and nothing running.
+// TestBarCloses checks that a failed run leaves the bar on a line of its own and no goroutine.
 func TestBarCloses(t *testing.T) {
 	out := drawBar(t, false, func(b *Bar) { b.Close(); b.Close() })
 	if !strings.HasSuffix(out, "\nafter the end\n") {
@@ -291,7 +292,8 @@ func TestNewProgress(t *testing.T) {
 	}
 }
 
-// The same share of the peak is on the progress line and, as a mean, in the summary.
+// TestMFUIsPrinted checks that the utilization of the peak is printed with the progress and, as a
+// mean, in the summary.
 func TestMFUIsPrinted(t *testing.T) {
 	step := Step{Loss: 2.5, TokensPerSecond: 1e3, MFU: 0.383}
 	if got := step.status(0, 200); !strings.HasPrefix(got, "loss 2.5000  1.0k tokens/s  MFU 38.3 %  ETA ") {
@@ -354,7 +356,7 @@ func falling(n int) (steps []Step, evals []Eval) {
 	return steps, evals
 }
 
-// The drawing has axes, a legend and curves that go where the numbers go.
+// TestLossSVG checks that the drawing has axes, a legend, and curves that follow the numbers.
 func TestLossSVG(t *testing.T) {
 	t.Chdir(t.TempDir())
 	steps, evals := falling(400)
@@ -420,7 +422,7 @@ func TestSmoothAndThin(t *testing.T) {
 	}
 }
 
-// What a run prints of names, paths and errors commands no terminal.
+// TestProgressIsEscaped checks that control characters in names, paths and errors are escaped.
 func TestProgressIsEscaped(t *testing.T) {
 	const evil, shown = "run\x1b[31m\u202e", `run\x1b[31m\u202e`
 	lines, bar := new(bytes.Buffer), new(bytes.Buffer)

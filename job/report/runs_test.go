@@ -25,7 +25,8 @@ func drawRuns(t *testing.T, runs ...Run) string {
 	}
 }
 
-// One run is drawn as its loss.svg, several each in its color, with four figures.
+// TestRunsSVG checks that one run is drawn like its loss.svg, and that several are drawn in four
+// plots with a color for each.
 func TestRunsSVG(t *testing.T) {
 	steps, evals := falling(2000)
 	for i := range steps {

@@ -12,12 +12,12 @@ import (
 // Behind describes how far the slowest rank of a step was behind: it waits least, and the
 // others wait for it. The zero value means that nothing was measured.
 type Behind struct {
-	Rank   int           // that waited least
-	Lag    time.Duration // how much less than the others, by their median
-	Waited time.Duration // the median of the others
-	Before time.Duration // from the step's begin to the rank's first operation
-	Others time.Duration // likewise of the others, by their median
-	Took   time.Duration // the step
+	Rank   int           // rank that waited least
+	Lag    time.Duration // its wait, subtracted from the others' median
+	Waited time.Duration // median wait of the others
+	Before time.Duration // from the start of the step to the rank's first operation
+	Others time.Duration // the same for the others, median
+	Took   time.Duration // duration of the step
 }
 
 // BehindOf finds the slowest rank of a step from the paces of all ranks. It returns zero for
@@ -82,10 +82,10 @@ func (b Behind) Part() float64 {
 	return float64(b.Lag) / float64(b.Took-b.Lag)
 }
 
-// A rank is named that was late, by stragglerPart, in lateSteps of at most the last
-// stragglerSteps, if over these all of them were longer by that part for its sake, and
-// stragglerShare of what was lost was lost to it: it may be slow in bursts, and one long
-// pause is none.
+// A rank is reported if it was late, by stragglerPart of a step, in lateSteps of at most the last
+// stragglerSteps steps, these steps together took longer by that part because of it, and it
+// caused stragglerShare of the lost time. So a rank that is slow in bursts is reported, and a
+// single long pause is not.
 const (
 	stragglerPart  = 0.2
 	stragglerShare = 0.75

@@ -8,7 +8,7 @@ import (
 	"zeroth/collective"
 )
 
-// step is one of four ranks of which one is behind by a part of a second.
+// step returns the times of four ranks in a step in which one rank, slow, lags behind by lag.
 func step(slow int, lag time.Duration) []collective.Pace {
 	paces := make([]collective.Pace, 4)
 	for r := range paces {
@@ -36,9 +36,9 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// A rank is named once a spell: after 20 steps in which it was late, in a row or in bursts,
-// and again only when it has kept up for 100. One of several that are slow by turns is not
-// named, nor one that pauses for long a few times, nor one that costs the others little.
+// TestStragglers checks that a rank is named after 20 late steps, consecutive or in bursts, and
+// again only after 100 steps without delay. Ranks that are slow in turn, that pause a few times,
+// or that cost the others little are not named.
 func TestStragglers(t *testing.T) {
 	const late, little = 250 * time.Millisecond, 190 * time.Millisecond
 	type spell struct {

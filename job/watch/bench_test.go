@@ -10,7 +10,7 @@ import (
 	"zeroth/job/sim"
 )
 
-// ran100k is a run of 100,000 steps on four ranks.
+// ran100k returns the state of a run after 100,000 steps on four ranks.
 func ran100k() *State {
 	s := NewState("run")
 	s.Begin(report.Start{Run: "r", Steps: 200_000}, "model: {}\n", true)
@@ -27,8 +27,8 @@ func ran100k() *State {
 	return s
 }
 
-// BenchmarkClients is what three pages and a scraper take of a processor when a step ends: at one
-// step a second, ns/op per second.
+// BenchmarkClients measures the processor time of three pages and a scraper at the end of a step.
+// With one step per second, ns/op is the time per second.
 func BenchmarkClients(b *testing.B) {
 	s := ran100k()
 	pages := make([]follower, 3)
@@ -48,7 +48,7 @@ func BenchmarkClients(b *testing.B) {
 	}
 }
 
-// BenchmarkStep is what a step takes of the training loop.
+// BenchmarkStep measures how long a step's report delays the training loop.
 func BenchmarkStep(b *testing.B) {
 	s := ran100k()
 	for i := 100_001; b.Loop(); i++ {

@@ -1,13 +1,13 @@
-// Package watch publishes a run while it trains: a page in a browser, metrics for Prometheus,
-// and requests to save or to trace.
+// Package watch publishes a run while it trains: a page in a browser, metrics for Prometheus, and
+// requests to save or to trace.
 //
 // A State follows the run as a report.Observer and keeps a bounded history. A Server answers
-// requests from it. Clients pull: training appends to the State and never waits for anyone, and
-// what a client gets is copied or immutable. The same page, with the data inside, is the report
-// of a run that has ended.
+// requests from it. Clients pull: training appends to the State and never waits for them, and
+// responses are copies or immutable. The same page, with its data inline, is the report of a
+// finished run.
 //
-// What a browser shows comes from one static page with a content security policy; data reaches it
-// as JSON and is only ever set as text.
+// The page is static and has a content security policy; data reaches it as JSON and is only ever
+// set as text.
 //
 // Begin with state.go and server.go.
 package watch

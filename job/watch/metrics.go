@@ -9,8 +9,8 @@ import (
 	"zeroth/job/report"
 )
 
-// metrics are what Prometheus scrapes. The labels have few values: ranks are told apart by who is
-// first and last alone.
+// metrics are the metrics for Prometheus. Labels have few values: of the ranks, only the first
+// and the last are named.
 type metrics struct {
 	registry *prometheus.Registry
 
@@ -20,7 +20,7 @@ type metrics struct {
 	exposed, idle, data, behind, slowest, savedStep, savedTime prometheus.Gauge
 	waits, planned, held                                       *prometheus.GaugeVec
 
-	tokensBefore int64 // of the step before; 0: none
+	tokensBefore int64 // tokens before this step; 0: unknown
 	skippedLast  int
 }
 
@@ -76,7 +76,7 @@ func newMetrics() *metrics {
 		planned:     vector("memory_planned_bytes", "Memory planned for the rank with the most, by category.", "category", "place"),
 		held:        vector("memory_held_bytes", "Memory held by the rank with the most, by category.", "category", "place"),
 	}
-	m.valLoss.Set(math.NaN()) // there is none yet
+	m.valLoss.Set(math.NaN()) // no evaluation yet
 	return m
 }
 
@@ -126,7 +126,7 @@ func (m *metrics) saved(s Save) {
 	m.savedTime.Set(s.Time)
 }
 
-// memory records what is held.
+// memory records the memory of the rank that holds the most.
 func (m *metrics) memory(all []Category) {
 	for _, c := range all {
 		m.planned.WithLabelValues(c.Name, c.Tier).Set(float64(c.Planned))

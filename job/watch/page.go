@@ -26,7 +26,7 @@ func hashOf(page, begin, end string) string {
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// WriteReport writes the page with the run inside, as one file.
+// WriteReport writes the page with the run's data inline, as one file.
 func WriteReport(out io.Writer, s *State) error {
 	doc, _ := s.Doc()
 	lines, _ := s.Log(0)
@@ -52,7 +52,7 @@ func writeJSON(w http.ResponseWriter, value any) {
 	_, _ = w.Write(text)
 }
 
-// follower is what one page has been sent.
+// follower records how much of a run has been sent to a page.
 type follower struct {
 	state   *State
 	version uint64
@@ -62,7 +62,7 @@ type follower struct {
 	begun   bool
 }
 
-// next returns what is new as an event, empty if nothing is.
+// next returns an event with everything new, or "".
 func (f *follower) next() string {
 	doc, version := f.state.Doc()
 	if f.begun && version == f.version {
@@ -71,7 +71,7 @@ func (f *follower) next() string {
 	lines, next := f.state.Log(f.line)
 	series := f.state.Series(f.step, 1<<40, 500)
 	if f.begun {
-		doc.Job = "" // which stays as it is
+		doc.Job = "" // the page already has it
 	}
 	f.begun, f.version, f.line, f.step = true, version, next, max(f.step, doc.Step)
 	if t := doc.Timeline; t != nil && t.Step == f.traced {

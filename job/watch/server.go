@@ -23,22 +23,22 @@ import (
 // Limits of requests.
 const (
 	mostConnections = 64
-	mostPages       = 16 // that follow the run
-	mostRequests    = 50 // a second, of all clients together; health checks are not counted
+	mostPages       = 16 // pages that follow the run
+	mostRequests    = 50 // per second, for all clients together, except health checks
 	mostTraced      = 20 // steps of a trace
 	mostSeries      = 2000
-	follow          = time.Second // between updates of a page
+	follow          = time.Second // time between updates of a page
 )
 
-// Options are what a server needs of a run.
+// Options configures a Server.
 type Options struct {
 	Listen    string        // "HOST:PORT", or "unix:PATH"
-	TokenFile string        // created if missing, and kept; empty: TokenFile in Folder, created at every start and removed at the end
+	TokenFile string        // created if missing, and never removed; empty: TokenFile in Folder, created at every start
 	Folder    string        // of the run
-	Stall     time.Duration // without progress for so long, the run is not healthy
+	Stall     time.Duration // a run without progress for this long is unhealthy
 	State     *State
 
-	Save  func() error                                         // asks for a checkpoint now
+	Save  func() error                                         // requests a checkpoint now
 	Trace func(ctx context.Context, steps int) (Traced, error) // waits for a trace of the next steps
 }
 
@@ -49,27 +49,27 @@ type Traced interface{ Write(io.Writer) error }
 type Server struct {
 	o      Options
 	at     net.Listener
-	open   bool // beyond this machine
+	open   bool // reachable from other machines
 	token  *token
 	http   *http.Server
-	end    context.CancelFunc // of all requests
+	end    context.CancelFunc // cancels all requests
 	served chan struct{}
 	once   sync.Once
 
 	mu        sync.Mutex
 	pages     int
-	known     budget // of requests that may read
-	strangers budget // of all others, which take nothing from those
-	busy      bool   // a trace is under way
+	known     budget // for requests that may read
+	strangers budget // for all others, so that they cannot use up known
+	busy      bool   // a trace is being recorded
 }
 
-// budget is how many requests may be answered now.
+// budget is the number of requests that may be answered now.
 type budget struct {
 	left   float64
 	filled time.Time
 }
 
-// Open listens and begins to serve.
+// Open starts listening and serving.
 func Open(o Options) (*Server, error) {
 	s := &Server{o: o, served: make(chan struct{})}
 	var err error
@@ -95,12 +95,12 @@ func Open(o Options) (*Server, error) {
 		}}
 	go func() {
 		defer close(s.served)
-		_ = s.http.Serve(&connections{Listener: s.at}) // until Close
+		_ = s.http.Serve(&connections{Listener: s.at}) // returns on Close
 	}()
 	return s, nil
 }
 
-// Close ends the server and all requests. Pages have a second to read how the run ended.
+// Close ends the server and all requests. Pages have a second to receive the end of the run.
 func (s *Server) Close() {
 	if s == nil {
 		return
@@ -110,14 +110,14 @@ func (s *Server) Close() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if s.http.Shutdown(ctx) != nil {
-			_ = s.http.Close() // what clients have not read is of no interest
+			_ = s.http.Close() // clients may not have read everything
 		}
 		<-s.served
 		s.token.remove()
 	})
 }
 
-// String returns where the run can be watched.
+// String returns the address of the page and how to open it.
 func (s *Server) String() string {
 	at := "http://" + named(s.at.Addr().String()) + "/"
 	if s.at.Addr().Network() == "unix" {
@@ -129,8 +129,8 @@ func (s *Server) String() string {
 	return at
 }
 
-// named returns an address that others can reach: if it stands for all addresses of this machine,
-// it contains the machine's name instead.
+// named replaces an address that stands for all addresses of this machine by the machine's name,
+// so that others can use it.
 func named(address string) string {
 	at, err := netip.ParseAddrPort(address)
 	if name, unknown := os.Hostname(); err == nil && at.Addr().IsUnspecified() && unknown == nil {
@@ -139,7 +139,7 @@ func named(address string) string {
 	return address
 }
 
-// listen listens on an address; a socket that nobody listens on is replaced.
+// listen listens on an address; a stale socket is replaced.
 func listen(address string) (net.Listener, error) {
 	path, ok := strings.CutPrefix(address, "unix:")
 	if !ok {
@@ -170,11 +170,11 @@ func local(a net.Addr) bool {
 	return err == nil && at.Addr().Unmap().IsLoopback()
 }
 
-// access is what a request needs.
+// access is the permission that a request needs.
 type access int
 
 const (
-	anyone access = iota // an answer that says nothing but yes or no
+	anyone access = iota // anyone: the response is only yes or no
 	reader               // the token, unless the server is local
 	holder               // the token
 )
@@ -191,14 +191,14 @@ func (s *Server) handler() http.Handler {
 	handle("POST /login", anyone, s.login)
 	handle("POST /api/checkpoint", holder, s.save)
 	handle("POST /api/trace", holder, s.trace)
-	for path, f := range map[string]http.HandlerFunc{"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} { // no cmdline: arguments may name what is secret
+	for path, f := range map[string]http.HandlerFunc{"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} { // no cmdline: arguments may contain secrets
 		handle("GET /debug/pprof/"+path, holder, long(f))
 	}
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 
-// guard answers requests that may be answered, each within a time. A flood of requests from
-// strangers, or of health checks, takes nothing from those who may read.
+// guard limits the rate and the duration of requests that need who. A flood of unauthenticated
+// requests or health checks does not slow down authenticated ones.
 func (s *Server) guard(who access, f http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(30 * time.Second))
@@ -230,8 +230,8 @@ func (s *Server) guard(who access, f http.HandlerFunc) http.Handler {
 	})
 }
 
-// localHost reports whether the Host of a request is this machine's, as one that another name was
-// made to lead to is not.
+// localHost reports whether the Host of a request names this machine. A foreign name that
+// resolves to this machine (DNS rebinding) does not.
 func localHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -240,12 +240,12 @@ func localHost(host string) bool {
 	return host == "localhost" || err == nil && at.Unmap().IsLoopback()
 }
 
-// spend takes one request of a budget, unless it is used up.
+// spend uses one request of a budget, and returns false if none is left.
 func (s *Server) spend(b *budget) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	b.left = min(mostRequests, b.left+mostRequests*now.Sub(b.filled).Seconds()) // full at first
+	b.left = min(mostRequests, b.left+mostRequests*now.Sub(b.filled).Seconds()) // initially full
 	b.filled = now
 	if b.left < 1 {
 		return false
@@ -283,11 +283,11 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "./", http.StatusSeeOther)
 }
 
-// long lifts the time limit for a profile.
+// long removes the time limit for a profile.
 func long(f http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(5 * time.Minute))
-		w.Header().Del("Content-Security-Policy") // its pages have styles and links
+		w.Header().Del("Content-Security-Policy") // its pages have inline styles and links
 		f(w, r)
 	}
 }
@@ -346,7 +346,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	defer tick.Stop()
 	for quiet, last := 0, false; ; {
 		text := f.next()
-		if quiet++; text != "" || quiet >= 15 { // or a comment, that says that the connection lives
+		if quiet++; text != "" || quiet >= 15 { // or a comment that keeps the connection alive
 			quiet = 0
 			_ = out.SetWriteDeadline(time.Now().Add(10 * time.Second))
 			if _, err := io.WriteString(w, text+":\n\n"); err != nil || out.Flush() != nil {
@@ -381,7 +381,7 @@ func (s *Server) leave() {
 	s.pages--
 }
 
-// save asks for a checkpoint.
+// save requests a checkpoint.
 func (s *Server) save(w http.ResponseWriter, _ *http.Request) {
 	if err := s.o.Save(); err != nil {
 		refuse(w, http.StatusConflict, err.Error())
@@ -423,7 +423,7 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
 	_ = t.Write(w)
 }
 
-// only begins or ends what only one request may do.
+// only marks the beginning or the end of a request that must be the only one.
 func (s *Server) only(begin bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -435,8 +435,8 @@ func (s *Server) only(begin bool) bool {
 }
 
 // connections is a listener with a bounded number of open connections. When it is full, a new one
-// replaces the oldest that has sent no request that may be answered: clients that send nothing
-// cannot shut others out.
+// replaces the oldest without an accepted request, so that clients that send nothing cannot shut
+// out others.
 type connections struct {
 	net.Listener
 	mu   sync.Mutex
@@ -447,7 +447,7 @@ type connections struct {
 type connection struct {
 	net.Conn
 	of   *connections
-	good bool // it has sent a request that may be answered
+	good bool // it has sent an accepted request
 }
 
 func (l *connections) Accept() (net.Conn, error) {
@@ -460,7 +460,7 @@ func (l *connections) Accept() (net.Conn, error) {
 	defer l.mu.Unlock()
 	l.open = append(l.open, c)
 	if len(l.open) > mostConnections {
-		worst := slices.IndexFunc(l.open, func(c *connection) bool { return !c.good }) // c, if no other
+		worst := slices.IndexFunc(l.open, func(c *connection) bool { return !c.good }) // c itself if there is no other
 		_ = l.open[worst].Conn.Close()
 		l.open = slices.Delete(l.open, worst, worst+1)
 	}
@@ -474,7 +474,7 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// keep marks the connection of a request as one that others cannot replace.
+// keep protects the connection of a request from being replaced.
 func keep(r *http.Request) {
 	c := r.Context().Value(connectionKey{}).(*connection)
 	c.of.mu.Lock()

@@ -22,7 +22,7 @@ import (
 	"zeroth/job/report"
 )
 
-// served is a server of a run with some steps, and what it was asked for.
+// served starts a server for a run with some steps. saves counts the requests to save.
 func served(t *testing.T, listen string) (s *Server, base, token string, saves *int) {
 	t.Helper()
 	saves = new(int)
@@ -45,7 +45,7 @@ func served(t *testing.T, listen string) (s *Server, base, token string, saves *
 	return s, "http://127.0.0.1:" + port, strings.TrimSpace(string(text)), saves
 }
 
-// fetch is a request with headers "Name: value"; Host is one.
+// fetch sends a request with headers of the form "Name: value", which may include Host.
 func fetch(t *testing.T, client *http.Client, method, at string, headers ...string) (code int, body string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, at, nil)
@@ -67,8 +67,8 @@ func fetch(t *testing.T, client *http.Client, method, at string, headers ...stri
 	return got.StatusCode, string(text)
 }
 
-// On this machine whoever can reach the server may read, unless the request is for another host; to
-// change anything takes the token, and no page of another site can send it.
+// TestAccessOnLoopback checks that on a loopback address anyone may read, unless the Host header
+// is foreign, and that changes need the token and are refused from pages of other sites.
 func TestAccessOnLoopback(t *testing.T) {
 	s, base, token, saves := served(t, "127.0.0.1:0")
 	if info, err := os.Stat(s.token.file); err != nil || info.Mode().Perm() != 0o600 {
@@ -118,8 +118,8 @@ func TestAccessOnLoopback(t *testing.T) {
 	}
 }
 
-// Beyond this machine nothing is answered without the token but whether the run is healthy. A
-// browser exchanges it for a cookie.
+// TestAccessFromElsewhere checks that on other addresses every request but /healthz needs the
+// token or the cookie that a browser gets for it.
 func TestAccessFromElsewhere(t *testing.T) {
 	s, base, token, saves := served(t, "0.0.0.0:0")
 	for path, want := range map[string]int{"/": 401, "/metrics": 401, "/api/run": 401, "/api/events": 401, "/healthz": 200} {
@@ -153,7 +153,8 @@ func TestAccessFromElsewhere(t *testing.T) {
 	}
 }
 
-// A file that others can read is no secret; a short one is easily guessed.
+// TestTokenFiles checks that a token file is refused if others can read it or if it is short, and
+// is not removed.
 func TestTokenFiles(t *testing.T) {
 	for _, c := range []struct {
 		mode    os.FileMode
@@ -179,8 +180,8 @@ func TestTokenFiles(t *testing.T) {
 	}
 }
 
-// Each start has a token of its own, whatever a process that was killed while it wrote its token
-// has left. One that the job names is made once, and stays.
+// TestTokenIsMade checks that each start creates its own token, even if a killed process left an
+// incomplete file, and that a file named by the job is created once and reused.
 func TestTokenIsMade(t *testing.T) {
 	dir := t.TempDir()
 	left := filepath.Join(dir, TokenFile)
@@ -212,7 +213,8 @@ func TestTokenIsMade(t *testing.T) {
 	}
 }
 
-// A socket is for this user alone, and one that a killed process has left is replaced.
+// TestSocket checks that only this user can connect to a socket, and that a socket in use is not
+// replaced.
 func TestSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	for range 2 {
@@ -231,7 +233,7 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// A run in which nothing ends is not healthy.
+// TestHealth checks that a run in which no step ends is reported as stalled.
 func TestHealth(t *testing.T) {
 	s, base, _, _ := served(t, "127.0.0.1:0")
 	s.o.Stall = 0
@@ -250,8 +252,8 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// A page gets what there is, then what is new, each step once; pages beyond the limit are refused,
-// and the server ends whether or not its clients read.
+// TestEvents checks that a page gets each step once, that too many pages are refused, and that
+// Close does not wait for clients to read.
 func TestEvents(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	s, base, _, _ := served(t, "127.0.0.1:0")
@@ -304,8 +306,9 @@ func TestEvents(t *testing.T) {
 	client.CloseIdleConnections()
 }
 
-// So many requests are refused as would cost training its time. Requests without the token take
-// nothing from those with it, and health checks are answered in any case.
+// TestRequestsAreFew checks that requests beyond the limits are refused, that requests without
+// the token do not use up the budget of those with it, and that health checks are always
+// answered.
 func TestRequestsAreFew(t *testing.T) {
 	s, base, token, _ := served(t, "0.0.0.0:0")
 	s.known.left, s.strangers.left = mostRequests, mostRequests
@@ -361,14 +364,14 @@ func TestSilentConnections(t *testing.T) {
 	if code, _ := fetch(t, other, "GET", base+"/api/run", "Authorization: Bearer "+token); code != 200 {
 		t.Errorf("a new request: %d", code)
 	}
-	go s.Close() // which ends the page after a last event
+	go s.Close() // ends the page after a last event
 	if text, err := io.ReadAll(page.Body); err != nil || !strings.Contains(string(text), `"step":5`) {
 		t.Errorf("the page got %q, %v", text, err)
 	}
 }
 
-// Of a long run a page gets few points, which have the means of all and the extremes; memory is
-// bounded.
+// TestLongRun checks that a long run is kept and returned as a bounded number of points with
+// means and extremes.
 func TestLongRun(t *testing.T) {
 	s := NewState("")
 	const steps = 3 * mostPoints
@@ -401,7 +404,7 @@ func TestLongRun(t *testing.T) {
 	}
 }
 
-// The report of a run is one page that has the data inside, in which nothing of the run is markup.
+// TestReport checks that the report of a run is a single page with its data inline and escaped.
 func TestReport(t *testing.T) {
 	s := Ended("a</script>b", &report.Log{Steps: []report.Step{{Step: 1, Loss: 3}}, Starts: []report.Start{{Model: "<script>alert(1)</script>"}}, End: &report.End{State: "failed", Why: "<b>"}, Memory: []byte(`{"step":1,"memory":{"planned":{"device":{"grads":7}}}}`)}, "x: </script>\n")
 	var b strings.Builder
@@ -413,7 +416,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// After a resume the counters count what this start does, not what earlier ones did.
+// TestCountersAfterResume checks that counters count only what happened since this start.
 func TestCountersAfterResume(t *testing.T) {
 	s := NewState("")
 	s.Earlier(&report.Log{Steps: []report.Step{{Step: 9, Tokens: 900, Skipped: 7}}, Starts: []report.Start{{}}})

@@ -13,28 +13,28 @@ import (
 	"zeroth/job/sim"
 )
 
-// Limits of what a State keeps.
+// Limits of a State.
 const (
-	mostPoints = 1 << 17 // steps; of longer runs neighbors are merged
+	mostPoints = 1 << 17 // steps; in longer runs neighbors are merged
 	mostEvals  = 1 << 13
 	mostLines  = 500 // of the log
 	mostSaves  = 100
-	mostLanes  = 16 // ranks whose timeline is kept
+	mostLanes  = 16 // ranks with a timeline
 )
 
-// State is a run as far as it is known. Training writes to it; any goroutine may read.
+// State is the known state of a run. Training writes to it; any goroutine may read.
 type State struct {
 	mu      sync.Mutex
-	moved   time.Time // when a start, a step, an evaluation or a checkpoint ended
-	version uint64    // of all below
+	moved   time.Time // time when a start, a step, an evaluation or a checkpoint last ended
+	version uint64    // version of everything below
 	run     Run
-	points  []point // elements are never written again; merging makes a new slice
+	points  []point // elements are never modified; merging creates a new slice
 	merged  int     // steps in each point, 1 at first
-	open    point   // the point that is being merged
-	opened  int     // steps in it
+	open    point   // the point being merged
+	opened  int     // steps merged into open
 	evals   []report.Eval
 	lines   []Line
-	dropped int // lines before them
+	dropped int // lines dropped before them
 	hist    *metrics
 }
 
@@ -47,15 +47,15 @@ type Run struct {
 	Why      string       `json:"why,omitempty"`
 	Rows     [][2]string  `json:"rows"` // the run in words
 	Job      string       `json:"job"`  // job.yaml
-	Step     int          `json:"step"` // the last one done
+	Step     int          `json:"step"` // last completed step
 	Now      *Now         `json:"now,omitempty"`
 	Memory   []Category   `json:"memory"`
 	Saves    []Save       `json:"checkpoints"`
 	Timeline *Timeline    `json:"timeline,omitempty"`
-	Saving   bool         `json:"saving"` // checkpoints can be asked for
+	Saving   bool         `json:"saving"` // whether checkpoints can be requested
 }
 
-// Now is the last step.
+// Now describes the last step.
 type Now struct {
 	Loss, LR, GradNorm, TokensPerSecond, MFU, StepSeconds Number
 	ETA                                                   Number // seconds
@@ -65,7 +65,7 @@ type Now struct {
 	Parts                                                 *sim.Exposure `json:",omitempty"`
 }
 
-// Number is a float64 that may be no number: then it is null.
+// Number is a float64 that is written as null if it is not finite.
 type Number float64
 
 // MarshalJSON implements json.Marshaler.
@@ -78,7 +78,7 @@ func appendNumber(b []byte, x float64) []byte {
 	return strconv.AppendFloat(b, x, 'g', 7, 64)
 }
 
-// Category is a category of memory of the rank with the most, bytes.
+// Category is a category of memory of the rank that holds the most, in bytes.
 type Category struct {
 	Name    string `json:"name"`
 	Tier    string `json:"place"` // "device", "host" or "disk"
@@ -86,7 +86,7 @@ type Category struct {
 	Held    int64  `json:"held"`
 }
 
-// Save is a checkpoint that was written, or failed.
+// Save describes a checkpoint that was written or failed.
 type Save struct {
 	Step    int     `json:"step"`
 	Time    float64 `json:"time"`
@@ -94,17 +94,17 @@ type Save struct {
 	Error   string  `json:"error,omitempty"`
 }
 
-// Timeline is what the queues of ranks did in a step.
+// Timeline shows the work on the ranks' queues in a step.
 type Timeline struct {
 	Step    int         `json:"step"`
 	Seconds float64     `json:"seconds"`
 	Ranks   []RankLanes `json:"ranks"`
 }
 
-// RankLanes are those of one rank.
+// RankLanes holds the lanes of one rank.
 type RankLanes struct {
 	Rank  int        `json:"rank"`
-	Stage int        `json:"stage"` // its place in a pipeline
+	Stage int        `json:"stage"` // its pipeline stage
 	Lanes []sim.Lane `json:"lanes"`
 }
 
@@ -116,13 +116,13 @@ type Line struct {
 
 // point is the means of one or several steps.
 type point struct {
-	step int // the last of them
+	step int // the last of the steps
 	of   [columns]float32
-	low  float32 // the least loss,
-	high float32 // and the greatest
+	low  float32 // lowest loss
+	high float32 // highest loss
 }
 
-// names are those of a point's numbers, in JSON.
+// names are the JSON names of a point's numbers.
 var names = [...]string{"loss", "lr", "grad_norm", "tokens_per_second", "mfu", "step_seconds", "data_seconds", "waited_seconds", "exposed_seconds", "idle_seconds"}
 
 const columns = 10
@@ -143,7 +143,7 @@ func pointOf(s report.Step) point {
 	return p
 }
 
-// mean returns the point that represents all of these. It skips missing numbers.
+// mean returns the mean of points, ignoring missing numbers.
 func mean(all []point) point {
 	p := point{step: all[len(all)-1].step, low: all[0].low, high: all[0].high}
 	for i := range p.of {
@@ -154,7 +154,7 @@ func mean(all []point) point {
 				n++
 			}
 		}
-		p.of[i] = float32(sum / float64(n)) // NaN if there is none
+		p.of[i] = float32(sum / float64(n)) // NaN if all are missing
 	}
 	for _, q := range all {
 		if !(p.low <= q.low) {
@@ -167,7 +167,7 @@ func mean(all []point) point {
 	return p
 }
 
-// NewState returns the state of a run that starts after what a log has.
+// NewState returns the state of a run that has not started.
 func NewState(out string) *State {
 	return &State{merged: 1, moved: time.Now(), hist: newMetrics(), run: Run{Out: out, State: "starting", Memory: []Category{}, Saves: []Save{}, Rows: [][2]string{}}}
 }
@@ -183,7 +183,7 @@ func (s *State) change(f func()) {
 	s.version++
 }
 
-// Earlier adds what earlier starts of the run have done.
+// Earlier adds the history of earlier starts of the run.
 func (s *State) Earlier(l *report.Log) {
 	s.change(func() {
 		for _, x := range l.Steps {
@@ -235,12 +235,12 @@ func (s *State) pace(last float64) float64 {
 	return float64(mean(few).of[5])
 }
 
-// add adds a step. When there are too many points, each two become one.
+// add adds a step. If there are too many points, it merges pairs of neighbors.
 func (s *State) add(x report.Step) {
 	s.run.Step = x.Step
 	p := pointOf(x)
 	if s.opened > 0 {
-		p = mean([]point{s.open, p}) // later steps weigh more; it is a drawing
+		p = mean([]point{s.open, p}) // later steps have more weight, which is good enough for a drawing
 	}
 	s.open = p
 	if s.opened++; s.opened < s.merged {
@@ -305,7 +305,7 @@ func (s *State) Saved(step int, seconds float64, err error) {
 	})
 }
 
-// Memory records what the rank with the most memory holds, and what was planned for it.
+// Memory records what the rank with the most memory holds, and its plan.
 func (s *State) Memory(a *report.Account) {
 	if s == nil {
 		return
@@ -324,7 +324,7 @@ func (s *State) Memory(a *report.Account) {
 	})
 }
 
-// Lanes records what a rank's queues did in a step. Only the last step is kept.
+// Lanes records the work on a rank's queues in a step. Only the last step is kept.
 func (s *State) Lanes(step, rank, stage int, lanes []sim.Lane, seconds float64) {
 	s.change(func() {
 		t := &Timeline{Step: step, Seconds: seconds}
@@ -339,23 +339,23 @@ func (s *State) Lanes(step, rank, stage int, lanes []sim.Lane, seconds float64) 
 	})
 }
 
-// Idle returns how long the run has made no progress. Notices, such as that it waits, are not
-// progress.
+// Idle returns the time since the run last made progress. Notices, such as waiting for something,
+// are not progress.
 func (s *State) Idle() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Since(s.moved)
 }
 
-// Doc returns the document, and the version it is of.
+// Doc returns the document and its version.
 func (s *State) Doc() (Run, uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.run, s.version
 }
 
-// Series returns the numbers of the steps in (from, to], in at most so many points, as JSON:
-// an array for each name, and for the least and the greatest loss.
+// Series returns the numbers of the steps in (from, to] as JSON, in at most most points: an array
+// for each name, and for the lowest and the highest loss.
 func (s *State) Series(from, to, most int) []byte {
 	s.mu.Lock()
 	points, evals, open, opened := s.points, s.evals, s.open, s.opened
@@ -371,7 +371,7 @@ func (s *State) Series(from, to, most int) []byte {
 	return encode(points, evals)
 }
 
-// thin returns means of neighbors, at most so many.
+// thin reduces points to at most most means of neighbors.
 func thin(points []point, most int) []point {
 	run := (len(points) + most - 1) / most
 	if run <= 1 {
@@ -420,8 +420,8 @@ func (s *State) Log(n int) ([]Line, int) {
 	return slices.Clone(s.lines[at:]), s.dropped + len(s.lines)
 }
 
-// planned returns the categories in a line about memory, for its rank 0. Without measurements, that
-// rank holds what was planned.
+// planned returns the categories of rank 0 in a memory line. Without measurements, the plan
+// stands for what the rank holds.
 func planned(line []byte) []Category {
 	all := []Category{}
 	var of struct {
@@ -436,7 +436,7 @@ func planned(line []byte) []Category {
 			}
 		}
 	}
-	if json.Unmarshal(line, &of) != nil { // damaged, or there is none
+	if json.Unmarshal(line, &of) != nil { // damaged or missing
 		return all
 	}
 	m := of.Memory

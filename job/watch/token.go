@@ -15,7 +15,7 @@ import (
 	"zeroth/input"
 )
 
-// TokenFile is the file in a run folder that has the token of a run, unless the job names another.
+// TokenFile is the file in a run folder that contains the token, unless the job names another.
 const TokenFile = "watch.token"
 
 // Bounds of a token in a file.
@@ -24,17 +24,17 @@ const (
 	mostToken  = 4096
 )
 
-// token is the secret of a server. Neither it nor what a browser gets for it is ever printed.
+// token is the secret of a server. It is never printed, nor is the cookie.
 type token struct {
 	file   string
-	made   bool // for this server alone, which removes it
+	made   bool // created by this server, which removes it
 	digest [sha256.Size]byte
-	cookie string // name and value of the cookie that stands for the token
+	cookie string // name and value of the cookie that replaces the token
 	value  string
 }
 
-// newToken makes a token in a file that only this user can read. A file of that name, which a
-// killed process has left, is replaced.
+// newToken creates a token in a file that only this user can read, replacing a file left by a
+// killed process.
 func newToken(file string) (*token, error) {
 	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -46,8 +46,8 @@ func newToken(file string) (*token, error) {
 	return t, err
 }
 
-// openToken reads the token, or makes one that only this user can read and that stays. A file
-// that others can read is refused.
+// openToken reads the token, or creates a permanent one that only this user can read. A file that
+// others can read is refused.
 func openToken(file string) (*token, error) {
 	t := &token{file: file}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -81,7 +81,8 @@ func openToken(file string) (*token, error) {
 	return nil, fmt.Errorf("%s: the token is shorter than %d bytes; write a longer one, or remove the file to get a new one", file, leastToken)
 }
 
-// secret reports whether a file is of the kind that Kubernetes mounts: its group may read it.
+// secret reports whether only the owner and, as for files mounted by Kubernetes, the group can
+// read a file.
 func secret(m fs.FileMode) bool { return m.Perm()&0o037 == 0 }
 
 func (t *token) set(text string) {
@@ -96,7 +97,7 @@ func (t *token) is(text string) bool {
 	return subtle.ConstantTimeCompare(sum[:], t.digest[:]) == 1
 }
 
-// in reports whether a request has the token, or the cookie that a browser got for it.
+// in reports whether a request contains the token or its cookie.
 func (t *token) in(r *http.Request) bool {
 	if text, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
 		return t.is(text)
@@ -105,7 +106,7 @@ func (t *token) in(r *http.Request) bool {
 	return err == nil && subtle.ConstantTimeCompare([]byte(c.Value), []byte(t.value)) == 1
 }
 
-// remove removes a file that this server has made.
+// remove removes the file if this server created it.
 func (t *token) remove() {
 	if t.made {
 		_ = os.Remove(t.file) // the folder may be gone
