@@ -74,7 +74,7 @@ type Row struct {
 	Rate      float64 `json:"rate"`
 	Unit      string  `json:"unit"`
 	Limit     float64 `json:"limit,omitempty"`
-	LimitName string  `json:"of,omitempty"` // what Limit is the rate of
+	LimitName string  `json:"of,omitempty"` // quantity that Limit is the rate of
 	Share     float64 `json:"share,omitempty"`
 	Samples   int     `json:"samples"`
 	Dropped   int     `json:"dropped"`         // disturbed samples
@@ -271,7 +271,8 @@ func (b *bench) line(group, name string, workers int, bytes float64, limit strin
 	return nil
 }
 
-// pass returns a pass of the named stream and the bytes it moves, or nil if there is none.
+// pass returns a pass of the named stream and the number of bytes it moves, or nil if there is
+// none.
 func (b *bench) pass(name string, workers int) (f func() error, bytes float64) {
 	for _, s := range cpu.Streams() {
 		if s.Name == name {

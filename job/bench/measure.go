@@ -56,9 +56,9 @@ const (
 	measuredRanks  = 16
 )
 
-// Measure measures what simulations of c and of others, which must have its model and ranks, need
-// on this machine. It takes about half a minute at most on an otherwise idle machine. tell, which
-// may be nil, receives a description of what is being measured.
+// Measure measures everything that simulations of c and of others, which must have its model and
+// ranks, need on this machine. It takes at most about half a minute on an idle machine. progress,
+// which may be nil, receives a description of the current measurement.
 func Measure(c *config.Config, progress func(doing string), others ...*config.Config) (*Measurements, error) {
 	if progress == nil {
 		progress = func(string) {}
@@ -300,8 +300,8 @@ func (h *Measurements) measureCollectives(c *config.Config) error {
 	return nil
 }
 
-// sent reduces a collective to what its time depends on within one process, where all ranks are
-// equally far from each other.
+// sent reduces a collective to the parameters that its time depends on within one process, where
+// all ranks are equally far from each other.
 func sent(k sim.Kernel) timed {
 	k.Link, k.Group.Stride = [2]int{}, 1
 	return timed{setup.Queues[1], k}

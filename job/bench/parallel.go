@@ -57,7 +57,7 @@ type Figures struct {
 
 // Compare trains the job of a load in each of the named ways. It first measures what the
 // simulations need, unless hardware is given. A way that the job does not support appears in the
-// result with the reason. tell receives progress messages.
+// result with the reason. progress receives messages.
 func Compare(ctx context.Context, load Load, names []string, steps int, hardware *sim.Hardware, progress func(doing string)) (*Comparison, error) {
 	c, err := load(nil)
 	if err != nil {

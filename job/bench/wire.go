@@ -51,7 +51,7 @@ func (f *member) do(op func(collective.Group, device.Queue, device.Buffer), b de
 	return f.queue.Wait()
 }
 
-// together is a barrier that returns process 0's x on all processes.
+// together waits for all processes and returns process 0's x on each.
 func (f *member) together(x float32) (float32, error) {
 	all := make([]float32, f.ranks)
 	all[f.me] = x
@@ -104,7 +104,7 @@ var linkProbe = world.Probe{Trips: 200, From: 4 * world.FrameBytes, Most: 1 << 3
 
 // Links measures the connections of a world with one rank per process, one after the other. All
 // processes must call it and get the same result. They also exchange mine, numbers about
-// themselves, of which all must pass equally many.
+// themselves, of which each must pass the same number.
 func Links(w *world.World, mine []float64) (links []Link, reports [][]float64, err error) {
 	f, err := join(w)
 	if err != nil {

@@ -89,7 +89,7 @@ func (c *Choice) lacksBeside() int64 {
 // JSON output, and its bytes.
 func (c *Choice) Binding() (what string, bytes int64) { return c.binding(device.Use.String) }
 
-// binding is Binding with category names from name.
+// binding is like Binding, with category names from name.
 func (c *Choice) binding(name func(device.Use) string) (what string, bytes int64) {
 	needs, where := c.Needs.Device, ""
 	switch over := c.over(); {
@@ -289,8 +289,8 @@ func order(a, b *Choice) int {
 		slices.Compare(a.Sets, b.Sets))
 }
 
-// dryRun weighs a choice, replaces its estimated needs by those of a full dry run, and simulates
-// it if asked to.
+// dryRun weighs a choice and replaces its estimated needs by those of a full dry run. If asked
+// to, it also simulates it.
 func (s *search) dryRun(c *Choice, simulate bool) error {
 	if err := s.weigh(c); err != nil {
 		return err

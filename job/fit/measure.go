@@ -126,7 +126,7 @@ func (s *search) ofUnits(x *config.Config, p *pipelineRank) (measured, error) {
 	return m.plus(more, 1).plus(less, -1), cmp.Or(err, wrong, last)
 }
 
-// keyOf returns what the choice's memory at a place depends on.
+// keyOf returns everything that a choice's memory at a place depends on.
 func (s *search) keyOf(x *config.Config, p *pipelineRank) unitKey {
 	k := unitKey{p.alike, config.Mesh(x), x.Zero.Stage, x.Zero.Prefetch, x.Zero.Offload, min(2, x.Train.Accumulate), s.firstOnHost(x, p), false}
 	k.offload.Ratio = 0

@@ -169,7 +169,7 @@ func (l Limits) lines() []string {
 	return []string{words, rates + ": for the relative times alone"}
 }
 
-// binds describes what takes most memory in a choice that does not fit.
+// binds describes the largest use of memory in a choice that does not fit.
 func (c *Choice) binds() string {
 	what, bytes := c.binding(plan.Title)
 	return fmt.Sprintf("most is %s, %s", what, show.ByteSize(bytes))

@@ -134,7 +134,7 @@ type Plan struct {
 	Kind       int              // kind of the rank, below setup.RankKinds
 	Kinds      []*Plan          // plans of all places if there are several; this is the one that allocates most
 	Groups     []config.Grouped // of parameters, if the job has groups
-	Allocated  device.Bytes     // allocated before step 1 and never freed: what the device must have
+	Allocated  device.Bytes     // allocated before step 1 and never freed: the memory that the device must have
 	Host       device.Bytes     // offloaded data in host memory
 	Disk       int64            // offloaded data on disk, bytes
 	Padding    int64            // bytes of Allocated that are padding, on the rank with the most
@@ -185,7 +185,7 @@ func New(c *config.Config, m Machine) (*Plan, error) {
 	return plan(c, m, micros)
 }
 
-// plan is New with dry runs of at most micros micro-batches, three or more.
+// plan is like New, with dry runs of at most micros micro-batches, three or more.
 func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 	var most *Plan
 	var all []*Plan

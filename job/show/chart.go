@@ -30,7 +30,7 @@ type Chart struct {
 
 // Axis spans Lo to Hi.
 type Axis struct {
-	Label  string // what it is, its unit in parentheses
+	Label  string // quantity, with the unit in parentheses
 	Lo, Hi float64
 	Log    bool   // Lo is positive
 	Bands  []Band // named stretches instead of numbers
@@ -41,7 +41,7 @@ type Axis struct {
 type Band struct {
 	From, To float64
 	Label    string
-	Short    string // instead, where there is too little room
+	Short    string // used instead if there is too little room
 	Row      int
 }
 

@@ -57,7 +57,7 @@ func TestAxisFits(t *testing.T) {
 	}
 }
 
-// What is at an axis has room between.
+// TestRungs checks that the marks of an axis do not overlap.
 func TestRungs(t *testing.T) {
 	c := Chart{Y: Axis{Hi: 0.7}, Height: 100}
 	var got []string
@@ -73,7 +73,7 @@ func TestRungs(t *testing.T) {
 	}
 }
 
-// texts are those of a drawing, which has to be XML.
+// texts returns the texts of a drawing and checks that it is well-formed XML.
 func texts(t *testing.T, drawing string) (out []string) {
 	t.Helper()
 	d := xml.NewDecoder(strings.NewReader(drawing))
@@ -97,8 +97,8 @@ func texts(t *testing.T, drawing string) (out []string) {
 	}
 }
 
-// A drawing says what was given it, in the order of reading, whatever characters
-// there are.
+// TestSVG checks that a drawing contains the given texts in reading order, with special
+// characters escaped.
 func TestSVG(t *testing.T) {
 	box := []XY{{0, 0}, {0, 1}, {1, 1}, {1, 0}}
 	c := &Chart{Title: "a <b> & \x1b[31m", Notes: []string{"note"}, X: Axis{Label: "x", Hi: 2, Bands: []Band{{0, 1, "one", "", 0}, {1, 1.1, "too long", "2", 0}, {1.1, 1.11, "no", "room", 0}}}, Y: Axis{Label: "y (m)", Hi: 4},

@@ -9,12 +9,12 @@ import (
 	"unicode/utf8"
 )
 
-// Screen writes text to a terminal: what is no text there, such as the sequences
-// that move the cursor or rename the window, is written as Go does in quotes.
-// A character may come in parts; Close writes what is left of one.
+// Screen writes text to a terminal. Everything that is not text there, such as sequences that
+// move the cursor or rename the window, is escaped as in Go strings. A character may arrive in
+// parts; Close writes an incomplete one.
 type Screen struct {
 	w    io.Writer
-	part []byte // of a character
+	part []byte // beginning of a character
 }
 
 // NewScreen writes to w, a terminal.
@@ -43,8 +43,8 @@ func (s *Screen) Close() error {
 	return err
 }
 
-// escaped writes the first character of a text as a terminal may have it, and
-// returns its length in bytes.
+// escaped writes the first character of a text in a form that is safe for a terminal, and returns
+// its length in bytes.
 func escaped(b *bytes.Buffer, text []byte) int {
 	r, n := utf8.DecodeRune(text)
 	switch {
@@ -63,7 +63,7 @@ func escaped(b *bytes.Buffer, text []byte) int {
 func OnScreen(text []byte) string {
 	var b bytes.Buffer
 	s := NewScreen(&b)
-	_, _ = s.Write(text) // a buffer takes all
+	_, _ = s.Write(text) // cannot fail
 	_ = s.Close()
 	return b.String()
 }

@@ -8,16 +8,15 @@ import (
 	"strings"
 )
 
-// The measures of a drawing, in its own units: it is so wide, and as wide on the
-// screen as the page around it. Text is of 15 units, on small screens of 20, for
-// which there is room.
+// The dimensions of a drawing, in its own units: this is its width, and on the screen it is as
+// wide as the page around it. Text has 15 units, on small screens 20, and there is room for that.
 const (
 	wide      = 800
 	plotLeft  = 84
 	plotRight = wide - 18
 	textLine  = 26
 	textMost  = 74  // characters in a line of small screens
-	character = 9.2 // the mean width of one there
+	character = 9.2 // their mean width
 )
 
 // style begins every drawing. Browsers choose the colors for the reader's background; other
@@ -39,7 +38,7 @@ type svg struct {
 
 func (s *svg) add(format string, args ...any) { fmt.Fprintf(s, format+"\n", args...) }
 
-// text writes at a place. Anchor is start, middle or end.
+// text writes text at a position. Anchor is start, middle or end.
 func (s *svg) text(x, y float64, anchor, class, text string) {
 	s.add(`<text x="%.1f" y="%.1f" text-anchor="%s" class="%s">%s</text>`, x, y, anchor, class, inXML(text))
 }
@@ -57,8 +56,7 @@ func (s *svg) color(c Color) int {
 	return i
 }
 
-// SVG draws charts, one below the other. The text is complete in itself: it has
-// no scripts and needs no other file.
+// SVG draws charts, one below the other. The file is self-contained and has no scripts.
 func SVG(charts ...*Chart) string {
 	s := &svg{}
 	for _, c := range charts {
@@ -77,7 +75,7 @@ func SVG(charts ...*Chart) string {
 	return head.String() + s.String() + "</svg>\n"
 }
 
-// chart draws one, from s.y on, and leaves s.y below it.
+// chart draws one chart below s.y, and moves s.y below it.
 func (s *svg) chart(c *Chart) {
 	s.heading(c)
 	top := s.y
@@ -123,7 +121,7 @@ func (c *Chart) y(v, top float64) float64 { return top + c.height()*(1-c.Y.at(v)
 
 func (c *Chart) height() float64 { return cmp.Or(c.Height, 320) }
 
-// axes draws the grid and what stands at it, and leaves s.y below.
+// axes draws the grid and its labels, and moves s.y below.
 func (s *svg) axes(c *Chart, top float64) {
 	for _, b := range c.Y.Bands {
 		s.text(plotLeft-8, c.y((b.From+b.To)/2, top)+5, "end", "soft", b.Label)
@@ -164,7 +162,7 @@ func (c *Chart) rungs() []float64 {
 	return ticks
 }
 
-// bands writes the names of stretches, where there is room for them.
+// bands writes the names of bands that have room for them.
 func (s *svg) bands(c *Chart) {
 	rows := 0
 	for _, b := range c.X.Bands {
@@ -203,7 +201,7 @@ func (s *svg) series(c *Chart, x Series, top float64) {
 	}
 }
 
-// looks returns the attributes of a series besides its color.
+// looks returns the attributes of a series other than its color.
 func (x Series) looks() (a string) {
 	if !x.Fill {
 		a = fmt.Sprintf(` stroke-width="%.1f" stroke-linejoin="round"`, x.Width)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/term"
 )
 
-// Width returns the number of columns of a terminal, 0 if out is none.
+// Width returns the number of columns of a terminal, 0 if out is not one.
 func Width(out io.Writer) int {
 	f, ok := out.(*os.File)
 	if !ok {
@@ -23,8 +23,8 @@ func Width(out io.Writer) int {
 	return width
 }
 
-// Print writes a text for people, as Fitted has it. Names and paths in it may come from
-// anywhere: a terminal obeys none of it.
+// Print writes a text for people, formatted by Fitted. Names and paths in it are untrusted, so
+// control characters are escaped.
 func Print(out io.Writer, text string) error {
 	_, err := io.WriteString(out, Fitted(out, Escape(text)))
 	return err
@@ -44,7 +44,7 @@ func Fitted(out io.Writer, text string) string {
 	return plain(text)
 }
 
-// unicodeLocale reports whether the locale can show all characters, as far as it says.
+// unicodeLocale reports whether the locale claims to support all characters.
 func unicodeLocale() bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if v := os.Getenv(name); v != "" {
@@ -74,8 +74,8 @@ func plain(text string) string {
 	return b.String()
 }
 
-// hang returns the indent of the rest of a broken line: where words begin after a name of up
-// to seven letters.
+// hang is the indent of the continuation of a broken line: the column of the text after a name of
+// up to seven letters.
 const hang = 8
 
 // within breaks lines of more than width characters between words.

@@ -26,8 +26,8 @@ func TestWithin(t *testing.T) {
 	}
 }
 
-// Every word of a broken text is there, and no line is too long that has a space
-// to break it at.
+// FuzzWithin checks that wrapping a text keeps every word, and that only lines without a space
+// can be too long.
 func FuzzWithin(f *testing.F) {
 	f.Add("device  80.0 GiB (85.90 GB), which leaves 51.9 GiB", 30)
 	f.Fuzz(func(t *testing.T, text string, width int) {
@@ -53,7 +53,7 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// What is no terminal gets a text as it is.
+// TestPrintElsewhere checks that text is not wrapped or colored if the output is not a terminal.
 func TestPrintElsewhere(t *testing.T) {
 	var b bytes.Buffer
 	text := strings.Repeat("4 × 4 ", 100) + "\n"

@@ -88,7 +88,7 @@ func decimal(n int64, places int) string {
 	if n > -1000 && n < 1000 {
 		return fmt.Sprintf("%d B", n)
 	}
-	x, full := float64(n)/1000, 1000-0.5*math.Pow10(-places) // what is printed as 1000
+	x, full := float64(n)/1000, 1000-0.5*math.Pow10(-places) // these round to 1000
 	for math.Abs(x) >= full && len(units) > 1 {
 		x, units = x/1000, units[1:]
 	}
@@ -147,8 +147,8 @@ func Cut(s string, most int) string {
 	return s[:most] + "..."
 }
 
-// Way says how operations of ranks on several hosts go that go by host from so many bytes
-// on; 0: never.
+// Way describes the route of operations between hosts with several ranks: by host from a number
+// of bytes on, or never if it is 0.
 func Way(byHostFrom float64) string {
 	switch byHostFrom {
 	case 0:

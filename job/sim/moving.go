@@ -214,7 +214,7 @@ func (m *moving) transfer(k Kernel) float64 {
 	return seconds
 }
 
-// exact reports whether ranks add in rank order what NCCL moves.
+// exact reports whether NCCL only moves data and ranks sum in rank order.
 func (m *moving) exact() bool { return m.job.Parallel.Collective == "exact" }
 
 // between returns the bytes that the first rank's host sends to other hosts for a collective that

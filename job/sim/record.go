@@ -227,8 +227,8 @@ func (r *recordedQueue) Call(name string, f func() error) {
 	r.kernel(Kernel{Op: name}, Work{}, func() { r.ops.Call(name, f) })
 }
 
-// pass records a kernel bound by memory. It reads or writes each operand of once, and does both
-// with those of twice.
+// pass records a kernel bound by memory. It reads or writes each operand in once, and reads and
+// writes each operand in twice.
 func (r *recordedQueue) pass(op string, rows, cols int, out device.Buffer, twice, once []device.Buffer, issue func()) {
 	k, w := passOver(op, rows, cols, out, twice, once)
 	r.kernel(k, w, issue)
@@ -456,7 +456,7 @@ func (r *recordedQueue) WeightGrad(dw device.Mat, db device.Buffer, dy, x device
 	r.product(WeightGradient, form, c, a, b, bufs{db}, func() { r.ops.WeightGrad(dw, db, dy, x) })
 }
 
-// product records a product c = a·b that also reads or writes the buffers in beside.
+// product records a product c = a·b that also reads or writes the buffers in other.
 func (r *recordedQueue) product(op string, form uint8, c, a, b device.Mat, other bufs, issue func()) {
 	m, n := c.Dims()
 	_, k := a.Dims()
@@ -499,7 +499,7 @@ func capping(cap float32, n int, each float64) (form uint8, operations float64) 
 }
 
 // attend returns an attention kernel and its work. Each product takes 2 operations per element of
-// the visible pairs, and each capped score takes beside more.
+// the visible pairs, and each capped score takes other more.
 func attend(op string, t device.DType, a device.Attn, products, passes, other float64) (Kernel, Work) {
 	pairs := a.Pairs()
 	form, operations := capping(a.Cap, int(pairs), other)

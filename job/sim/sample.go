@@ -28,7 +28,7 @@ func NewSample(r *setup.Rank) *Sample {
 	return s
 }
 
-// NewTraceSample is NewSample with as much memory as the trace of a whole run.
+// NewTraceSample is like NewSample, with as much memory as the trace of a whole run.
 func NewTraceSample(r *setup.Rank) *Sample {
 	s := &Sample{rank: r, trace: Trace{origin: time.Now()}}
 	s.trace.open(r, tracedSpans)

@@ -12,45 +12,45 @@ import (
 	"zeroth/zero"
 )
 
-// Result is the simulated time of a training step on some hardware. The simulation runs what a
-// dry run issues on each queue.
+// Result is the simulated time of a training step on some hardware. The simulation runs the
+// operations that a dry run issues on each queue.
 type Result struct {
 	Hardware string  `json:"hardware"`
 	Source   string  `json:"source,omitempty"`
 	Ranks    int     `json:"ranks"`
 	Seconds  float64 `json:"step_seconds"`
-	Compute  float64 `json:"compute_seconds"`               // of a step, in which the compute queue is at work
-	Exposed  float64 `json:"exposed_communication_seconds"` // in which the comm queue is and the compute queue is not
-	Offload  float64 `json:"exposed_offload_seconds"`       // in which only what copies, reads, writes and updates what is offloaded is
-	Bubble   float64 `json:"pipeline_bubble,omitempty"`     // share of a step in which a pipeline's rank does nothing; a mean
-	Tokens   float64 `json:"tokens_per_second"`             // of all ranks
-	Flops    float64 `json:"model_flops"`                   // of a rank in a step, without what is recomputed; in a pipeline a mean
+	Compute  float64 `json:"compute_seconds"`               // time in a step in which the compute queue is busy
+	Exposed  float64 `json:"exposed_communication_seconds"` // time in which the comm queue is busy and the compute queue is idle
+	Offload  float64 `json:"exposed_offload_seconds"`       // time in which only copies, disk transfers and updates of offloaded state are in progress
+	Bubble   float64 `json:"pipeline_bubble,omitempty"`     // share of a step in which a pipeline's rank is idle; a mean
+	Tokens   float64 `json:"tokens_per_second"`             // for all ranks
+	Flops    float64 `json:"model_flops"`                   // of a rank in a step, without recomputation; in a pipeline a mean
 	Used     float64 `json:"utilisation"`                   // MFU: Flops a second, as a share of the peak
 
-	Moves   string `json:"collectives,omitempty"`         // what moves them, in words
-	Between int64  `json:"bytes_between_hosts,omitempty"` // that the first rank's host sends to others in a step, where NCCL does not
+	Moves   string `json:"collectives,omitempty"`         // describes what moves them
+	Between int64  `json:"bytes_between_hosts,omitempty"` // sent to others by the first rank's host in a step, without NCCL's traffic
 
-	Trace *Trace         // of a rank at each place of a pipeline, of some steps; nil if it is not wanted
-	Job   *config.Config // whose steps these are: with fewer micro-batches, where there are many
+	Trace *Trace         // of a rank at each pipeline stage, for some steps; nil if not requested
+	Job   *config.Config // the simulated job, with fewer micro-batches if there are many
 }
 
 // CostModel gives the times of kernels on some hardware.
 type CostModel struct {
 	Name, Source string
-	Seconds      func(queue string, k Kernel, w Work) float64 // seconds on processors of its own
+	Seconds      func(queue string, k Kernel, w Work) float64 // seconds on dedicated processors
 	Wants        func(queue string) float64                   // processors
-	There        float64                                      // for each rank
-	Shared       bool                                         // what ranks of one place in a pipeline do not use of them, others do
-	Peak         float64                                      // operations a second of a rank
+	There        float64                                      // processors available per rank
+	Shared       bool                                         // ranks of other stages can use processors that a stage leaves idle
+	Peak         float64                                      // operations per second of a rank
 
-	// What moves collectives, in words, and the bytes of one that the first rank's host
-	// sends to others. Planned is called before Seconds and these, with the bounce memory
-	// of a rank's groups. All may be nil.
+	// Moves describes what moves collectives; Between returns the bytes that one sends from the
+	// first rank's host to others. Planned is called before these and Seconds, with the bounce
+	// memory of a rank's groups. All may be nil.
 	Moves   string
 	Between func(k Kernel) int64
 	Planned func(bounce map[Group]int)
 
-	Untraced bool // the result is to have no trace
+	Untraced bool // do not record a trace
 }
 
 // costs returns the cost model of one device per rank. Only the device's own kernels use it.
@@ -89,11 +89,11 @@ const mostSeconds = 1e9
 // no updates in flight.
 const simulatedSteps = 3
 
-// Recorded returns what some steps of the job's first rank issue, at each pipeline stage. From
-// the second step on all are alike, so only two are issued.
+// Recorded returns the operations issued in some steps of the job by the first rank of each
+// pipeline stage. From the second step on all steps are equal, so only two are issued.
 func Recorded(c *setup.Job, steps int) ([]*Recording, error) { return recorded(c, steps, 2) }
 
-// recorded is like Recorded but issues so many steps.
+// recorded is like Recorded but issues the given number of steps.
 func recorded(c *setup.Job, steps, issued int) (places []*Recording, err error) {
 	tasks := 0
 	for at := range setup.Pipeline(c.Config) {
@@ -106,7 +106,7 @@ func recorded(c *setup.Job, steps, issued int) (places []*Recording, err error) 
 	return places, nil
 }
 
-// recordedAt is recorded for one pipeline stage. It adds to tasks.
+// recordedAt is like recorded for one pipeline stage. It adds to tasks.
 func recordedAt(c *setup.Job, at, steps, issued int, tasks *int) (*Recording, error) {
 	var l *Recording
 	t, _, _, err := setup.DryRank(c, at, func(z *zero.Config) { l = RecordAll(z) })
@@ -151,12 +151,12 @@ func groups(m shard.Mesh) map[collective.Role]Group {
 	}
 }
 
-// fewSimulated is the most micro-batches that are simulated. Further ones take as long as the
-// last of these, which like the one before it waits for a buffer of ids.
+// fewSimulated is the largest number of simulated micro-batches. Further ones take as long as the
+// last one, which like the one before it waits for a buffer of ids.
 const fewSimulated = 4
 
-// filledPipelines is the most micro-batches that are simulated per rank of a pipeline. Further
-// ones come in rounds of one per rank, each as long as the last round of these.
+// filledPipelines is the largest number of simulated micro-batches per rank of a pipeline.
+// Further ones run in rounds of one per rank, each as long as the last simulated round.
 const filledPipelines = 8
 
 // Few returns how many of a step's micro-batches are simulated, and how many further ones make
@@ -172,8 +172,8 @@ func Few(c *config.Config) (all, round int) {
 	return most - (most+p-c.Train.Accumulate%p)%p, p
 }
 
-// SimulateWith is like Simulate with a given cost model. Of many micro-batches it simulates a
-// few.
+// SimulateWith is like Simulate with a given cost model. It simulates only a few of many
+// micro-batches.
 func SimulateWith(c *setup.Job, p CostModel) (*Result, error) {
 	n, round := Few(c.Config)
 	if c.Train.Accumulate == n {
@@ -289,8 +289,8 @@ func (r *pipelineRank) steps() *Track {
 	return t
 }
 
-// between returns the bytes that the first host sends to others in the last step: those of the
-// groups of all pipeline stages, which are alike, and of this stage's links.
+// between returns the bytes that the first host sends to others in the last step, in the groups
+// of all pipeline stages, which are equal, and over this stage's links.
 func (l *Recording) between(p CostModel) (bytes int64) {
 	if p.Between == nil {
 		return 0

@@ -28,7 +28,7 @@ type Trace struct {
 
 // MemoryInUse provides the memory in use on a rank during the traced work. A plan implements it.
 type MemoryInUse interface {
-	// Counters returns the names of what is counted, and the amount of each over time.
+	// Counters returns the names of the counted quantities, and the amount of each over time.
 	Counters(tracks []*Track) (names []string, list []Usage)
 }
 
@@ -49,8 +49,8 @@ type Track struct {
 	n     int   // recorded so far
 }
 
-// tracks are those of a rank: its queues, compute and comm first, then its host's waits, except in
-// a simulation, and its steps.
+// tracks holds the tracks of a rank: its queues, compute and comm first, its host's waits (except
+// in a simulation), and its steps.
 type tracks []*Track
 
 func (k tracks) compute() *Track        { return k[0] }
