@@ -10,7 +10,8 @@ import (
 	"zeroth/shard"
 )
 
-// Attached files are read back unchanged, compressed or not, and refused if they exceed the limit.
+// TestAttachments checks that attached files are read back unchanged, compressed or not, and
+// refused if they exceed the limit.
 func TestAttachments(t *testing.T) {
 	want := []Attachment{{"a/b.jinja", []byte("{{ x }}")}, {"empty", []byte{}}, {"long.json", []byte(strings.Repeat(`{"a": 1}`, 50_000))}}
 	for _, c := range []Compression{Never, Always} {

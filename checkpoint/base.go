@@ -19,7 +19,7 @@ var baseForm = regexp.MustCompile(`^` + basePrefix + `[0-9a-f]{64}$`)
 // isBase reports whether a name is that of a base folder.
 func isBase(name string) bool { return baseForm.MatchString(name) }
 
-// beside returns the path of a base folder that belongs to the checkpoint at a path.
+// beside returns the path of a base folder next to the checkpoint at a path.
 func beside(checkpoint, base string) string { return filepath.Join(checkpoint, "..", base) }
 
 // readBase reads the manifest of a base folder and checks the sizes of its files.
@@ -31,7 +31,7 @@ func readBase(fsys vfs.FS, dir string) (*manifest, error) {
 	return m, inBase(fsys, dir, err)
 }
 
-// inBase returns an error of a base folder as one of the checkpoint beside it.
+// inBase returns an error of a base folder as an error of the checkpoint next to it.
 func inBase(fsys vfs.FS, dir string, err error) error {
 	name := filepath.Base(dir)
 	if err != nil && missing(fsys, dir) {

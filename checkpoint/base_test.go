@@ -13,7 +13,7 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// savedOnBase saves steps 1 to n, which differ in what they do not share.
+// savedOnBase saves steps 1 to n, which differ in the tensors that are not shared.
 func savedOnBase(t *testing.T, n int) (models []*model, root string, paths []string) {
 	root = t.TempDir()
 	for i := range n {
@@ -40,8 +40,9 @@ func foldersIn(t *testing.T, root string) (names []string) {
 	return names
 }
 
-// Checkpoints with a base folder contain everything, to the bit, and their own files only what is
-// not in it. Diff, Export and Reshard see all tensors; a resharded copy needs no base.
+// TestCheckpointsShareABase checks that a checkpoint with a base folder contains everything, to
+// the bit, although its own files contain only the rest. Diff, Export and Reshard see all
+// tensors; a resharded copy needs no base.
 func TestCheckpointsShareABase(t *testing.T) {
 	models, root, paths := savedOnBase(t, 2)
 	for i, m := range models {
@@ -86,7 +87,7 @@ func TestCheckpointsShareABase(t *testing.T) {
 	}
 }
 
-// Any flipped bit of a base folder is found and named by Verify.
+// TestBitFlipsInBase checks that any flipped bit of a base folder is found and named by Verify.
 func TestBitFlipsInBase(t *testing.T) {
 	models, root, paths := savedOnBase(t, 1)
 	base := models[0].base
@@ -122,7 +123,8 @@ func TestBitFlipsInBase(t *testing.T) {
 	must(t, models[0].holds(vfs.OS{}, paths[0]))
 }
 
-// A checkpoint whose base is missing, or another's, is damaged and says so.
+// TestMissingBase checks that a checkpoint without its base, or with another one, is reported as
+// damaged.
 func TestMissingBase(t *testing.T) {
 	models, root, paths := savedOnBase(t, 1)
 	base := filepath.Join(root, models[0].base)
@@ -156,7 +158,8 @@ func TestMissingBase(t *testing.T) {
 	must(t, models[0].holds(vfs.OS{}, paths[0]))
 }
 
-// Prune keeps a base as long as any checkpoint needs it, or one that cannot be read might.
+// TestPruneKeepsBases checks that prune keeps a base while a checkpoint needs it, or while one
+// that cannot be read might.
 func TestPruneKeepsBases(t *testing.T) {
 	models, root, paths := savedOnBase(t, 3)
 	base := models[0].base

@@ -13,8 +13,9 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// While a run saves and keeps only the newest checkpoint, readers find an intact one or get an
-// error that it was deleted: never that it is damaged, nor that there is none.
+// TestReadDuringDeletion checks that while a run keeps only its newest checkpoint, readers find
+// an intact one or get an error that it was deleted, never that it is damaged or that there is
+// none.
 func TestReadDuringDeletion(t *testing.T) {
 	root := t.TempDir()
 	m := newModel(1)
@@ -81,8 +82,8 @@ func TestReadDuringDeletion(t *testing.T) {
 	}
 }
 
-// The newest checkpoint is deleted before every operation of opening it: the result is the next
-// one, or an error that it is gone.
+// TestDeletedAtEveryOperation deletes the newest checkpoint before each operation of opening it.
+// The result must be the next one, or an error that it is gone.
 func TestDeletedAtEveryOperation(t *testing.T) {
 	for n := 0; ; n++ {
 		mem := &vfstest.Mem{}
@@ -117,7 +118,8 @@ func TestDeletedAtEveryOperation(t *testing.T) {
 	}
 }
 
-// A checkpoint that never existed is not reported as damaged.
+// TestNonexistentCheckpoint checks that a checkpoint that never existed is not reported as
+// damaged.
 func TestNonexistentCheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	for _, path := range []string{filepath.Join(dir, "none"), filepath.Join(dir, "step-00000001")} {
@@ -149,7 +151,7 @@ func (h *halfRead) List(dir string) ([]vfs.Entry, error) {
 	return h.FS.List(dir)
 }
 
-// A checkpoint missed by one listing of the folder is found.
+// TestListReadsNamesTwice checks that a checkpoint missed by one listing of the folder is found.
 func TestListReadsNamesTwice(t *testing.T) {
 	root := t.TempDir()
 	newModel(1).mustSave(t, vfs.OS{}, root, 1, 1, Options{})

@@ -79,7 +79,8 @@ func TestCodecRatios(t *testing.T) {
 	}
 }
 
-// Planes without information are recognized as noise, others are not.
+// TestNoise checks that planes are recognized as noise if they contain no information, and only
+// then.
 func TestNoise(t *testing.T) {
 	planes := make([]byte, blockBytes)
 	split(planes, encoded(gauss(blockBytes/4, 0.02, 1), F32), 4, true)
@@ -131,7 +132,8 @@ func FuzzCodecRoundTrip(f *testing.F) {
 	})
 }
 
-// Decoding any bytes either fails or fills the block; it never panics or writes outside it.
+// FuzzDecodeBlock checks that decoding arbitrary bytes either fails or fills the block, without
+// panicking or writing outside it.
 func FuzzDecodeBlock(f *testing.F) {
 	c := newCoder()
 	f.Add(c.encode(nil, encoded(gauss(3000, 1, 1), F32), F32), uint16(3000))
@@ -193,7 +195,8 @@ func BenchmarkCodec(b *testing.B) {
 	}
 }
 
-// The checksum of concatenated data follows from the checksums of its parts.
+// TestJoinCRC checks that the checksum of concatenated data follows from the checksums of its
+// parts.
 func TestJoinCRC(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	b := noiseBytes(1<<20, 5)

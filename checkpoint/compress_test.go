@@ -30,8 +30,8 @@ func codecs(t *testing.T, fsys vfs.FS, path string, m *model) map[string]string 
 	return out
 }
 
-// Auto writes the first save raw and, on slow storage, later ones encoded, except kinds that do
-// not shrink.
+// TestAutoCompression checks that Auto writes the first save raw and, on slow storage, later ones
+// encoded, except kinds that do not shrink.
 func TestAutoCompression(t *testing.T) {
 	m := bigModel(blockBytes, Master, "m", "noise")
 	for i := range m.tensors {
@@ -73,8 +73,8 @@ func TestAutoCompression(t *testing.T) {
 	}
 }
 
-// The codecs of a save are fixed when it begins: a writer that finishes early has measured only
-// its own part of the storage's speed.
+// TestTunerWaitsForAllWriters checks that the codecs of a save are fixed when it begins, since a
+// writer that finishes early has measured only its own part of the speed of storage.
 func TestTunerWaitsForAllWriters(t *testing.T) {
 	m, tuner := bigModel(4*blockBytes, Master), &Tuner{}
 	s, err := Begin(t.TempDir(), 1, Options{Compress: Auto, Tuner: tuner, Workers: 1})

@@ -19,8 +19,8 @@ import (
 
 func wholeOf(n int) shard.Range { return shard.Range{Hi: n} }
 
-// Masters exported as float32 and imported again are the same to the bit; exported as bf16 they
-// are rounded.
+// TestExportImport checks that master copies exported as float32 and imported again are the same
+// to the bit, and that bf16 exports are rounded.
 func TestExportImport(t *testing.T) {
 	dir := t.TempDir()
 	m := newModel(1)
@@ -103,8 +103,8 @@ func TestExportImport(t *testing.T) {
 	}
 }
 
-// Exporting a damaged block fails and leaves no model; importing a tensor that is not a float fails
-// and leaves no checkpoint.
+// TestConvertFailures checks that exporting a damaged block leaves no model, and importing a
+// tensor that is not a float no checkpoint.
 func TestConvertFailures(t *testing.T) {
 	dir := t.TempDir()
 	m := newModel(1)

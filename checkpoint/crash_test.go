@@ -41,7 +41,7 @@ func (a *afterN) before(o vfstest.Op) error {
 	return nil
 }
 
-// sharing says what two saves have in common.
+// sharing is what two saves have in common.
 type sharing int
 
 const (
@@ -72,8 +72,9 @@ func twoSaves(t *testing.T, fsys vfs.FS, how sharing) (older, newer *model, opt 
 	return older, newer, opt
 }
 
-// The process crashes before every single operation of a save and of the following deletion. Then
-// the old or the new checkpoint exists, complete, and another save works.
+// TestCrashAtEveryOperation crashes the process before each operation of a save and of the
+// following deletion. Afterwards the old or the new checkpoint must exist, complete, and another
+// save must work.
 func TestCrashAtEveryOperation(t *testing.T) { withSharing(t, crashAtEveryOperation) }
 
 func crashAtEveryOperation(t *testing.T, how sharing) {
@@ -156,8 +157,8 @@ func nextSaveWorks(fsys vfs.FS, opt Options) error {
 	return m.holds(fsys, "/c/step-00000003")
 }
 
-// The power fails after every operation of a save and of the deletion of the old checkpoint; any
-// part of the unsynced changes may survive.
+// TestPowerLossAtEveryOperation cuts the power after each operation of a save and of the deletion
+// of the old checkpoint, with any part of the unsynced changes surviving, and checks the same.
 func TestPowerLossAtEveryOperation(t *testing.T) { withSharing(t, powerLossAtEveryOperation) }
 
 func powerLossAtEveryOperation(t *testing.T, how sharing) {
@@ -214,8 +215,8 @@ func outcomes(random int) map[string]func(vfstest.Change) vfstest.Outcome {
 	return out
 }
 
-// One operation fails on one rank and the process lives: every rank gets the error, nothing is
-// committed, nothing remains, and the next save works.
+// TestEveryOperationFailsOnce makes each operation fail once on one rank. Every rank must get the
+// error, nothing may be committed or left behind, and the next save must work.
 func TestEveryOperationFailsOnce(t *testing.T) { withSharing(t, everyOperationFailsOnce) }
 
 func everyOperationFailsOnce(t *testing.T, how sharing) {
@@ -257,7 +258,8 @@ func everyOperationFailsOnce(t *testing.T, how sharing) {
 	}
 }
 
-// The error for a block that the disk cannot read names tensor and range.
+// TestReadErrorNamesTensor checks that the error for a block that the disk cannot read names
+// tensor and range.
 func TestReadErrorNamesTensor(t *testing.T) {
 	mem := &vfstest.Mem{}
 	m := newModel(1)
@@ -283,7 +285,8 @@ func TestReadErrorNamesTensor(t *testing.T) {
 	}
 }
 
-// If a rank fails, dies or is slow, the others get an error and nothing is committed.
+// TestRankFailures checks that if a rank fails, dies or is slow, the others get an error and
+// nothing is committed.
 func TestRankFailures(t *testing.T) {
 	broken := errors.New("out of luck")
 	for _, c := range []struct {

@@ -77,7 +77,7 @@ func saveCut(t *testing.T, fsys vfs.FS, root string, ranks, shards int, opt Opti
 	return saveParts(t, root, ts, ranks, shards, opt)
 }
 
-// saveParts is saveCut of tensors of other shapes.
+// saveParts is like saveCut for tensors of other shapes.
 func saveParts(t *testing.T, root string, ts []Tensor, ranks, shards int, opt Options) string {
 	t.Helper()
 	_, part := cutTensors(ranks)
@@ -115,8 +115,8 @@ func saveParts(t *testing.T, root string, ts []Tensor, ranks, shards int, opt Op
 	return path
 }
 
-// However tensors are divided for saving and reading, every element is where it belongs. Digests do
-// not depend on the division, and without parts the format is 1.
+// TestCutsReshard checks that every element is read back, however tensors are divided for saving
+// and reading. Digests do not depend on the division, and without parts the format is 1.
 func TestCutsReshard(t *testing.T) {
 	digests := map[string]bool{}
 	for _, ranks := range []int{1, 2, 4, 8} {
@@ -169,7 +169,7 @@ func TestCutsReshard(t *testing.T) {
 	}
 }
 
-// Parts that do not fit a tensor are refused.
+// TestCutsRefused checks that parts that do not fit a tensor are refused.
 func TestCutsRefused(t *testing.T) {
 	x := Tensor{"w", Master, F32, []int{6, 4}}
 	for want, c := range map[string]*cut{
@@ -208,7 +208,8 @@ func TestCutsRefused(t *testing.T) {
 	}
 }
 
-// A flipped bit in a part is found, and the error names a range of elements that contains it.
+// TestCutsDamaged checks that a flipped bit in a part is found, with an error that names a range
+// of elements that contains it.
 func TestCutsDamaged(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		dir := t.TempDir()
@@ -243,7 +244,8 @@ func TestCutsDamaged(t *testing.T) {
 	}
 }
 
-// Changing any number in a part file with cuts is refused, or changes no element.
+// TestCutsForged checks that changing any number in a part file with cuts is refused, or changes
+// no element.
 func TestCutsForged(t *testing.T) {
 	fsys := &vfstest.Mem{}
 	path := saveCut(t, fsys, "/c", 2, 1, Options{})

@@ -46,9 +46,9 @@ func saved(t *testing.T, seed uint64) (m *model, root, path string) {
 	return m, root, path
 }
 
-// Verify finds any single flipped bit and names file, tensor and elements. A load finds it, too,
-// unless it is in a header that loads do not read. In a nightly run every bit of every file is
-// flipped, which takes ten minutes.
+// TestBitFlips checks that Verify finds any single flipped bit and names the file, the tensor and
+// the elements, and that a load finds it too, unless it is in a header that loads do not read.
+// The nightly test flips every bit of every file, which takes ten minutes.
 func TestBitFlips(t *testing.T) {
 	m, _, path := saved(t, 1)
 	files := listFiles(t, path)
@@ -153,7 +153,8 @@ func names(bad []*Damage, c *Checkpoint, file string, at int64) error {
 	return nil
 }
 
-// In a tensor of many blocks only the bad block is reported; the others can be read.
+// TestDamageIsLocal checks that in a tensor of many blocks only the bad block is reported and the
+// others can be read.
 func TestDamageIsLocal(t *testing.T) {
 	root := t.TempDir()
 	m := bigModel(blockBytes, Master) // 4 blocks
@@ -177,7 +178,8 @@ func TestDamageIsLocal(t *testing.T) {
 	}
 }
 
-// Files may be truncated, missing, swapped, or taken from another save.
+// TestWrongFiles checks that truncated, missing and swapped files, and files of another save, are
+// found.
 func TestWrongFiles(t *testing.T) {
 	_, otherRoot, other := saved(t, 2)
 	_ = otherRoot
@@ -241,8 +243,8 @@ func copyFile(from, to string) error {
 	return os.WriteFile(to, b, 0o644)
 }
 
-// Parts of two saves cannot be committed together, nor a part twice, nor a missing part, nor a data
-// file changed after its writer finished.
+// TestMixedPartsAreRefused checks that Commit refuses parts of two saves, a duplicate or missing
+// part, and a data file that changed after its writer finished.
 func TestMixedPartsAreRefused(t *testing.T) {
 	m := newModel(1)
 	part := func(s *Save, rank int) PartFile {

@@ -56,9 +56,9 @@ var intruders = map[string]func(dir, outside string) error{
 	"a pipe with our name":      func(dir, outside string) error { return syscall.Mkfifo(dir+"/part-00003.json", 0o666) },
 }
 
-// Deleting old checkpoints, interrupted saves and trash removes only files of the format and never
-// follows a link. A folder that contains anything else is unchanged and reported; all others are
-// deleted.
+// TestDeletesOnlyOurs checks that deleting old checkpoints, interrupted saves and trash removes
+// only files of the format and never follows a link. A folder that contains anything else is
+// unchanged and reported; all others are deleted.
 func TestDeletesOnlyOurs(t *testing.T) {
 	tmp := tmpPrefix + stepName(9, 0) + "-0123456789abcdef"
 	for what, intrude := range intruders {
@@ -113,7 +113,8 @@ func TestDeletesOnlyOurs(t *testing.T) {
 	}
 }
 
-// A folder that is a link can be read, but neither it nor its target is ever deleted.
+// TestLinkedCheckpoint checks that a checkpoint behind a symbolic link can be read, and that
+// neither the link nor its target is ever deleted.
 func TestLinkedCheckpoint(t *testing.T) {
 	dir := t.TempDir()
 	root, far := filepath.Join(dir, "ckpt"), filepath.Join(dir, "other-disk")
@@ -153,7 +154,8 @@ func TestLinkedCheckpoint(t *testing.T) {
 	}
 }
 
-// Anything added to a folder while it is being deleted is not touched, and reported.
+// TestIntruderInTheMiddle checks that files added to a folder while it is being deleted are kept
+// and reported.
 func TestIntruderInTheMiddle(t *testing.T) {
 	dir := t.TempDir()
 	old := tiny(t, vfs.OS{}, dir, 1, nil)

@@ -50,9 +50,9 @@ func refused(t *testing.T, what, root, bad, whole string) {
 	}
 }
 
-// A flipped bit in anything that determines the order of commits, in the newest checkpoint
-// after a run went back, makes latest an error. So does one in an older checkpoint, unless
-// COMMIT and manifest still agree that it is older.
+// TestDamagedOrder checks, after a run went back, that a flipped bit in anything that determines
+// the order of commits makes latest an error if it is in the newest checkpoint. In an older one
+// it does too, unless COMMIT and manifest still agree that it is older.
 func TestDamagedOrder(t *testing.T) {
 	root := t.TempDir()
 	harmless := 0
@@ -94,8 +94,8 @@ func TestDamagedOrder(t *testing.T) {
 	}
 }
 
-// COMMIT and manifest may be those of another checkpoint, missing, unreadable or of the wrong kind;
-// folders may be renamed or copies.
+// TestWrongOrder checks that latest is an error if the newest COMMIT or manifest is missing,
+// unreadable, of the wrong kind or of another checkpoint, or if folders were renamed or copied.
 func TestWrongOrder(t *testing.T) {
 	swap := func(a, b string) error {
 		os.Rename(a, a+"x")
@@ -202,7 +202,7 @@ func TestWrongOrder(t *testing.T) {
 	}
 }
 
-// Verify detects two step folders that were swapped.
+// TestVerifySwapped checks that Verify detects two step folders that were swapped.
 func TestVerifySwapped(t *testing.T) {
 	root := t.TempDir()
 	a, b := tiny(t, vfs.OS{}, root, 1, nil), tiny(t, vfs.OS{}, root, 2, nil)
@@ -224,7 +224,7 @@ func TestVerifySwapped(t *testing.T) {
 	}
 }
 
-// Uncommitted checkpoints are not loaded by name either.
+// TestResolveUncommitted checks that uncommitted checkpoints cannot be loaded by name.
 func TestResolveUncommitted(t *testing.T) {
 	root := t.TempDir()
 	path := tiny(t, vfs.OS{}, root, 1, nil)

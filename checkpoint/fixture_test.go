@@ -71,8 +71,8 @@ func TestFixtureStaysReadable(t *testing.T) {
 	}
 }
 
-// A save without parts of tensors has the bytes that the first version wrote, except for the nonce,
-// the time and their consequences.
+// TestFixtureIsWhatIsWritten checks that a save without parts of tensors still writes the bytes
+// of the first version, except for the nonce, the time and what depends on them.
 func TestFixtureIsWhatIsWritten(t *testing.T) {
 	dir := t.TempDir()
 	writeFixture(t, fixtureModel(), filepath.Join(dir, "v1"))
@@ -124,7 +124,8 @@ func writeFixture(t *testing.T, m *model, root string) {
 	os.Remove(filepath.Join(root, lockName))
 }
 
-// The Python reader reads the same bytes, and refuses a damaged block.
+// TestPythonReadsIt checks that the Python reader reads the same bytes, and refuses a damaged
+// block.
 func TestPythonReadsIt(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("no python3")

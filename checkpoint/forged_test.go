@@ -11,7 +11,8 @@ import (
 	"zeroth/checkpoint/vfs/vfstest"
 )
 
-// Part files that no writer would write are refused, because later code trusts them.
+// TestForgedPartsAreRefused checks that invalid part files are refused, because later code trusts
+// them.
 func TestForgedPartsAreRefused(t *testing.T) {
 	mem := &vfstest.Mem{}
 	m := bigModel(blockBytes, Master) // 4 blocks
@@ -103,7 +104,8 @@ func forgeFiles(t *testing.T, fsys vfs.FS, path string, man *manifest, files map
 	}
 }
 
-// A part and a manifest may contradict each other although each is valid by itself.
+// TestContradictionsAreRefused checks that a part and a manifest that are valid by themselves but
+// contradict each other are refused.
 func TestContradictionsAreRefused(t *testing.T) {
 	for want, change := range map[string]func(m *manifest, p *part){
 		"elements [0, 262144) of 262144 are missing":    func(m *manifest, p *part) { p.Files, m.Files = p.Files[:0], m.Files[:2] },

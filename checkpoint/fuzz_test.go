@@ -35,7 +35,7 @@ func frugal(t *testing.T, b []byte, f func()) {
 	}
 }
 
-// The result of parsePart can be used without further checks.
+// FuzzPart checks that the result of parsePart can be used without further checks.
 func FuzzPart(f *testing.F) {
 	seedFiles(f, "part-00001.json")
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -105,8 +105,8 @@ func FuzzMarker(f *testing.F) {
 	})
 }
 
-// Whatever a part file and the manifest contain, with matching digests, opening and reading
-// either fail or fill the request.
+// FuzzOpenForged checks that whatever a part file and the manifest contain, with matching
+// digests, opening and reading either fail or fill the request.
 func FuzzOpenForged(f *testing.F) {
 	path, fsys := seedFiles(f, "part-00000.json")
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -128,8 +128,8 @@ func FuzzOpenForged(f *testing.F) {
 	})
 }
 
-// Whatever COMMIT or the manifest of the newest checkpoint contain, after a run went back, an older
-// checkpoint is never returned instead.
+// FuzzNewest checks that whatever COMMIT or the manifest of the newest checkpoint contain, after
+// a run went back, an older checkpoint is never returned instead.
 func FuzzNewest(f *testing.F) {
 	mem := &vfstest.Mem{}
 	var paths []string

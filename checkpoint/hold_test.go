@@ -9,7 +9,7 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// The holder of a folder can save and prune repeatedly, and nobody else can meanwhile.
+// TestHold checks that the holder of a folder, and nobody else, can save and prune repeatedly.
 func TestHold(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "made", "here")
 	h, err := HoldFolder(nil, root)
@@ -54,7 +54,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// A hold without a save leaves the folder empty.
+// TestHoldLeavesNothing checks that a hold without a save leaves the folder empty.
 func TestHoldLeavesNothing(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "ckpt")
 	h, err := HoldFolder(nil, root)

@@ -14,7 +14,7 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// TestMain is also the process that TestKill kills: it saves step after step.
+// TestMain also runs the process that TestKill kills, which saves step after step.
 func TestMain(m *testing.M) {
 	root := os.Getenv("CHECKPOINT_KILL_ROOT")
 	if root == "" {
@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// killedModel returns what the process saves in a step. Its parameters are those of all steps: each
-// process saves them once.
+// killedModel returns the state that the process saves in a step. Its parameters are the same in
+// all steps: each process saves them once.
 func killedModel(step int64) *model {
 	m, all := newModel(uint64(step)), newModel(0)
 	m.shares = true
@@ -46,9 +46,9 @@ func killedModel(step int64) *model {
 	return m
 }
 
-// A process that saves and prunes is killed at random instants. Each time the latest checkpoint is
-// intact and at least as new as the last one reported as committed, and the next process continues
-// from there.
+// TestKill kills a process that saves and prunes at random instants. Each time the latest
+// checkpoint must be intact and at least as new as the last one reported as committed, and the
+// next process must continue from there.
 func TestKill(t *testing.T) {
 	root := t.TempDir()
 	rnd := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))

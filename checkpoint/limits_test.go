@@ -23,8 +23,8 @@ func spent(f func()) int64 {
 	return int64(b.TotalAlloc - a.TotalAlloc)
 }
 
-// Manifests and part files with a million small items use no more memory than a multiple of their
-// size, whether they are valid or not.
+// TestMemoryOfForgedJSON checks that manifests and part files with a million small items use no
+// more memory than a multiple of their size, whether they are valid or not.
 func TestMemoryOfForgedJSON(t *testing.T) {
 	const size = 4 << 20
 	sha := strings.Repeat("0", 64)
@@ -88,8 +88,8 @@ func TestMemoryOfForgedJSON(t *testing.T) {
 	}
 }
 
-// A checkpoint with claimed and actual (sparse) file sizes of a terabyte is refused without
-// allocating memory for it.
+// TestMemoryOfForgedSizes checks that a checkpoint with claimed and actual (sparse) file sizes of
+// a terabyte is refused without allocating memory for it.
 func TestMemoryOfForgedSizes(t *testing.T) {
 	const huge = 1 << 40
 	for what, change := range map[string]func(m *manifest, p *part){
@@ -131,7 +131,7 @@ func TestMemoryOfForgedSizes(t *testing.T) {
 	}
 }
 
-// Names with control characters are escaped in all messages.
+// TestNamesAreEscaped checks that names with control characters are escaped in all messages.
 func TestNamesAreEscaped(t *testing.T) {
 	const evil = "w\x1b[2J\x1b]0;title\x07\n\u009b31m\u202e"
 	root := t.TempDir()
@@ -159,7 +159,7 @@ func TestNamesAreEscaped(t *testing.T) {
 	}
 }
 
-// A checkpoint that could not be read back is not committed.
+// TestCommitsOnlyTheReadable checks that Commit refuses a checkpoint that could not be read back.
 func TestCommitsOnlyTheReadable(t *testing.T) {
 	commit := func(change func(c *Commit)) error {
 		mem := &vfstest.Mem{}

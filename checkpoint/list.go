@@ -96,7 +96,7 @@ var ErrNone = errors.New("no checkpoint")
 // sizes; Verify examines every byte.
 func List(root string) ([]Entry, error) { return ListIn(vfs.OS{}, root) }
 
-// ListIn is List in another file system.
+// ListIn is like List in another file system.
 func ListIn(fsys vfs.FS, root string) ([]Entry, error) {
 	for range tries {
 		list, moved, err := listOnce(fsys, root)
@@ -107,8 +107,8 @@ func ListIn(fsys vfs.FS, root string) ([]Entry, error) {
 	return nil, fmt.Errorf("%s: checkpoints are being deleted faster than they can be listed", root)
 }
 
-// listOnce is List, except that it returns moved if names changed while they were read, or a folder
-// was deleted before it was examined: then there may be newer entries.
+// listOnce is like List, but returns moved if names changed while they were read, or if a folder
+// was deleted before it was examined: then there may be others.
 func listOnce(fsys vfs.FS, root string) (list []Entry, moved bool, err error) {
 	in, moved, err := listTwice(fsys, root)
 	if err != nil || moved {
@@ -175,7 +175,7 @@ func markDuplicates(list []Entry) {
 // false for any other folder or file.
 func Stat(path string) (e Entry, ok bool) { return StatIn(vfs.OS{}, path) }
 
-// StatIn is Stat in another file system.
+// StatIn is like Stat in another file system.
 func StatIn(fsys vfs.FS, path string) (e Entry, ok bool) {
 	if d, err := fsys.Stat(path); err != nil || d.Kind != vfs.Dir {
 		return e, false
@@ -335,7 +335,7 @@ func lastSeq(fsys vfs.FS, root string) (seq int64, err error) {
 // going back silently could lose days of work. Without any checkpoint the error is ErrNone.
 func Resolve(root, which string) (string, error) { return ResolveIn(vfs.OS{}, root, which) }
 
-// ResolveIn is Resolve in another file system.
+// ResolveIn is like Resolve in another file system.
 func ResolveIn(fsys vfs.FS, root, which string) (string, error) {
 	step, err := strconv.ParseInt(which, 10, 64)
 	if which != "latest" && err != nil {

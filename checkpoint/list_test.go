@@ -86,7 +86,7 @@ func TestListAndResolve(t *testing.T) {
 	}
 }
 
-// A damaged checkpoint is never skipped silently.
+// TestLatestDamaged checks that a damaged checkpoint is never skipped silently.
 func TestLatestDamaged(t *testing.T) {
 	for _, name := range []string{commitName, manifestName, stateName} {
 		root := t.TempDir()
@@ -148,7 +148,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// Pruning waits for no save, does not disturb readers, and cleans up after a crash.
+// TestPrune checks that pruning does not wait for saves, does not disturb readers, and cleans up
+// after a crash.
 func TestPrune(t *testing.T) {
 	if gone, err := Prune(filepath.Join(t.TempDir(), "none"), Keep{}); err != nil || len(gone.Deleted)+len(gone.Left) > 0 {
 		t.Errorf("pruned nothing: %v, %v", gone, err)

@@ -59,7 +59,7 @@ func newModel(seed uint64) *model {
 	return m
 }
 
-// bigModel has one tensor of n elements per kind.
+// bigModel returns a model with one tensor of n elements per kind.
 func bigModel(n int, kinds ...string) *model {
 	m := &model{data: map[key][]byte{}}
 	for i, kind := range kinds {
@@ -157,7 +157,7 @@ func (m *model) saveRank(r Rank, root string, step int64, stage int, opt Options
 		})
 }
 
-// mustSave is save, failing the test on an error.
+// mustSave is like save, but fails the test on an error.
 func (m *model) mustSave(t testing.TB, fsys vfs.FS, root string, step int64, world int, opt Options) string {
 	t.Helper()
 	path, err := m.save(fsys, root, step, world, 3, opt)

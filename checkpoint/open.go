@@ -69,7 +69,7 @@ type located struct {
 // is verified when read.
 func Open(path string) (*Checkpoint, error) { return OpenIn(vfs.OS{}, path) }
 
-// OpenIn is Open in another file system.
+// OpenIn is like Open in another file system.
 func OpenIn(fsys vfs.FS, path string) (*Checkpoint, error) {
 	c := &Checkpoint{Path: path, fsys: fsys, index: map[key]*stored{}}
 	c.work.New = func() any { return newScratch() }
@@ -98,7 +98,7 @@ func missing(fsys vfs.FS, path string) bool {
 // running job keeps only the newest, Find tries again.
 func Find(root, which string) (*Checkpoint, error) { return FindIn(vfs.OS{}, root, which) }
 
-// FindIn is Find in another file system.
+// FindIn is like Find in another file system.
 func FindIn(fsys vfs.FS, root, which string) (c *Checkpoint, err error) {
 	for range tries {
 		var path string

@@ -18,7 +18,7 @@ const (
 	codecPlanes = "planes"
 )
 
-// part is a part file: a description of what one writer wrote.
+// part is a part file: the description of one writer's data.
 type part struct {
 	Format  int        `json:"format"`
 	Step    int64      `json:"step"`

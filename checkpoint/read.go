@@ -20,7 +20,7 @@ const readBytes = 16 * blockBytes
 type scratch struct {
 	raw    []byte // a block of which only some bytes are requested
 	stored []byte // a block as stored; allocated for the first encoded one
-	coder  *coder // likewise
+	coder  *coder // allocated for the first encoded block
 }
 
 func newScratch() *scratch { return &scratch{raw: make([]byte, blockBytes)} }
@@ -48,12 +48,13 @@ type RequestF32 struct {
 	Into       []float32 // (Range.Len())
 }
 
-// ReadF32 is Read with the given number of goroutines (0: one per processor), widening to float32.
+// ReadF32 is like Read with the given number of goroutines (0: one per processor), widening to
+// float32.
 func (c *Checkpoint) ReadF32(name, kind string, r shard.Range, into []float32, workers int) error {
 	return c.ReadAllF32([]RequestF32{{name, kind, shard.Cut{}, r, into}}, workers)
 }
 
-// ReadAllF32 is ReadAll, widening to float32.
+// ReadAllF32 is like ReadAll, widening to float32.
 func (c *Checkpoint) ReadAllF32(reqs []RequestF32, workers int) error {
 	straight := make([]Request, 0, len(reqs)) // directly to the destination
 	for _, q := range reqs {

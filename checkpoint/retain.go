@@ -84,7 +84,7 @@ func (l Left) String() string { return fmt.Sprintf("%s stays: %s", Plain(l.Name)
 // nothing and returns a *vfs.Locked.
 func Prune(root string, rules ...Keep) (Pruned, error) { return PruneIn(vfs.OS{}, root, rules...) }
 
-// PruneIn is Prune in another file system.
+// PruneIn is like Prune in another file system.
 func PruneIn(fsys vfs.FS, root string, rules ...Keep) (Pruned, error) {
 	h, err := hold(fsys, root)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -144,7 +144,7 @@ func (s *Save) Writer(rank int) *Writer {
 	return newWriter(s.opt.FS, s.tmp, s.Step, s.Nonce, rank, s.opt)
 }
 
-// Commit holds the parts of a save and what the committing process adds.
+// Commit holds the parts of a save and the additions of the committing process.
 type Commit struct {
 	Parts   []PartFile         // of every writer
 	Tensors []Tensor           // exactly those that must be present; nil for those that were put

@@ -19,8 +19,8 @@ import (
 	"zeroth/shard"
 )
 
-// After a save by N ranks at one stage and a load by M at another, every rank has its elements to
-// the bit, and saving again from there gives the same digest.
+// TestReshardMatrix checks that after a save by N ranks at one stage and a load by M at another,
+// every rank has its elements to the bit, and saving again from there gives the same digest.
 func TestReshardMatrix(t *testing.T) {
 	sizes := []int{1, 2, 3, 4, 7, 8}
 	m := newModel(1)
@@ -80,8 +80,8 @@ func (m *model) readBy(c *Checkpoint, world, stage int) error {
 	return nil
 }
 
-// Loading on other ranks reads at most 1.1 times the necessary bytes, and ranges with arbitrary
-// boundaries are read correctly.
+// TestOverRead checks that loading on other ranks reads at most 1.1 times the necessary bytes,
+// and ranges with arbitrary boundaries are read correctly.
 func TestOverRead(t *testing.T) {
 	m := bigModel(5_000_000, Master)
 	w := m.tensors[0]
@@ -117,7 +117,8 @@ func TestOverRead(t *testing.T) {
 	}
 }
 
-// The data files are valid safetensors files containing the pieces as tensors.
+// TestDataFilesAreSafetensors checks that the data files are valid safetensors files containing
+// the pieces as tensors.
 func TestDataFilesAreSafetensors(t *testing.T) {
 	root := t.TempDir()
 	m := newModel(2)
@@ -153,8 +154,8 @@ func TestDataFilesAreSafetensors(t *testing.T) {
 	}
 }
 
-// Consecutive chunks of one tensor form one piece; a full header or file starts a new one; equal Puts
-// give equal files.
+// TestFilesRoll checks that consecutive chunks of one tensor form one piece, that a full header
+// or file starts a new one, and that equal Puts give equal files.
 func TestFilesRoll(t *testing.T) {
 	m := bigModel(3*chunkBytes/4+10, Master, "m")
 	var sums [2]string
@@ -196,8 +197,8 @@ func TestFilesRoll(t *testing.T) {
 	}
 }
 
-// Pieces may have arbitrary boundaries and order. When Finish returns, everything a writer wrote is
-// durable, including names.
+// TestOddPieces checks that pieces can have arbitrary boundaries and order, and that everything a
+// writer wrote, including names, is durable when Finish returns.
 func TestOddPieces(t *testing.T) {
 	m := bigModel(300_000, Master)
 	w := m.tensors[0]
@@ -242,7 +243,8 @@ func TestOddPieces(t *testing.T) {
 	}
 }
 
-// Buffers are released exactly once, not touched afterwards, and only a bounded number is held.
+// TestBuffersAreReleased checks that buffers are released exactly once and not used afterwards,
+// and that only a bounded number is held.
 func TestBuffersAreReleased(t *testing.T) {
 	s, err := Begin("/c", 1, Options{FS: &vfstest.Mem{}, Workers: 2})
 	if err != nil {
@@ -303,7 +305,7 @@ func TestBuffersAreReleased(t *testing.T) {
 	}
 }
 
-// Many goroutines can put into one writer.
+// TestConcurrentPuts checks that many goroutines can put into one writer.
 func TestConcurrentPuts(t *testing.T) {
 	m := newModel(3)
 	s, err := Begin("/c", 1, Options{FS: &vfstest.Mem{}, Compress: Always})
@@ -333,7 +335,8 @@ func TestConcurrentPuts(t *testing.T) {
 	}
 }
 
-// An incomplete model is refused at commit, and the error names the location.
+// TestIncompleteIsRefused checks that Commit refuses an incomplete model and names what is
+// missing.
 func TestIncompleteIsRefused(t *testing.T) {
 	x := Tensor{"w", Master, F32, []int{10}}
 	y := Tensor{"w", "m", F32, []int{10}}
@@ -387,8 +390,8 @@ func TestIncompleteIsRefused(t *testing.T) {
 	}
 }
 
-// A save or load of 64 MiB allocates a few MiB, raw or encoded (the bound is generous because
-// the race detector makes pools forget).
+// TestSaveMemory checks that a save or load of 64 MiB, raw or encoded, allocates only a few MiB.
+// The bound is generous because the race detector makes pools forget.
 func TestSaveMemory(t *testing.T) {
 	m := bigModel(1<<24, Master)
 	for _, compress := range []Compression{Never, Always} {

@@ -13,8 +13,8 @@ import (
 	"zeroth/checkpoint/vfs"
 )
 
-// Operations cancelled after their first bytes return the context's error and leave nothing
-// that could be mistaken for their result.
+// TestStopped checks that operations cancelled after their first bytes return the context's error
+// and leave nothing that could be mistaken for their result.
 func TestStopped(t *testing.T) {
 	dir := t.TempDir()
 	m := bigModel(8*readBytes/4, Master)
@@ -69,7 +69,8 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// Stat recognizes a checkpoint's folder wherever it is, and also incomplete ones.
+// TestStat checks that Stat recognizes a checkpoint's folder wherever it is, and also incomplete
+// ones.
 func TestStat(t *testing.T) {
 	dir := t.TempDir()
 	m := newModel(1)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A manifest lists the features it uses, and a reader refuses features it does not support, by
-// name. A checkpoint without such features lists none.
+// TestUses checks that a manifest lists the features it uses, if any, and that a reader refuses
+// unknown features by name.
 func TestUses(t *testing.T) {
 	m := &manifest{Format: format, Seq: 1, Nonce: strings.Repeat("0", 32), Writers: 1, Files: []fileEntry{{Name: stateName, SHA256: digest(nil)}, {Name: partName(0), SHA256: digest(nil)}}}
 	if b := string(mustJSON(m)); strings.Contains(b, `"uses"`) {

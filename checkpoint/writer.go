@@ -85,8 +85,8 @@ func (w *Writer) Put(t Tensor, r shard.Range, data []byte, release func()) error
 	return w.PutPart(t, shard.Cut{}, r, data, release)
 }
 
-// PutPart is Put for elements r of a part of a tensor. All parts put by writers must divide the same
-// dimension, and each must be put completely.
+// PutPart is like Put for elements r of a part of a tensor. All parts put by writers must divide
+// the same dimension, and each must be put completely.
 func (w *Writer) PutPart(t Tensor, cut shard.Cut, r shard.Range, data []byte, release func()) error {
 	c := cutOf(cut)
 	if release == nil {

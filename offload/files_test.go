@@ -25,7 +25,7 @@ func onDisk(dir, run string, rank int) offload.Config {
 	return offload.Config{Optimizer: offload.Disk, Ratio: 1, Buffers: 2, Tile: 1000, DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}, Scratch: offload.Scratch{Dir: dir, Run: run, Rank: rank}}
 }
 
-// The file's header identifies it, its size is as announced, and Free removes it.
+// TestFile checks the file's header and size, and that Free removes it.
 func TestFile(t *testing.T) {
 	dir := t.TempDir()
 	r, err := newRig(t, onDisk(dir, "4bd1", 3), two)
@@ -54,8 +54,8 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// Files of dead runs are removed and reported; files of live runs and files that only have
-// a similar name are not touched.
+// TestStaleFiles checks that files of dead runs are removed and reported, and that files of live
+// runs and files with similar names are not touched.
 func TestStaleFiles(t *testing.T) {
 	dir := t.TempDir()
 	alive, err := newRig(t, onDisk(dir, "alive", 0), two)
@@ -136,7 +136,7 @@ func (f *bufferedFile) WriteAt(b []byte, off int64) (int, error) {
 	return f.ScratchFile.WriteAt(b, off)
 }
 
-// Without direct transfers the page cache is used.
+// TestBuffered checks that the page cache is used if direct transfers are not available.
 func TestBuffered(t *testing.T) {
 	for _, refusing := range []bool{false, true} {
 		direct, buffered := 0, 0
@@ -168,7 +168,8 @@ func (unlockable) CreateLocked(string) (vfs.ScratchFile, error) {
 	return nil, &vfs.CannotLock{Err: errors.New("no file locks here")}
 }
 
-// Without locks no file is created, and the error gives the alternative.
+// TestUnlockable checks that without locks no file is created, and that the error gives the
+// alternative.
 func TestUnlockable(t *testing.T) {
 	dir := t.TempDir()
 	cfg := onDisk(dir, "bare", 0)
@@ -179,7 +180,7 @@ func TestUnlockable(t *testing.T) {
 	}
 }
 
-// Truncating the file is reported as an error.
+// TestFileCutOff checks that a truncated file is reported as an error.
 func TestFileCutOff(t *testing.T) {
 	dir := t.TempDir()
 	r, err := newRig(t, onDisk(dir, "cut", 0), two)
@@ -205,8 +206,8 @@ func TestFileCutOff(t *testing.T) {
 	}
 }
 
-// A disk that does not respond is abandoned after the timeout, with an error. Closing does
-// not wait for it, and memory it may still use is not freed.
+// TestStuckDisk checks that a disk that does not respond is abandoned after the timeout, with an
+// error. Closing does not wait for it, and memory it may still use is not freed.
 func TestStuckDisk(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	answer := make(chan struct{})
@@ -240,8 +241,8 @@ func TestStuckDisk(t *testing.T) {
 	close(answer)
 }
 
-// Peek reads only the chunks of a tile that contain the requested range, and returns the
-// values that were written.
+// TestPeekReadsOnlyTheRange checks that Peek reads only the chunks of a tile that contain the
+// requested range, and returns the values that were written.
 func TestPeekReadsOnlyTheRange(t *testing.T) {
 	var read atomic.Int64
 	cfg := onDisk(t.TempDir(), "peek", 0)
@@ -293,8 +294,9 @@ func TestPeekReadsOnlyTheRange(t *testing.T) {
 	}
 }
 
-// An update in two passes moves the vectors in one and the master copy in the other, in
-// whole chunks. Neither changes the other's data, even in a chunk that contains both.
+// TestPartsPassOnce checks an update in two passes, of which one moves the vectors and the other
+// the master copy, in whole chunks. Neither may change the other's data, even in a chunk that
+// contains both.
 func TestPartsPassOnce(t *testing.T) {
 	var moved [2]atomic.Int64
 	cfg := onDisk(t.TempDir(), "parts", 0)

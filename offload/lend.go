@@ -68,7 +68,7 @@ func (s *Store) CanOverlap(unitA, a, unitB, b int) bool {
 		!same(&s.params, ua.throughHost(), ub.throughHost(), ta.param, tb.param)
 }
 
-// lend lends a part of a tile, loading what is on disk by m.
+// lend lends a part of a tile and loads the parts of it that are on disk by m.
 func (s *Store) lend(unit, i int, lent Part, m moves) State {
 	u := &s.units[unit]
 	t := &u.tiles[i]

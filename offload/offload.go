@@ -52,8 +52,8 @@ func (p Tier) String() string { return tierNames[p] }
 // full speed of disks, while a ring stays small compared with the state.
 const TileLen = 1 << 20
 
-// Config configures a Store. The caller closes devices and queues after Free; those of the
-// device may be nil if nothing leaves it.
+// Config configures a Store. The caller closes devices and queues after Free; those of the device
+// may be nil if nothing is moved to it.
 type Config struct {
 	Optimizer Tier    // where master copies and state vectors rest
 	Params    Tier    // where the shards of units that are not Whole rest
@@ -331,7 +331,7 @@ func (s *Store) decide(i int, u Unit) unit {
 	return p
 }
 
-// atHand reports whether the parameter rests in the memory where it is updated.
+// updatedInPlace reports whether the parameter rests in the memory where it is updated.
 func (u *unit) updatedInPlace() bool {
 	return u.onHost && u.param == Host || !u.onHost && u.param == Device
 }

@@ -36,7 +36,7 @@ func newRig(t testing.TB, cfg offload.Config, units []offload.Unit) (*rig, error
 	return newRigOf(t, cfg, units, nil, nil)
 }
 
-// newRigOf is newRig with the given gradients; wrap may replace the queues.
+// newRigOf is like newRig with the given gradients; wrap may replace the queues.
 func newRigOf(t testing.TB, cfg offload.Config, units []offload.Unit, grads []device.Buffer, wrap func(*offload.Config)) (*rig, error) {
 	t.Helper()
 	r := &rig{dev: cpu.NewHost(1), host: cpu.NewHost(1), units: units}
@@ -173,8 +173,8 @@ func (r *rig) fetched(t *testing.T, unit int, m model, updated device.Event) {
 
 var places = []offload.Tier{offload.Device, offload.Host, offload.Disk}
 
-// A store returns what was written to it, wherever that rests: the state of every tile,
-// zero at first, and parameters with their newest value.
+// TestStoreReturnsWhatWasWritten checks that a store returns what was written to it, in any kind
+// of memory: the state of every tile, initially zero, and the newest parameters.
 func TestStoreReturnsWhatWasWritten(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	units := []offload.Unit{{Name: "wte", Len: 3000, Whole: true}, {Name: "a", Len: 64}, {Name: "b", Len: 5000}, {Name: "c", Len: 2048}}
@@ -228,7 +228,8 @@ func (r *rig) exercise(t *testing.T) {
 	}
 }
 
-// The event of Release fires when the parameter is where it rests.
+// TestReleasedIsWrittenBack checks that the event of Release fires once the parameter has been
+// written back.
 func TestReleasedIsWrittenBack(t *testing.T) {
 	for _, optimizer := range places {
 		var written atomic.Int64
@@ -280,8 +281,8 @@ func (h *counter) Offloaded(e offload.Event) {
 	}
 }
 
-// The listener receives every byte read, written and copied, with its unit and queue, also
-// for parts of tiles.
+// TestListener checks that the listener receives every byte read, written and copied, with its
+// unit and queue, also for parts of tiles.
 func TestListener(t *testing.T) {
 	units := []offload.Unit{{Name: "wte", Len: 3000, Whole: true}, {Name: "a", Len: 64}, {Name: "b", Len: 5000}}
 	for _, optimizer := range places {
@@ -347,7 +348,7 @@ func (r *rig) again(t *testing.T) {
 	}
 }
 
-// The first units stay on the device, until about 1-ratio of all elements do.
+// TestSplit checks that the first units stay on the device, up to about 1-ratio of all elements.
 func TestSplit(t *testing.T) {
 	units := []offload.Unit{{Len: 400}, {Len: 100}, {Len: 100}, {Len: 400}}
 	for ratio, want := range map[float64]int{1: 0, 0.81: 0, 0.79: 1, 0.6: 1, 0.5: 2, 0.4: 3, 0.21: 3, 0.19: 4, 0: 4} {
@@ -362,7 +363,8 @@ func TestSplit(t *testing.T) {
 
 var two = []offload.Unit{{Name: "a", Len: 2500}, {Name: "b", Len: 100}}
 
-// Exceeding the budget fails Allocate, naming the category, and allocates nothing.
+// TestBudget checks that Allocate fails with the category that exceeds the budget, and allocates
+// nothing.
 func TestBudget(t *testing.T) {
 	dev, host := cpu.NewHost(1), cpu.NewHost(1)
 	defer dev.Close()
@@ -381,8 +383,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// Tiles can overlap if they use different slots: with two slots, neighbours can, and tiles
-// two apart cannot.
+// TestCanOverlap checks that tiles can overlap if they use different slots: with two slots,
+// neighbours can and tiles two apart cannot.
 func TestCanOverlap(t *testing.T) {
 	r, err := newRig(t, onDisk(t.TempDir(), "apart", 0), two)
 	if err != nil {

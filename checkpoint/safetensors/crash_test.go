@@ -37,8 +37,8 @@ func whole(t *testing.T, fsys vfs.FS) bool {
 	return true
 }
 
-// An export interrupted by a kill or a loss of power at any operation leaves a folder that either
-// does not open, and can be exported again, or is complete.
+// TestInterruptedExport checks that an export interrupted by a kill or a loss of power at any
+// operation leaves a folder that either does not open, and can be exported again, or is complete.
 func TestInterruptedExport(t *testing.T) {
 	crash := errors.New("crashed")
 	opened := 0

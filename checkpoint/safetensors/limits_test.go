@@ -21,8 +21,9 @@ func spent(f func()) int64 {
 	return int64(b.TotalAlloc - a.TotalAlloc)
 }
 
-// Headers and indices with a million small items use no more memory than a multiple of their
-// size, and those that claim more bytes than the file has allocate none.
+// TestMemoryOfForgedHeaders checks that headers and indices with a million small items use no
+// more memory than a multiple of their size, and those that claim more bytes than the file has
+// allocate none.
 func TestMemoryOfForgedHeaders(t *testing.T) {
 	const size = 4 << 20
 	fill := func(begin, end string, f func(i int) string) []byte {
@@ -75,7 +76,8 @@ func TestMemoryOfForgedHeaders(t *testing.T) {
 	}
 }
 
-// The size of a file is checked first; devices and folders are not read.
+// TestOnlyFiles checks that a file whose size is out of range, a device and a folder are refused
+// without being read.
 func TestOnlyFiles(t *testing.T) {
 	if _, err := os.Stat("/dev/zero"); err != nil {
 		t.Skip(err)
@@ -100,7 +102,8 @@ func TestOnlyFiles(t *testing.T) {
 	}
 }
 
-// The error for loading weights from a tensor that is not a float describes its elements.
+// TestNoWeights checks that loading weights from a tensor that is not a float fails with its
+// dtype.
 func TestNoWeights(t *testing.T) {
 	for dtype, want := range map[DType]string{"F64": "F64 (64-bit floats: convert them to F32", "F8_E4M3": "F8_E4M3 (8-bit floats of a quantized model", "F4": "F4 (4-bit floats of a quant",
 		"F8_E8M0": "(scales", "I8": "I8 (integers", "U64": "integers", "BOOL": "booleans", "C64": "complex"} {

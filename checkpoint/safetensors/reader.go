@@ -31,7 +31,7 @@ type Reader struct {
 // model.safetensors.index.json and its parts.
 func Open(path string) (*Reader, error) { return OpenIn(vfs.OS{}, path) }
 
-// OpenIn is Open in another file system.
+// OpenIn is like Open in another file system.
 func OpenIn(fsys vfs.FS, path string) (*Reader, error) {
 	r := &Reader{files: map[string]vfs.File{}, byName: map[string]int{}}
 	if err := r.open(fsys, path); err != nil {

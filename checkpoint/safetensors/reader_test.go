@@ -44,7 +44,8 @@ func writeRaw(w *Writer, name string, raw []byte) error {
 	return w.write(t, 0, raw)
 }
 
-// The fixtures were created with the reference implementation: testdata/make.py.
+// TestReadsReferenceFile reads the fixtures that testdata/make.py created with the reference
+// implementation.
 func TestReadsReferenceFile(t *testing.T) {
 	r, err := Open("testdata/mixed.safetensors")
 	if err != nil {
@@ -233,7 +234,8 @@ func TestStrictFolder(t *testing.T) {
 	}
 }
 
-// A folder that contains two models is accepted only if they are the same.
+// TestFolderWithTwoModels checks that a folder that contains two models is accepted only if they
+// are the same.
 func TestFolderWithTwoModels(t *testing.T) {
 	good := string(file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4))
 	const part = "model-00001-of-00001.safetensors"
@@ -268,7 +270,8 @@ func TestFolderWithTwoModels(t *testing.T) {
 	}
 }
 
-// Finite finds a single infinite or NaN element anywhere, and reports no other.
+// TestFinite checks that Finite finds a single infinite or NaN element anywhere, and reports no
+// other.
 func TestFinite(t *testing.T) {
 	const n = 600_000 // elements: more than a buffer holds
 	for _, dt := range []DType{F32, BF16, F16} {

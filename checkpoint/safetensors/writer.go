@@ -48,7 +48,7 @@ func Create(path string, specs []Spec, meta map[string]string) (*Writer, error) 
 	return CreateIn(vfs.OS{}, path, specs, meta)
 }
 
-// CreateIn is Create in another file system.
+// CreateIn is like Create in another file system.
 func CreateIn(fsys vfs.FS, path string, specs []Spec, meta map[string]string) (*Writer, error) {
 	return create(fsys, filepath.Dir(path), []string{filepath.Base(path)}, [][]Spec{specs}, meta)
 }

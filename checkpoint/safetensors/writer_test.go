@@ -22,7 +22,8 @@ func numbers(n int, seed uint64) []float32 {
 	return out
 }
 
-// Several goroutines write pieces in random order; reading returns each element rounded to its dtype.
+// TestWriteReadInAnyOrder writes pieces from several goroutines in random order and checks that
+// each element is read back rounded to its dtype.
 func TestWriteReadInAnyOrder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.safetensors")
 	specs := []Spec{{"h", F16, []int{700, 3}}, {"b", BF16, []int{1 << 20}}, {"f", F32, []int{33, 77}}, {"e", F32, []int{0}}, {"s", F32, nil}}

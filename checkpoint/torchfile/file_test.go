@@ -16,7 +16,7 @@ import (
 
 const plain = "../foreign/testdata/dcp/plain"
 
-// Views and element types are read as PyTorch does.
+// TestViews checks that views and element types are read as by PyTorch.
 func TestViews(t *testing.T) {
 	f, err := Open(filepath.Join(plain, "views_and_types.bin"))
 	if err != nil {
@@ -83,8 +83,8 @@ func floats(t *testing.T, v any) []float32 {
 	return out
 }
 
-// A file that would make the reader do something forbidden is refused by name, without allocating
-// memory.
+// TestRefused checks that files that ask for unsupported operations are refused by name, without
+// allocating memory.
 func TestRefused(t *testing.T) {
 	if _, err := Open("testdata/trainer_like.pt"); err == nil || !strings.Contains(err.Error(), `"argparse.Namespace"`) || !strings.Contains(err.Error(), "trainer_like.pt") {
 		t.Errorf("a class that is not on the list: %v", err)
@@ -118,7 +118,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// An archive whose directory has many entries, and little else, is refused before they use memory.
+// TestDirectory checks that an archive with a huge directory and little else is refused before
+// memory is allocated.
 func TestDirectory(t *testing.T) {
 	var b bytes.Buffer
 	z := zip.NewWriter(&b)
@@ -135,7 +136,7 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
-// Kind describes values.
+// TestKind checks that Kind describes values.
 func TestKind(t *testing.T) {
 	for want, v := range map[string]any{"None": nil, "3": int64(3), "0.5": 0.5, "true": true, `"x"`: "x", "a tuple": Tuple{}, "a list": &List{}, "a dictionary": &Dict{}} {
 		if got := Kind(v); got != want {
@@ -144,7 +145,7 @@ func TestKind(t *testing.T) {
 	}
 }
 
-// The reader reads what the writer writes, with any alignment.
+// TestWritten checks that the reader reads the output of the writer, with any alignment.
 func TestWritten(t *testing.T) {
 	var b bytes.Buffer
 	specs := []Spec{{Name: "a", DType: "F32", Shape: []int{2, 3}}, {Name: "ünï", DType: "BF16", Shape: []int{5}},
