@@ -38,8 +38,8 @@ var (
 	forged    = flag.Int("forged", 1000, "forged headers, manifests and configurations")
 )
 
-// scratch is where all happens, on a disk and outside the repository; program
-// is the binary under trial.
+// scratch is the folder of all trials, on a disk and outside the repository; program is the
+// binary under test.
 var scratch, program string
 
 func TestMain(m *testing.M) {
@@ -82,24 +82,24 @@ func campaign(m *testing.M) int {
 	return code
 }
 
-// trial is one case: a folder of its own, numbers of its own, and what it ran.
+// trial is one case, with its own folder, random numbers and list of commands.
 type trial struct {
 	*testing.T
 	rng    *rand.Rand
 	number int
-	dir    string // its processes' current folder; beside it nothing may change
-	kind   string // of case, for the table
+	dir    string // current folder of its processes; nothing next to it may change
+	kind   string // kind of case, for the table
 	ran    []string
 	counts *tally
-	env    []string            // of its processes, besides the usual
-	user   *syscall.Credential // of its processes; nil: the trial's own
+	env    []string            // additional environment of its processes
+	user   *syscall.Credential // user of its processes; nil: this one
 }
 
 // count returns how many of n cases run: a twentieth by default.
 func count(n int) int { return nightly.Of(max(1, n/20), n) }
 
-// trials runs n cases as subtests named by their numbers, as many at once as
-// there are processors. A case is of each kind in turn, and says how it ended.
+// trials runs n cases as subtests named by their numbers, in parallel. Cases cycle through the
+// kinds, and one returns how a case ended.
 func trials(t *testing.T, n int, kinds []string, one func(x *trial) (outcome string)) {
 	h := fnv.New64a()
 	h.Write([]byte(t.Name()))
@@ -115,7 +115,7 @@ func trials(t *testing.T, n int, kinds []string, one func(x *trial) (outcome str
 	}
 }
 
-// open makes the trial's folder, beside which lies what must not be touched.
+// open creates the trial's folder, next to a folder that must not be touched.
 func (x *trial) open() {
 	base := filepath.Join(scratch, fmt.Sprintf("%s-%d", strings.ReplaceAll(x.Name(), "/", "-"), x.number))
 	x.dir = filepath.Join(base, "here")
@@ -125,10 +125,11 @@ func (x *trial) open() {
 	plant(x, x.outside())
 }
 
-// outside is a folder beside the trial's that nothing may change.
+// outside returns the folder next to the trial's that nothing may change.
 func (x *trial) outside() string { return filepath.Join(filepath.Dir(x.dir), "outside") }
 
-// close tells what failed and how it is done again.
+// close removes the trial's files. If the trial failed, it prints the commands and how to repeat
+// it.
 func (x *trial) close() {
 	base := filepath.Dir(x.dir)
 	if !x.Failed() {
@@ -149,5 +150,5 @@ func (x *trial) close() {
 	x.Logf("%s\n%s\nagain: go test -tags campaign ./tests/campaign -run '%s/^%d$' -seed %d -keep%s", x.kind, strings.Join(x.ran, "\n"), name, x.number, *seed, where)
 }
 
-// one of a few things, by the trial's numbers.
+// pick returns a random element.
 func pick[T any](rng *rand.Rand, of []T) T { return of[rng.IntN(len(of))] }

@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// edges are the kinds of TestJobs that are about what surrounds a command: the names
-// and kinds of its files, its environment, and other processes.
+// edges are the kinds of TestJobs that vary the surroundings of a command: the names and types of
+// its files, its environment, and concurrent processes.
 var edges = []oddity{
 	{"special output", (*odds).output},
 	{"names that do not print", func(o *odds) (ended, bool) { return o.named(), false }},
@@ -26,7 +26,7 @@ var edges = []oddity{
 	{"several at once", func(o *odds) (ended, bool) { return o.together(), false }},
 }
 
-// made copies a run to a path and returns that of its model.
+// made copies a run to a path and returns the path of its model.
 func (o *odds) made(to string) (model string) {
 	f, err := fixtures[0].make()
 	o.must(err)
@@ -34,7 +34,7 @@ func (o *odds) made(to string) (model string) {
 	return filepath.Join(to, "model")
 }
 
-// output gives a command something else than a file to write to, which stays.
+// output gives a command an output path that is not a regular file. A refusal must not change it.
 func (o *odds) output() (e ended, refuse bool) {
 	model := o.made("made")
 	path, kind := filepath.Join(o.dir, "out.svg"), pick(o.rng, append([]string{"folder", "link to a FIFO", "link to nothing", "link to itself", "link to a file"}, specials...))
@@ -62,7 +62,7 @@ func (o *odds) output() (e ended, refuse bool) {
 	return e, refuse
 }
 
-// named gives folders names that a terminal would act upon or show as others.
+// named gives folders names with characters that a terminal would act on or not show.
 func (o *odds) named() ended {
 	in := "evil" + strings.Join([]string{pick(o.rng, invisible), pick(o.rng, []string{"\x1b[31m", "\x1b]0;x\a", "\r", "\b", "\x9b31m", "\xc2\x9b31m"}), pick(o.rng, invisible)}, "x")
 	job, run, first := in+"/job.yaml", in+"/r", in+"/r/ckpt/step-00000004"
@@ -80,7 +80,7 @@ func (o *odds) named() ended {
 	return o.zeroth([]int{1}, args...)
 }
 
-// empty leaves an argument empty, as a script does whose variable is unset.
+// empty leaves an argument empty, as a script with an unset variable does.
 func (o *odds) empty() ended {
 	model, job := o.made("made"), o.job(tiny)
 	args := pick(o.rng, [][]string{
@@ -98,8 +98,7 @@ func (o *odds) empty() ended {
 	return o.zeroth([]int{1}, args...)
 }
 
-// patterns searches deep folders for files, of which a pattern may match each in
-// thousands of ways.
+// patterns searches deep folders with patterns that can match each file in thousands of ways.
 func (o *odds) patterns() ended {
 	o.write(filepath.Join(o.dir, "deep.txt"), "x")
 	for _, name := range []string{"d", "e"} {
@@ -124,11 +123,11 @@ func (o *odds) patterns() ended {
 	})()
 }
 
-// long gives commands lines of many megabytes, or many that are empty.
+// long gives commands input with lines of many megabytes, or with many empty lines.
 func (o *odds) long() ended {
 	n := pick(o.rng, []int{1, 4, 16, 64}) << 20
 	body := pick(o.rng, []string{"\n", "a", " ", "[", "{\"text\":", "\\u0061", "\x00", "\u2028", "{}\n", "é", "\r", "9"})
-	if body == "{}\n" { // 1 µs each, or 20 s for 64 MiB
+	if body == "{}\n" { // at 1 µs each, 64 MiB would take 20 s
 		n = min(n, 4<<20)
 	}
 	text := pick(o.rng, []string{"", `{"text": "`, `{"step": 1, "loss": "`, `{"step": 1, "loss": `}) + strings.Repeat(body, n/len(body)) + pick(o.rng, []string{"", "\n", `"}` + "\n", "}\n" + `{"step": 2, "loss": 1}` + "\n"})
@@ -167,8 +166,8 @@ func (o *odds) squeeze(name, text string) {
 	o.must(f.Close())
 }
 
-// places are the variables by which launchers say which process of how many this is.
-// One without the other must be refused, unless it may be there for another reason.
+// places lists the variables with which launchers number processes. One without its partner must
+// be refused, unless it is also set for other purposes.
 var places = []struct {
 	rank, world string
 	loose       bool
@@ -177,7 +176,7 @@ var places = []struct {
 	{"PMI_RANK", "PMI_SIZE", false}, {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", true}, {"JOB_COMPLETION_INDEX", "ZEROTH_WORLD_SIZE", false},
 }
 
-// launched gives a run half of a launcher's variables, or odd ones.
+// launched sets half of a launcher's variables, or odd values.
 func (o *odds) launched() (e ended, refuse bool) {
 	p := pick(o.rng, places)
 	odd := func() string {
@@ -204,8 +203,8 @@ func (o *odds) launched() (e ended, refuse bool) {
 	return o.zeroth([]int{1, 75}, append(o.train(o.job(tiny)), "--set", "parallel.join=500ms")...), refuse
 }
 
-// intruded runs a world of two processes, one of which another user starts, who may have
-// taken the place of the token before. Only with a token that both were given do they train.
+// intruded runs a world of two processes, one of them started by another user, who may also have
+// occupied the path of the token. They train only if both were given the same token.
 func (o *odds) intruded() (e ended, refuse bool) {
 	if os.Getuid() != 0 {
 		o.Skip("only root starts processes of other users")
@@ -214,7 +213,7 @@ func (o *odds) intruded() (e ended, refuse bool) {
 	o.must(err)
 	o.must(l.Close())
 	nobody := 65534
-	o.must(os.Chmod(o.dir, 0o1777)) // as /tmp
+	o.must(os.Chmod(o.dir, 0o1777)) // like /tmp
 	refuse = o.rng.IntN(4) > 0
 	if !refuse {
 		o.env = append(o.env, "ZEROTH_TOKEN=of both, and of no others")
@@ -237,7 +236,7 @@ func (o *odds) intruded() (e ended, refuse bool) {
 	return e, refuse
 }
 
-// squat puts something of another user in a place.
+// squat creates something that belongs to another user at a path.
 func (o *odds) squat(path string, user int) {
 	switch o.rng.IntN(4) {
 	case 0:
@@ -255,8 +254,8 @@ func (o *odds) squat(path string, user int) {
 	o.ran = append(o.ran, "  ("+path+" is another user's)")
 }
 
-// together runs two to four of a command at once, which write the same. Pictures are
-// replaced by each, whole; of what is not written over one makes it.
+// together runs the same command two to four times concurrently. Each process replaces a picture
+// as a whole; of files that are never overwritten, exactly one process creates it.
 func (o *odds) together() ended {
 	model, job := o.made("made"), o.job(tiny)
 	args, all := []string(nil), o.rng.IntN(2) == 0
@@ -292,7 +291,7 @@ func (o *odds) together() ended {
 	return e
 }
 
-// swept holds that no temporary file is left.
+// swept checks that no temporary files are left.
 func (x *trial) swept() {
 	x.Helper()
 	for name := range look(x.dir) {

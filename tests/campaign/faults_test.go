@@ -19,13 +19,13 @@ import (
 	"zeroth/checkpoint"
 )
 
-// scenario is a command whose every system call on a file is tried.
+// scenario is a command of which every system call on a file is made to fail.
 type scenario struct {
 	name  string
-	from  []string                    // trains before, in the folder
-	args  []string                    // the command
-	out   []string                    // what it writes that has to be as it is undisturbed, once it says it is done
-	again func(x *trial, s *scenario) // after it failed or was killed
+	from  []string                    // command that prepares the folder
+	args  []string                    // the command under test
+	out   []string                    // files that must equal those of an undisturbed run if the exit code is 0
+	again func(x *trial, s *scenario) // run after the command failed or was killed
 }
 
 func training(sets ...string) []string {
@@ -48,7 +48,7 @@ func under(dir string, files []string) (out []string) {
 	return out
 }
 
-// inTwo is the arguments of one of two processes that train together.
+// inTwo returns the arguments of one of two processes that train together.
 func inTwo(rank string, sets ...string) []string {
 	return append(training(append(sets, "parallel.timeout=5m", "parallel.join=5s")...), "--world", "2", "--rank", rank, "--addr", "ADDR")
 }
@@ -76,9 +76,9 @@ var scenes = []*scenario{
 	{"init", nil, []string{"init", "quickstart", "new.yaml"}, []string{"new.yaml"}, nil},
 }
 
-// whole is what a scene leaves where nothing is disturbed.
+// wholeScene holds the results of an undisturbed run of a scenario.
 type wholeScene struct {
-	home  string // what is there before
+	home  string // folder before the command
 	files map[string]string
 	lines []string
 	said  string
@@ -116,7 +116,8 @@ func (s *scenario) whole(t *testing.T) *wholeScene {
 	return once.(func() *wholeScene)()
 }
 
-// faults are those of all calls; of many like each other the first two and the last.
+// faults returns the faults of all calls. Of many similar calls it uses the first two and the
+// last.
 func (w *wholeScene) faults() (all []fault) {
 	last := map[call]int{}
 	for _, c := range w.calls {
@@ -148,7 +149,8 @@ func (w *wholeScene) faults() (all []fault) {
 	return all
 }
 
-// TestFaults lets each system call on a file fail in turn, or come half, or be the last.
+// TestFaults makes each system call on a file fail, transfer half of its bytes, or kill the
+// process.
 func TestFaults(t *testing.T) {
 	type one struct {
 		*scenario
@@ -173,7 +175,7 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// lookers are commands that only look, besides those of scenes.
+// lookers are commands that only read, in addition to those of scenes.
 var lookers = []*scenario{
 	{name: "plan", args: []string{"plan", "job.yaml", "--machine", "h100"}},
 	{name: "plan --model", from: training(), args: []string{"plan", "--model", "run/model", "--json"}},
@@ -183,8 +185,8 @@ var lookers = []*scenario{
 	{name: "help", args: []string{"help", "job"}},
 }
 
-// TestStops sends signals to commands that do not train. Each ends with 130, or is done,
-// and what it leaves is whole: the same command then does its work.
+// TestStops sends signals to commands that do not train. Each must complete or end with exit code
+// 130, and the same command must then work.
 func TestStops(t *testing.T) {
 	var all []*scenario
 	var kinds []string
@@ -196,7 +198,7 @@ func TestStops(t *testing.T) {
 	trials(t, count(*stops), kinds, func(x *trial) string { return all[x.number%len(all)].stopped(x) })
 }
 
-// stopped sends a signal in the first 100 ms, often in the first 30.
+// stopped sends a signal within the first 100 ms, often within the first 30.
 func (s *scenario) stopped(x *trial) string {
 	w := s.whole(x.T)
 	x.copyTree(w.home, x.dir)
@@ -210,7 +212,7 @@ func (s *scenario) stopped(x *trial) string {
 	x.check(e, s.args, -1, 0, 130)
 	x.swept()
 	switch {
-	case e.signal != 0: // before it heard signals, and so before it did anything
+	case e.signal != 0: // before it handled signals, and so before it wrote anything
 		x.same(before, look(x.dir), "a signal at the start")
 		return "ended before it heard signals"
 	case e.code == 0:
@@ -218,7 +220,7 @@ func (s *scenario) stopped(x *trial) string {
 	case s.again != nil:
 		s.again(x, s)
 	default:
-		if e := x.zeroth(nil, s.args...); e.code == 0 && s.name != "doctor" { // which says what is free
+		if e := x.zeroth(nil, s.args...); e.code == 0 && s.name != "doctor" { // its output contains the free memory
 			s.same(x, e, fault{err: syscall.EIO})
 		} else if e.code != 0 {
 			x.Errorf("stopped, and then refused: %s", e.said())
@@ -227,8 +229,8 @@ func (s *scenario) stopped(x *trial) string {
 	return "stopped"
 }
 
-// runs is the command with a fault, and where it trains with another process that
-// one as well, which has to end by itself.
+// runs runs the command with a fault, together with the other process if it trains in two. The
+// other process must end by itself.
 func (s *scenario) runs(x *trial, f fault) (ended, *tracer) {
 	at := slices.Index(s.args, "ADDR")
 	if at < 0 {
@@ -245,7 +247,7 @@ func (s *scenario) runs(x *trial, f fault) (ended, *tracer) {
 	p := x.start(0, other...)
 	e, tr := x.traced(f, args...)
 	o := p.wait()
-	x.check(o, other, 0, 1, 2, 75) // 0: all that is left to do is process 0's
+	x.check(o, other, 0, 1, 2, 75) // 0: only process 0 had work left
 	return e, tr
 }
 
@@ -284,11 +286,11 @@ func (s *scenario) tried(x *trial, f fault) string {
 	return how
 }
 
-// names holds an error against what was wrong: it says so, and where. One that goes
-// on tells of a later call, and a probe or a lock is told of as the folder's.
+// names checks that an error names the fault and the file. With a persistent fault a later call
+// may be reported, and faults of probes and locks are reported for their folder.
 func (s *scenario) names(x *trial, e ended, f fault) {
 	if f.at.name == "newfstatat" || f.at.name == "fstat" {
-		return // what is asked only whether it is there may be told of as not there
+		return // a failing stat may be reported as a missing file
 	}
 	base := strings.TrimSuffix(filepath.Base(f.at.path), ".tmp")
 	if base == ".lock" || strings.HasPrefix(base, ".zeroth-") || strings.HasPrefix(base, ".probe") {
@@ -301,15 +303,16 @@ func (s *scenario) names(x *trial, e ended, f fault) {
 	}
 }
 
-// times are what is not the same each time, and the sum of what prune knows of.
+// times matches the parts of an output that differ between runs, and the total that prune
+// reports.
 var times = regexp.MustCompile(`\b\d[\d.]* ?(µs|ms|ns|s|m|h)(\d+[ms])*\b|[\d.]+ (GB|tokens)/s|; [\d.]+ k?B freed`)
 
-// timeless is an output without times, and columns without their widths.
+// timeless returns an output without times and column widths.
 func timeless(out string) string {
 	return strings.Join(strings.Fields(times.ReplaceAllString(out, "T")), " ")
 }
 
-// same holds what is there once the command says that it is done.
+// same checks that the results equal those of an undisturbed run, after exit code 0.
 func (s *scenario) same(x *trial, e ended, f fault) {
 	w := s.whole(x.T)
 	for f, want := range w.files {
@@ -328,7 +331,7 @@ func (s *scenario) same(x *trial, e ended, f fault) {
 	}
 }
 
-// left holds the checkpoints that are there.
+// left checks that the newest checkpoint is intact and at least as new as the last reported one.
 func (s *scenario) left(x *trial, e ended) {
 	path, err := checkpoint.Resolve(filepath.Join(x.dir, "run/ckpt"), "latest")
 	said := written.FindAllStringSubmatch(e.out, -1)
@@ -344,7 +347,7 @@ func (s *scenario) left(x *trial, e ended) {
 	}
 }
 
-// resumed gives a training command again, which comes to the same end.
+// resumed repeats a training command, which must reach the same end.
 func resumed(x *trial, s *scenario) {
 	args := s.args
 	e := x.zeroth(nil, args...)
@@ -358,7 +361,7 @@ func resumed(x *trial, s *scenario) {
 	s.same(x, e, fault{})
 }
 
-// intact holds that a checkpoint is as it was written.
+// intact checks every byte of a checkpoint.
 func (x *trial) intact(path string) {
 	x.Helper()
 	bad, err := checkpoint.Verify(context.Background(), path, checkpoint.Walk{})
@@ -367,8 +370,8 @@ func (x *trial) intact(path string) {
 	}
 }
 
-// elsewhere holds that nothing half lies under its name, and that the command
-// does it in a folder that is new.
+// elsewhere repeats the command with a new folder and checks that the old one contains no
+// incomplete file under its final name.
 func elsewhere(x *trial, s *scenario) {
 	args := slices.Clone(s.args)
 	to := args[slices.Index(args, "--to")+1]

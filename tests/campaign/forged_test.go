@@ -18,11 +18,11 @@ import (
 	"testing"
 )
 
-// forgery is a kind of file that is forged: changed by somebody who knows the
-// format, with all digests as they should be.
+// forgery is a kind of forged file: changed by somebody who knows the format, with all digests
+// updated.
 type forgery struct {
 	name string
-	run  func(f *forger) ended // the last command's end
+	run  func(f *forger) ended // returns the end of the last command
 }
 
 // forger is a trial of a forged file.
@@ -60,10 +60,9 @@ var forgeries = []forgery{
 	{"run folder of an earlier version", func(f *forger) ended { return f.upgraded() }},
 }
 
-// TestForged gives the program files that nobody would write, with digests that
-// fit. They are refused or read as what they say, at no more than their own
-// cost. Some must be refused: positions below zero or beyond what can be, a
-// document that is nothing, what disagrees with the manifest.
+// TestForged runs the program on files with valid digests that no writer would produce. They must
+// be refused, or read at a cost in proportion to their size. Some must be refused: negative or
+// impossible positions, empty documents, and contradictions to the manifest.
 func TestForged(t *testing.T) {
 	var kinds []string
 	for _, k := range forgeries {
@@ -84,8 +83,8 @@ func TestForged(t *testing.T) {
 	})
 }
 
-// TestNothingForged holds the trial itself: files that are as they were, given
-// to the same commands with digests made anew, are taken.
+// TestNothingForged checks the trial itself: unchanged files with recomputed digests are
+// accepted.
 func TestNothingForged(t *testing.T) {
 	as := func(string) {}
 	kinds := []string{"MANIFEST.json", "part-00000.json", "state.json", "data-00000-000.safetensors", "config.json"}
@@ -105,7 +104,7 @@ func TestNothingForged(t *testing.T) {
 	})
 }
 
-// step is the folder of the newest checkpoint.
+// step returns the folder of the newest checkpoint.
 func (f *forger) step() string { return filepath.Join(f.dir, "run/ckpt", f.run.newest()) }
 
 // forgeFile changes a JSON file.
@@ -115,7 +114,7 @@ func (f *forger) forgeFile(path string) {
 	f.told(path, v.String())
 }
 
-// forgeLength puts many small values in the place of one, up to 64 MB of them.
+// forgeLength replaces one value by many small ones, up to 64 MB of them.
 func (f *forger) forgeLength(path string) {
 	v := parseJSON(f.trial, f.read(path))
 	n, small := 1<<(16+f.rng.IntN(11)), pick(f.rng, []string{"{}", "[]", "0", `""`, "null", `{"name":"a"}`, strings.Repeat("[", 900) + strings.Repeat("]", 900)})
@@ -128,8 +127,8 @@ func (f *forger) forgeLength(path string) {
 	f.told(path, v.String())
 }
 
-// forgeTensors adds many tensors without elements to a safetensors file, up to
-// a quarter of a million, with a header of up to 20 MB.
+// forgeTensors adds up to a quarter of a million empty tensors to a safetensors file, with a
+// header of up to 20 MB.
 func (f *forger) forgeTensors(path string) {
 	b := f.read(path)
 	n := 8 + binary.LittleEndian.Uint64(b)
@@ -143,7 +142,7 @@ func (f *forger) forgeTensors(path string) {
 	f.told(path, string(binary.LittleEndian.AppendUint64(nil, uint64(len(header))))+header+string(b[n:]))
 }
 
-// told writes a forged file and a word about it.
+// told writes a forged file and logs it.
 func (f *forger) told(path, content string) {
 	was := string(f.read(path))
 	f.write(path, content)
@@ -154,7 +153,7 @@ func (f *forger) told(path, content string) {
 	f.ran = append(f.ran, fmt.Sprintf("  (%s: %d bytes for %d; near byte %d %q)", filepath.Base(path), len(content), len(was), at, shortened(content[max(0, at-60):], 160)))
 }
 
-// forgeExtents changes where a part file says that elements lie.
+// forgeExtents changes the extents of elements in a part file.
 func (f *forger) forgeExtents(path string) {
 	v := parseJSON(f.trial, f.read(path))
 	var files []*value
@@ -177,8 +176,7 @@ func (f *forger) forgeExtents(path string) {
 	f.told(path, v.String())
 }
 
-// forgeHeader changes the header of a safetensors file: its JSON, its length, or
-// both.
+// forgeHeader changes the JSON or the length of a safetensors header, or both.
 func (f *forger) forgeHeader(path string) {
 	b := f.read(path)
 	n := binary.LittleEndian.Uint64(b)
@@ -192,15 +190,15 @@ func (f *forger) forgeHeader(path string) {
 	claimed := uint64(len(text))
 	if f.rng.IntN(3) == 0 {
 		claimed = pick(f.rng, []uint64{0, 1, claimed - 1, claimed + 1, uint64(len(b)), 1 << 20, 100_000_000, 100_000_001, 1 << 40, 1<<63 - 1, 1 << 63, 1<<64 - 1, 1<<64 - 8})
-	} else if len(text) < int(n) { // the data stays where it was
+	} else if len(text) < int(n) { // the data stays at its offset
 		text += strings.Repeat(" ", int(n)-len(text))
 		claimed = n
 	}
 	f.told(path, string(binary.LittleEndian.AppendUint64(nil, claimed))+text+string(rest))
 }
 
-// forgeBlocks changes what blocks hold, which a decoder must survive: their
-// checksums are made to fit, as far as they are of one block each.
+// forgeBlocks changes the contents of blocks, which a decoder must survive, and updates the
+// checksums of single blocks.
 func (f *forger) forgeBlocks(path string) {
 	b := f.read(path)
 	n := 8 + int(binary.LittleEndian.Uint64(b))
@@ -214,8 +212,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func crc(b []byte) string { return fmt.Sprintf("%08x", crc32.Checksum(b, castagnoli)) }
 
-// vouch makes all digests of a checkpoint fit what is there, from the blocks of
-// data files to COMMIT, as far as the files that hold them can still be read.
+// vouch updates all digests of a checkpoint, from the blocks of data files to COMMIT, as far as
+// the files that contain them can still be parsed.
 func (f *forger) vouch(forged string) {
 	if strings.HasPrefix(forged, "data-") {
 		f.vouchData(forged)
@@ -238,7 +236,7 @@ func (f *forger) vouch(forged string) {
 	f.sign(func(fields []string) {})
 }
 
-// vouchData makes the digests of a data file in its part file fit.
+// vouchData updates the digests of a data file in its part file.
 func (f *forger) vouchData(name string) {
 	b := f.read(filepath.Join(f.step(), name))
 	path := filepath.Join(f.step(), "part-"+name[len("data-"):][:5]+".json")
@@ -259,7 +257,7 @@ func (f *forger) vouchData(name string) {
 	f.write(path, p.String())
 }
 
-// vouchExtent makes the checksum of an extent of one block fit.
+// vouchExtent updates the checksum of an extent of one block.
 func (f *forger) vouchExtent(e *value, b []byte, tensors *value) {
 	number := func(key string) int {
 		n, err := strconv.Atoi(e.at(key).raw)
@@ -278,7 +276,7 @@ func (f *forger) vouchExtent(e *value, b []byte, tensors *value) {
 	}
 }
 
-// sign writes COMMIT for the manifest that is there, with its words changed.
+// sign writes a COMMIT for the current manifest, with its fields changed.
 func (f *forger) sign(change func(fields []string)) {
 	path := filepath.Join(f.step(), "COMMIT")
 	fields := strings.Fields(string(f.read(path)))
@@ -287,14 +285,14 @@ func (f *forger) sign(change func(fields []string)) {
 	f.write(path, strings.Join(fields, " ")+"\n")
 }
 
-// checkpoint forges a file of the newest checkpoint and reads that in all ways.
+// checkpoint forges a file of the newest checkpoint and runs all commands that read it.
 func (f *forger) checkpoint(name string, how func(path string)) ended {
 	how(filepath.Join(f.step(), name))
 	f.vouch(name)
 	return f.everyReader()
 }
 
-// everyReader gives the newest checkpoint to all that reads it.
+// everyReader runs all commands that read the newest checkpoint.
 func (f *forger) everyReader() ended {
 	step := filepath.Join("run/ckpt", f.run.newest())
 	one := []int{1}
@@ -307,7 +305,7 @@ func (f *forger) everyReader() ended {
 	return f.resume(f.run)
 }
 
-// positions sets one of the numbers of state.json to what cannot be.
+// positions sets a number in state.json to an impossible value.
 func (f *forger) positions() ended {
 	path := filepath.Join(f.step(), "state.json")
 	v := parseJSON(f.trial, f.read(path))
@@ -334,8 +332,7 @@ func (f *forger) positions() ended {
 	return e
 }
 
-// commit forges COMMIT, against a manifest that is as it was. Whatever disagrees
-// must be refused.
+// commit forges COMMIT but not the manifest. Contradictions between them must be refused.
 func (f *forger) commit() ended {
 	f.sign(func(fields []string) {
 		i := pick(f.rng, []int{0, 1, 3, 5, 7, 9})
@@ -357,7 +354,7 @@ func (f *forger) commit() ended {
 	return e
 }
 
-// model forges a file of a Hugging Face folder and reads that in all ways.
+// model forges a file of a Hugging Face folder and runs all commands that read it.
 func (f *forger) model(name string, how func(path string)) ended {
 	f.copyTree(filepath.Join(f.dir, "run/model"), filepath.Join(f.dir, "model"))
 	path := filepath.Join(f.dir, "model", name)
@@ -368,19 +365,19 @@ func (f *forger) model(name string, how func(path string)) ended {
 	return f.everyUse()
 }
 
-// everyUse gives the folder model to all that reads it.
+// everyUse runs all commands that read the folder model.
 func (f *forger) everyUse() ended {
 	one := []int{1}
 	f.zeroth(one, "plan", "--model", "model")
 	f.zeroth(one, "fit", "--model", "model", "--gpus", "2", "--gpu-memory", "8GiB")
 	f.zeroth(one, "ckpt", "import", "model", "--to", "imported")
 	e := f.start(0, "sample", "--run", "model", "--tokens", "3").wait()
-	e.out = "" // what a model writes is no message
+	e.out = "" // sampled text is not a message
 	f.check(e, []string{"sample", "--run", "model", "--tokens", "3"}, 0, 1, 2)
 	return f.zeroth(one, "train", "job.yaml", "--set", "model={from: model, context: 4}", "--set", "train={steps: 1, micro_batch: 1}", "--set", "parallel={ranks: 2, memory: 256MiB}", "--out", "trained")
 }
 
-// index forges the index of a model in two files.
+// index forges the index of a model stored in two files.
 func (f *forger) index() ended {
 	f.zeroth(nil, "ckpt", "export", filepath.Join("run/ckpt", f.run.newest()), "--to", "model", "--shard-size", "8kB")
 	path := filepath.Join(f.dir, "model/model.safetensors.index.json")
@@ -430,7 +427,7 @@ func (f *forger) tokens() ended {
 	return f.zeroth([]int{1}, "train", "job.yaml", "--set", "data={tokens: [tokens.bin]}", "--set", "train={steps: 1, micro_batch: 1}", "--set", "parallel={ranks: 1}", "--out", "trained")
 }
 
-// machine forges a machine for a forecast.
+// machine forges a machine file for a simulation.
 func (f *forger) machine() ended {
 	path := filepath.Join(f.dir, "machine.json")
 	f.write(path, string(f.read("../../examples/machine.json")))
@@ -439,7 +436,7 @@ func (f *forger) machine() ended {
 	return f.zeroth([]int{1}, "plan", "job.yaml", "--machine", "machine.json")
 }
 
-// metrics forges a line of metrics.jsonl; the run goes on all the same.
+// metrics forges a line of metrics.jsonl; the run must continue regardless.
 func (f *forger) metrics() ended {
 	path := filepath.Join(f.dir, "run/metrics.jsonl")
 	lines := strings.SplitAfter(string(f.read(path)), "\n")
@@ -455,7 +452,7 @@ func (f *forger) metrics() ended {
 	return e
 }
 
-// jobOfRun damages the job.yaml that a run left, which ckpt and sample read.
+// jobOfRun damages the job.yaml of a run folder, which ckpt and sample read.
 func (f *forger) jobOfRun() ended {
 	o := &odds{trial: f.trial}
 	path := filepath.Join(f.dir, "run/job.yaml")
@@ -467,7 +464,7 @@ func (f *forger) jobOfRun() ended {
 	return f.resume(f.run)
 }
 
-// upgrades are run folders that earlier versions wrote, with what they need beside them.
+// upgrades is the folder of run folders written by earlier versions, with the files they need.
 const upgrades = "../../cmd/zeroth/testdata/upgrades"
 
 // unpack unpacks a run folder and returns its name and the command that resumes it.
@@ -486,7 +483,7 @@ func (x *trial) unpack(archive string) (run string, args []string) {
 	return run, []string{"train", run + "/job.yaml", "--out", run, "--resume", "latest"}
 }
 
-// trained is the parameters a run folder has.
+// trained returns the parameter files of a run folder.
 func (x *trial) trained(run string) tree {
 	all := tree{}
 	for _, made := range []string{"model", "adapter"} {
@@ -499,10 +496,10 @@ func (x *trial) trained(run string) tree {
 	return all
 }
 
-var resumedOlder sync.Map // by archive: func() (tree, error), the parameters that it comes to
+var resumedOlder sync.Map // by archive: func() (tree, error), the parameters after resuming
 
-// upgraded damages a file of a checkpoint of an earlier version, or none. The run comes to
-// the parameters that it has without damage, or not to any.
+// upgraded damages a file of an earlier version's checkpoint, or none. The resumed run must end
+// with the same parameters as without damage, or fail.
 func (f *forger) upgraded() ended {
 	archives, err := filepath.Glob(upgrades + "/*/*.tar.gz")
 	f.must(err)
@@ -537,10 +534,10 @@ func (f *forger) upgraded() ended {
 	return e
 }
 
-// modelConfig is config.json of a model as small as the trials' own.
+// modelConfig is the config.json of a model as small as those of the trials.
 const modelConfig = `{"model_type": "gpt2", "vocab_size": 256, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 2}`
 
-// alphabet is vocab.json with a token for each byte and nothing else.
+// alphabet returns a vocab.json with one token per byte.
 func alphabet() string {
 	ids := map[string]int{}
 	more := rune(256)
@@ -553,7 +550,7 @@ func alphabet() string {
 	}
 	raw, err := json.Marshal(ids)
 	if err != nil {
-		panic(err) // names and numbers always encode
+		panic(err) // cannot fail for names and numbers
 	}
 	return string(raw)
 }

@@ -18,9 +18,9 @@ var (
 	fuzzed     = regexp.MustCompile(`execs: (\d+)`)
 )
 
-// TestFuzz gives each fuzz target of the tree the time of -fuzzing, one after
-// the other, on all processors. What fails one is kept where go test -fuzz keeps
-// it, in the testdata of its package.
+// TestFuzz runs each fuzz target of the tree for the duration of -fuzzing, one after the other,
+// on all processors. Failing inputs are saved in the testdata of the package, as by go test
+// -fuzz.
 func TestFuzz(t *testing.T) {
 	if *fuzzing == 0 {
 		t.Skip("-fuzzing says how long for each target")

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// tiny is a job that trains in milliseconds, whatever one other key says.
+// tiny is a job that trains in milliseconds with any value of one other key.
 const tiny = `model: {layers: 1, heads: 1, width: 4, context: 4}
 data: {text: [text.txt]}
 train: {steps: 1, micro_batch: 1, eval_batches: 1}
@@ -21,7 +21,7 @@ parallel: {ranks: 2, memory: 64MiB}
 sample: {tokens: 0}
 `
 
-// oddity is a kind of odd input: what of it must be refused, it says.
+// oddity is a kind of odd input. Its function also returns whether the input must be refused.
 type oddity struct {
 	name string
 	run  func(o *odds) (e ended, mustRefuse bool)
@@ -62,9 +62,9 @@ var oddities = []oddity{
 	{"folders", func(o *odds) (ended, bool) { return o.zeroth([]int{1}, o.folders()...), false }},
 }
 
-// TestJobs gives the program odd job files, settings and flags. It does what
-// they say or refuses with exit code 2, and then nothing new is there; what is wrong
-// for any key must be refused.
+// TestJobs runs the program with odd job files, settings and flags. It must do what they mean, or
+// refuse with exit code 2 and create nothing. Values that are wrong for every key must be
+// refused.
 func TestJobs(t *testing.T) {
 	oddities := slices.Concat(oddities, edges)
 	var kinds []string
@@ -93,7 +93,7 @@ func TestJobs(t *testing.T) {
 	})
 }
 
-// surround makes what settings can name.
+// surround creates the files that settings can name.
 func (o *odds) surround() {
 	o.write(filepath.Join(o.dir, "text.txt"), prose(2000))
 	o.write(filepath.Join(o.dir, "empty"), "")
@@ -104,7 +104,7 @@ func (o *odds) surround() {
 	o.must(syscall.Mkfifo(filepath.Join(o.dir, "fifo"), 0o666))
 }
 
-// example is a job file of the repository.
+// example returns a job file of the repository.
 func (o *odds) example() string {
 	found, err := filepath.Glob("../../examples/*.yaml")
 	o.must(err)
@@ -130,7 +130,7 @@ func (o *odds) train(file string) []string { return []string{"train", file, "--o
 func (o *odds) sets(args []string, n int, tame bool) (e ended, refuse bool) {
 	for range n {
 		s := absurd(o.rng, tame)
-		if strings.Contains(s.String(), "\x00") { // no argument can
+		if strings.Contains(s.String(), "\x00") { // no argument can contain a zero byte
 			continue
 		}
 		args = append(args, "--set", s.String())
@@ -143,7 +143,7 @@ func (o *odds) sets(args []string, n int, tame bool) (e ended, refuse bool) {
 	return o.zeroth(also, args...), refuse
 }
 
-// with puts a setting into a file, in the place of the section it has or below.
+// with writes a setting into a job file, within its section or at the end.
 func (o *odds) with(file []byte, s setting) string {
 	name, key, ok := strings.Cut(s.key, ".")
 	var kept []string
@@ -156,13 +156,13 @@ func (o *odds) with(file []byte, s setting) string {
 		return strings.Join(kept, "\n") + "\n" + s.key + ": " + s.value + "\n"
 	}
 	out := strings.Join(kept, "\n") + "\n" + name + ":\n  " + key + ": " + s.value + "\n"
-	if name == "sample" && key != "tokens" { // what a model writes is no message
+	if name == "sample" && key != "tokens" { // sampled text is not a message
 		out += "  tokens: 0\n"
 	}
 	return out
 }
 
-// damaged changes a file's text in one to four places.
+// damaged changes a text in one to four places.
 func (o *odds) damaged(text []byte) string {
 	for range 1 + o.rng.IntN(4) {
 		at := o.rng.IntN(len(text) + 1)
@@ -193,7 +193,7 @@ func (o *odds) damaged(text []byte) string {
 	return string(text)
 }
 
-// structures are files that are odd as YAML. Those marked must be refused.
+// structures are files with odd YAML. The marked ones must be refused.
 var structures = []struct {
 	text    func(o *odds) string
 	refused bool
@@ -251,14 +251,14 @@ var structures = []struct {
 	}, true},
 	{func(o *odds) string { return tiny + strings.Repeat("# a comment\n", 1<<(8+o.rng.IntN(14))) }, false},
 	{func(o *odds) string { return tiny + strings.Repeat("\n", 1<<(8+o.rng.IntN(16))) }, false},
-	{func(o *odds) string { // a thousand million texts of five
+	{func(o *odds) string { // expands to 10^10 texts
 		b := "a0: &a0 [text.txt, text.txt, text.txt, text.txt, text.txt, text.txt, text.txt, text.txt, text.txt, text.txt]\n"
 		for i := range 9 {
 			b += fmt.Sprintf("a%d: &a%d [%s*a%d]\n", i+1, i+1, strings.Repeat(fmt.Sprintf("*a%d, ", i), 9), i)
 		}
 		return b + "data: {text: *a9}\n"
 	}, true},
-	{func(o *odds) string { // and of mappings
+	{func(o *odds) string { // expands to 2^25 mappings
 		b := "a0: &a0 {stage: 1}\n"
 		for i := range 25 {
 			b += fmt.Sprintf("a%d: &a%d {x: *a%d, y: *a%d}\n", i+1, i+1, i, i)
@@ -269,8 +269,8 @@ var structures = []struct {
 	{func(o *odds) string { return strings.Repeat(" ", 1<<(10+o.rng.IntN(14))) }, true},
 }
 
-// spelled trains a small job in plain YAML and in another spelling of the same:
-// what the two runs say they were, in job.yaml, must be equal.
+// spelled trains a small job in plain YAML and in an equivalent spelling. The job.yaml of both
+// runs must be equal.
 func (o *odds) spelled() ended {
 	pairs := small(o.rng)
 	first := o.zeroth([]int{1}, "train", o.job(plain(pairs)), "--out", "run1")
@@ -287,7 +287,7 @@ func (o *odds) spelled() ended {
 	return second
 }
 
-// otherwise is the same pairs in another spelling of YAML.
+// otherwise returns the same pairs in another spelling of YAML.
 func (o *odds) otherwise(pairs [][2]string) string {
 	all := sections(pairs)
 	var b strings.Builder
@@ -300,7 +300,7 @@ func (o *odds) otherwise(pairs [][2]string) string {
 				b.WriteString(s.name + ": " + s.flow() + "\n")
 			}
 		}
-	case 1: // comments, quotes of keys, wide spaces
+	case 1: // comments, quoted keys, wide spaces
 		for _, s := range all {
 			if s.name == "" {
 				b.WriteString(s.lines("", ":    "))
@@ -308,12 +308,12 @@ func (o *odds) otherwise(pairs [][2]string) string {
 				fmt.Fprintf(&b, "# %s: {wrong: 1}\n\"%s\":   # a comment\n\n%s", s.name, s.name, s.lines("      ", ":   "))
 			}
 		}
-	case 2: // anchors at the values
+	case 2: // anchors on the values
 		for i, p := range pairs {
 			pairs[i][1] = fmt.Sprintf("&a%d %s", i, p[1])
 		}
 		b.WriteString(plain(pairs))
-	case 3: // a merge that says nothing new
+	case 3: // a merge that changes nothing
 		for _, s := range all {
 			if s.name == "" {
 				b.WriteString(s.lines("", ": "))
@@ -321,15 +321,15 @@ func (o *odds) otherwise(pairs [][2]string) string {
 				fmt.Fprintf(&b, "%s:\n  <<: %s\n%s", s.name, s.flow(), s.lines("  ", ": "))
 			}
 		}
-	case 4: // a byte order mark, the beginning and end of a document
+	case 4: // a byte order mark, document start and end
 		b.WriteString("\uFEFF---\n" + plain(pairs) + "...\n")
-	case 5: // line ends of Windows
+	case 5: // CRLF line ends
 		b.WriteString(strings.ReplaceAll(plain(pairs), "\n", "\r\n"))
 	}
 	return b.String()
 }
 
-// special names as an input what is no file of its kind.
+// special gives a command an input that is not a file of the expected type.
 func (o *odds) special() ended {
 	path := pick(o.rng, []string{"/dev/zero", "fifo", "folder", "dangling", "loop", "binary", "/dev/null", "/dev/full", "missing", "/proc/self/mem", "/dev/stdin", "empty"})
 	return pick(o.rng, []func() ended{
@@ -364,8 +364,7 @@ func (o *odds) special() ended {
 	})()
 }
 
-// within puts a link to path under a name into a folder and runs a command on
-// it.
+// within creates a link to path in a folder and runs a command on the folder.
 func (o *odds) within(path, name string, args ...string) ended {
 	o.mkdir(filepath.Join(o.dir, "within"))
 	if !filepath.IsAbs(path) {
@@ -381,7 +380,7 @@ func (o *odds) within(path, name string, args ...string) ended {
 	return o.zeroth([]int{1}, args...)
 }
 
-// flags are odd ones of plan and fit.
+// flags returns odd flags for plan and fit.
 func (o *odds) flags() []string {
 	n := func() string {
 		return pick(o.rng, []string{"-1", "0", "1", "3", "65536", "65537", "1048577", "9223372036854775807", "9223372036854775808", "1e3", "NaN", "", " ", "x", "\x1b[31m", "\u202e1", strings.Repeat("9", 5000)})
@@ -408,7 +407,7 @@ func (o *odds) flags() []string {
 	return args
 }
 
-// folders are odd ones of train, ckpt and sample.
+// folders returns odd folders for train, ckpt and sample.
 func (o *odds) folders() []string {
 	path := pick(o.rng, []string{"text.txt", "fifo", "folder", "dangling", "loop", "/dev/null", "/dev/full", "/proc/nothing/there", "text.txt/below", "", ".", strings.Repeat("a", 300), strings.Repeat("a/", 2100), "run\n\x1b[31mred", "run\u202e", "run名前", "new/deep/er"})
 	which := pick(o.rng, []string{"latest", "", "-1", "0", "99999999999999999999", "latest ", "text.txt", "fifo", "folder", "loop", "\x1b[31m", "../outside", strings.Repeat("9", 300)})

@@ -12,16 +12,16 @@ import (
 	"testing"
 )
 
-// value is a JSON value that keeps the order of keys, and can be what no
-// encoder writes: a key twice, a number of any size, text that is no JSON.
+// value is a JSON value that preserves the order of keys and can represent what no encoder
+// writes: duplicate keys, numbers of any size, invalid text.
 type value struct {
-	raw   string   // of a scalar, or of anything that stands here instead
-	keys  []string // of an object, encoded; as many as items
-	items []*value // of an object or a list; nil for a scalar
+	raw   string   // the text of a scalar, or arbitrary text
+	keys  []string // encoded keys of an object, one per item
+	items []*value // values of an object or a list; nil for a scalar
 	list  bool
 }
 
-// parseJSON reads what the program wrote.
+// parseJSON parses the program's output.
 func parseJSON(x *trial, raw []byte) *value {
 	x.Helper()
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -63,7 +63,7 @@ func readValue(d *json.Decoder) (*value, error) {
 func quoted(s string) string {
 	raw, err := json.Marshal(s)
 	if err != nil {
-		panic(err) // text always encodes
+		panic(err) // cannot fail for text
 	}
 	return string(raw)
 }
@@ -96,7 +96,7 @@ func (v *value) write(b *strings.Builder) {
 	b.WriteByte(ends[1])
 }
 
-// all are a value and those in it.
+// all returns a value and all values in it.
 func (v *value) all() []*value {
 	out := []*value{v}
 	for _, item := range v.items {
@@ -105,7 +105,7 @@ func (v *value) all() []*value {
 	return out
 }
 
-// at is the value of a key; nil if there is none.
+// at returns the value of a key, or nil.
 func (v *value) at(key string) *value {
 	if i := slices.Index(v.keys, quoted(key)); i >= 0 {
 		return v.items[i]
@@ -113,16 +113,16 @@ func (v *value) at(key string) *value {
 	return nil
 }
 
-// set puts a scalar in the place of a value.
+// set replaces a value by a scalar.
 func (v *value) set(raw string) { *v = value{raw: raw} }
 
-// absurdJSON stands where something else is expected.
+// absurdJSON lists values to use where another is expected.
 var absurdJSON = []string{"-1", "0", "1", "-0", "1.5", "1e308", "1e999", "2147483648", "4294967296", "9007199254740993", "9223372036854775807", "9223372036854775808", "18446744073709551616",
 	"-9223372036854775808", strings.Repeat("9", 5000), "1e-999", "null", "true", "false", `""`, `"x"`, `"0"`, `"\u0000"`, `"\u001b[2J\u001b[31m"`, `"\u202e"`, `"../../outside/thesis.txt"`, `"/etc/passwd"`, `"\ud800"`,
 	`"` + strings.Repeat("n", 100_000) + `"`, "[]", "{}", "[[]]", "[-1]", "[0]", "[9223372036854775807, 9223372036854775807]", "[4294967296, 4294967296]", "[1, -1]", `{"a": 1}`,
 	strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000), strings.Repeat(`{"a":`, 9_000) + "1" + strings.Repeat("}", 9_000), "[" + strings.Repeat("0,", 50_000) + "0]", "NaN", "Infinity", "'x'", "", "\x00", "\xff"}
 
-// forge changes a document in one place, or sometimes in two.
+// forge changes a document in one or two places.
 func forge(rng *rand.Rand, v *value) {
 	for range 1 + rng.IntN(5)/4 {
 		forgeOnce(rng, v)
@@ -136,7 +136,7 @@ func forgeOnce(rng *rand.Rand, v *value) {
 		n = v
 	}
 	inner := pick(rng, nodes)
-	for range 20 { // one with something in it, if there is
+	for range 20 { // prefer a value that is not empty
 		if len(inner.items) > 0 {
 			break
 		}
@@ -148,30 +148,30 @@ func forgeOnce(rng *rand.Rand, v *value) {
 	}
 	i, j := rng.IntN(len(inner.items)), rng.IntN(len(inner.items))
 	switch rng.IntN(8) {
-	case 0: // without it
+	case 0: // remove a key
 		inner.items = slices.Delete(inner.items, i, i+1)
 		if !inner.list {
 			inner.keys = slices.Delete(inner.keys, i, i+1)
 		}
-	case 1: // twice
+	case 1: // duplicate it
 		inner.items = append(inner.items, inner.items[i])
 		if !inner.list {
 			inner.keys = append(inner.keys, inner.keys[i])
 		}
-	case 2: // swapped
+	case 2: // swap two
 		inner.items[i], inner.items[j] = inner.items[j], inner.items[i]
-	case 3: // another key
+	case 3: // rename it
 		if !inner.list {
 			inner.keys[i] = pick(rng, []string{`"\u001b[2J"`, `"x"`, `""`, `"` + strings.Repeat("k", 100_000) + `"`, `"__metadata__"`, `"\u202e"`, inner.keys[j], strings.ToUpper(inner.keys[i])})
 		}
-	case 4, 5: // another number
+	case 4, 5: // change a number
 		n.set(number(rng, n.raw))
 	default:
 		n.set(pick(rng, absurdJSON))
 	}
 }
 
-// number is one near a number, or far from it.
+// number returns a number near raw, or far from it.
 func number(rng *rand.Rand, raw string) string {
 	x, err := strconv.ParseInt(raw, 10, 64)
 	if err != nil {
@@ -181,8 +181,7 @@ func number(rng *rand.Rand, raw string) string {
 		raw + "0", raw + "000000000000", raw + ".0", raw + "e0", strconv.FormatInt(x^1<<62, 10)})
 }
 
-// TestJSONIsKept holds the reader and writer of forged documents against
-// documents that are not.
+// TestJSONIsKept checks that unforged documents are written as they were read.
 func TestJSONIsKept(t *testing.T) {
 	x := &trial{T: t}
 	const doc = `{"a":1,"b":[2.5,"\u001b",null,{"c":{}}],"a":[]}`

@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	length   = 40 // steps of a run that is killed
-	eachKill = 8  // kills of a case
+	length   = 40 // steps of each run
+	eachKill = 8  // kills per case
 )
 
-// ways are the runs that are killed.
+// ways are the runs to kill.
 var ways = []struct {
 	name string
 	sets []string
@@ -39,10 +39,10 @@ var ways = []struct {
 	{"three ranks, fp32, lion", []string{"parallel.ranks=3", "precision=fp32", "optimizer.type=lion", "checkpoint.keep=2"}},
 }
 
-// undisturbed is what a run that nobody kills leaves, and how long it takes.
+// undisturbed holds the results and the duration of a run that is not killed.
 type undisturbed struct {
 	model string
-	lines []string // of metrics.jsonl, without times
+	lines []string // lines of metrics.jsonl, without times
 	took  time.Duration
 }
 
@@ -70,7 +70,7 @@ func wholeRun(way int) (*undisturbed, error) {
 	return once.(func() (*undisturbed, error))()
 }
 
-// killed is the command that is killed and given again.
+// killed returns the command that is killed and repeated.
 func killed(way int) []string {
 	args := []string{"train", "job.yaml", "--out", "run", "--resume", "latest", "--set", fmt.Sprint("train.steps=", length), "--set", "checkpoint.every=1"}
 	for _, s := range ways[way].sets {
@@ -79,7 +79,7 @@ func killed(way int) []string {
 	return args
 }
 
-// lines are the steps and evaluations of a run, without their times.
+// lines returns the steps and evaluations of a run, without times.
 func lines(run string) (out []string, err error) {
 	raw, err := os.ReadFile(filepath.Join(run, "metrics.jsonl"))
 	for _, line := range bytes.Split(bytes.TrimSpace(raw), []byte("\n")) {
@@ -94,19 +94,18 @@ func lines(run string) (out []string, err error) {
 	return out, err
 }
 
-// TestKills kills runs at random instants, and what exports from them. Each time
-// the newest checkpoint is whole and at least as far as the run had said, and
-// the same command goes on; at the end parameters and metrics are those of a run
-// never killed, to the bit. Beside some runs others look at their checkpoints,
-// which must never call them damaged, or start the same run again, which must be
-// refused.
+// TestKills kills runs, and exports from them, at random instants. Each time the newest
+// checkpoint must be intact and at least as new as the run had reported, and the same command
+// must resume. Finally the parameters and metrics must be those of a run never killed, to the
+// bit. Meanwhile other processes read the checkpoints of some runs, which they must never report
+// as damaged, or start the same run again, which must be refused.
 func TestKills(t *testing.T) {
 	disturbed(t, count(*kills), syscall.SIGKILL)
 }
 
-// TestSignals asks runs to stop at random instants, once or twice. The exit code
-// 75 is a promise that there is a checkpoint to go on from. Some of the runs can
-// write no checkpoint, as if the disk were full, and are told to train on.
+// TestSignals sends runs one or two signals at random instants. Exit code 75 must mean that there
+// is a checkpoint to resume from. In some of the runs saving fails, as on a full disk, and the
+// job continues regardless.
 func TestSignals(t *testing.T) {
 	disturbed(t, count(*signals), syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT)
 }
@@ -138,21 +137,21 @@ func disturbed(t *testing.T, n int, by ...syscall.Signal) {
 	})
 }
 
-// disturbance is a run that is killed again and again.
+// disturbance is a run that is killed repeatedly.
 type disturbance struct {
 	*trial
 	way   int
 	by    []syscall.Signal
 	whole *undisturbed
-	hits  int // processes that were killed, not those that ended before
+	hits  int // processes killed before they ended by themselves
 }
 
-// kill starts the run and kills it at a random instant; one that is done before
-// is compared and begun anew.
+// kill starts the run and kills it at a random instant. If the run has ended before, it is
+// compared and started afresh.
 func (r *disturbance) kill() {
 	full := r.by[0] != syscall.SIGKILL && r.rng.IntN(4) == 0 && !strings.Contains(ways[r.way].name, "disk")
 	args, files := killed(r.way), 0
-	if full { // no file can have more than 32 kB, and every checkpoint's has more
+	if full { // limit files to 32 kB, less than a checkpoint needs
 		args, files = append(args, "--set", "checkpoint.on_error=continue"), 64
 	}
 	after := time.Duration(r.rng.Int64N(int64(r.whole.took)))
@@ -186,11 +185,11 @@ func (r *disturbance) kill() {
 	r.left(e, by, full)
 }
 
-// begunAgain is the kind of runs that are killed in their first 50 ms.
+// begunAgain is the kind of run that is killed in its first 50 ms.
 const begunAgain = "in the first 50 ms, begun again"
 
-// begin kills a run that does not resume in its first 50 ms. The same command then
-// trains, unless the run had begun: then it says how to resume it, and that works.
+// begin kills a run without --resume in its first 50 ms. The same command must then train or, if
+// the run had begun, say how to resume it, which must work.
 func (r *disturbance) begin() {
 	args := slices.DeleteFunc(killed(r.way), func(a string) bool { return a == "--resume" || a == "latest" })
 	p := r.start(0, args...)
@@ -214,7 +213,7 @@ func (r *disturbance) begin() {
 	r.must(os.RemoveAll(filepath.Join(r.dir, "run")))
 }
 
-// beside is what another process does meanwhile; the result waits for it.
+// beside starts another process that uses the run; wait returns once it has ended.
 func (r *disturbance) beside(by syscall.Signal) (wait func()) {
 	if by != syscall.SIGKILL || r.rng.IntN(3) > 0 {
 		return nil
@@ -225,7 +224,7 @@ func (r *disturbance) beside(by syscall.Signal) (wait func()) {
 		args := []string{"plot", "run", "--out", "one.svg"}
 		p, q := r.start(0, args...), r.start(0, args...)
 		return func() {
-			r.check(p.wait(), args, 0, 2) // 2: nothing is measured yet
+			r.check(p.wait(), args, 0, 2) // 2: there are no metrics yet
 			r.check(q.wait(), args, 0, 2)
 		}
 	case 1:
@@ -246,13 +245,13 @@ func (r *disturbance) beside(by syscall.Signal) (wait func()) {
 	p := r.start(0, args...)
 	return func() {
 		e := p.wait()
-		r.check(e, args, 0, 1, 2) // 0: the first was killed before this one began
+		r.check(e, args, 0, 1, 2) // 0: the first process was killed before this one started
 	}
 }
 
 var written = regexp.MustCompile(`(?m)^checkpoint \S*step-(\d+)\S* written`)
 
-// left looks at what a killed run has left.
+// left checks what a killed run has left.
 func (r *disturbance) left(e ended, by syscall.Signal, full bool) {
 	dir := filepath.Join(r.dir, "run/ckpt")
 	said := int64(-1)
@@ -265,7 +264,7 @@ func (r *disturbance) left(e ended, by syscall.Signal, full bool) {
 		if said >= 0 || e.code == 75 {
 			r.Errorf("exit code %d after %v, checkpoint of step %d said to be written, and there is none: %v", e.code, by, said, err)
 		}
-		if r.exported() != "" { // over which step 0 does not write
+		if r.exported() != "" { // a fresh start does not overwrite it
 			r.must(os.RemoveAll(filepath.Join(r.dir, "run")))
 		}
 		return
@@ -285,8 +284,8 @@ func (r *disturbance) left(e ended, by syscall.Signal, full bool) {
 	}
 }
 
-// export kills an export: what is there under the model's name is whole, and the
-// same command does it when the remains are taken away.
+// export kills an export. A model under the final name must be complete, and the same command
+// must work after the leftovers are removed.
 func (r *disturbance) export(path string) {
 	from, _ := filepath.Rel(r.dir, path)
 	to, again := filepath.Join(r.dir, "export"), filepath.Join(r.dir, "again")
@@ -302,7 +301,7 @@ func (r *disturbance) export(path string) {
 	r.must(os.RemoveAll(again))
 }
 
-// finish lets the run come to its end.
+// finish runs the command to its end.
 func (r *disturbance) finish() {
 	r.zeroth(nil, killed(r.way)...)
 	r.compare()
@@ -311,7 +310,7 @@ func (r *disturbance) finish() {
 	}
 }
 
-// compare holds a run that is done against one that nobody killed.
+// compare compares a finished run with an undisturbed one.
 func (r *disturbance) compare() {
 	if r.exported() != r.whole.model {
 		r.Errorf("the parameters are not those of a run never killed")

@@ -14,23 +14,23 @@ import (
 	"testing"
 )
 
-// damage is a checkpoint that is about to be damaged, and what the damage is.
+// damage is a checkpoint to damage and a description of the damage.
 type damage struct {
 	*trial
 	*fixture
-	root  string   // the folder of checkpoints
-	step  string   // the folder that is damaged
-	file  string   // the file in it
-	names []string // what a complaint must name one of; the file if empty
-	gone  bool     // the newest checkpoint is not there any more, which nobody can see
+	root  string   // folder of checkpoints
+	step  string   // step folder that is damaged
+	file  string   // damaged file in it
+	names []string // names of which an error must contain one; the file if empty
+	gone  bool     // the newest checkpoint has disappeared, which cannot be detected
 	twin  string   // a copy of the checkpoint
 	ours  string   // a path outside that is the folder of checkpoints itself
-	stays []string // foreign paths, that must still be there at the end
+	stays []string // foreign paths that must not be deleted
 }
 
 func (d *damage) at() string { return filepath.Join(d.root, d.step, d.file) }
 
-// beside is the same file of another checkpoint.
+// beside returns the path of the same file in another checkpoint.
 func (d *damage) beside() string { return filepath.Join(d.root, d.another(), d.file) }
 
 func (d *damage) another() string {
@@ -38,11 +38,10 @@ func (d *damage) another() string {
 	return pick(d.rng, others)
 }
 
-// elsewhere is a path outside.
+// elsewhere returns a path outside.
 func (d *damage) elsewhere(name string) string { return filepath.Join(d.outside(), name) }
 
-// moved moves something outside, before the sentinel is looked at, and leaves a
-// link.
+// moved moves something outside before the sentinel is recorded, and replaces it by a link.
 func (d *damage) moved(path string) string {
 	to := d.elsewhere("moved-" + filepath.Base(path))
 	d.must(os.Rename(path, to))
@@ -53,7 +52,7 @@ func (d *damage) moved(path string) string {
 // change rewrites the file.
 func (d *damage) change(f func(b []byte) []byte) { d.write(d.at(), string(f(d.read(d.at())))) }
 
-// mutation is a way to damage.
+// mutation is a way to damage a checkpoint.
 type mutation struct {
 	name string
 	do   func(d *damage)
@@ -233,10 +232,10 @@ var mutated = []mutation{
 	}},
 }
 
-// outputs are what a run writes in its folder.
+// outputs are the files that a run writes to its folder.
 var outputs = []string{"job.yaml", "loss.svg", "metrics.jsonl", "model", "model/config.json", "model/model.safetensors", "model/vocab.json", "model/merges.txt", "flight", "adapter"}
 
-// instead puts something else in the place of a name in the run folder.
+// instead replaces a file of the run folder by something else.
 func (d *damage) instead(name string, put func(path string)) {
 	path := filepath.Join(d.dir, "run", name)
 	d.must(os.RemoveAll(path))
@@ -245,8 +244,8 @@ func (d *damage) instead(name string, put func(path string)) {
 	d.names = []string{filepath.Base(name)}
 }
 
-// protect prunes a run with a rule in its job. What the rule protects stays, unless it
-// is to be ignored, and the trial goes on with what is left.
+// protect prunes a run with a rule in its job. Protected checkpoints stay unless the rule is
+// ignored, and the trial continues with the rest.
 func (d *damage) protect() {
 	path := filepath.Join(d.dir, "run/job.yaml")
 	rule := pick(d.rng, []string{"{last: 1, every_steps: 4}", "{last: 1, every_steps: 6}", "{last: 1, every_steps: 3}"})
@@ -273,7 +272,7 @@ func (d *damage) protect() {
 	d.fixture, d.step = &f, f.newest()
 }
 
-// files are those of a checkpoint.
+// files returns the files of the checkpoint.
 func (d *damage) files() []string {
 	return []string{"COMMIT", "MANIFEST.json", "state.json", "part-00000.json", "part-00001.json", "data-00000-000.safetensors", "data-00001-000.safetensors"}
 }
@@ -283,7 +282,7 @@ func (d *damage) flip(b []byte) []byte {
 	return b
 }
 
-// digit changes a digit of a text to another.
+// digit changes a digit of a text.
 func (d *damage) digit(b []byte) []byte {
 	var at []int
 	for i, c := range b {
@@ -296,19 +295,18 @@ func (d *damage) digit(b []byte) []byte {
 	return b
 }
 
-// foreign puts something into the checkpoint's folder that is not ours.
+// foreign adds something to the checkpoint's folder that zeroth did not write.
 func (d *damage) foreign(name string, put func(path string)) {
 	path := filepath.Join(d.root, d.step, name)
 	put(path)
 	d.stays = append(d.stays, path)
 }
 
-// TestMutations damages checkpoints of a run in every file. Damage is found by
-// verify and named. The run goes on from its newest state, to the bit, or not at
-// all and says why; only where the newest checkpoint is gone without a trace it
-// goes on from the one before and names that. Commands that look change
-// nothing, those that delete delete nothing that is not theirs, and what is
-// whole stays whole.
+// TestMutations damages every kind of file in a run's checkpoints. verify must find and name the
+// damage. The run must resume from its newest state, to the bit, or fail with the reason; only if
+// the newest checkpoint has disappeared without a trace does it resume from the previous one and
+// name it. Commands that read change nothing, commands that delete remove only files of the
+// format, and intact checkpoints stay intact.
 func TestMutations(t *testing.T) {
 	var kinds []string
 	for _, m := range mutated {
@@ -330,8 +328,7 @@ func TestMutations(t *testing.T) {
 	})
 }
 
-// harmless says whether a checkpoint reads as it was written: all its files have
-// the bytes they had.
+// harmless reports whether all files of a checkpoint have their original bytes.
 func (d *damage) harmless(step string, was tree) bool {
 	for name, w := range was {
 		path := filepath.Join(d.dir, "run/ckpt", step, name)
@@ -349,7 +346,7 @@ func (d *damage) harmless(step string, was tree) bool {
 	return true
 }
 
-// tried runs the commands on what was damaged.
+// tried runs the commands on the damaged checkpoint.
 func (d *damage) tried(whole map[string]tree) (outcome string) {
 	outside, before := d.sentinel(), look(d.dir)
 	var bad []string
@@ -379,13 +376,13 @@ func (d *damage) tried(whole map[string]tree) (outcome string) {
 	return outcome
 }
 
-// refused is the outcome of a resume that did not go on.
+// refused is the outcome of a resume that failed with the right reason.
 const refused = "refused by name"
 
-// sentinel is what is outside and not ours.
+// sentinel returns the contents outside that must not change.
 func (d *damage) sentinel() tree { return look(d.outside()).without(filepath.Base(d.ours)) }
 
-// looked lists and verifies.
+// looked lists and verifies the checkpoints.
 func (d *damage) looked(bad []string) {
 	d.zeroth([]int{1}, "ckpt", "ls", "run")
 	all := d.zeroth([]int{1}, "ckpt", "verify", "run")
@@ -412,7 +409,7 @@ func (d *damage) looked(bad []string) {
 	}
 }
 
-// pruned deletes what no rule keeps.
+// pruned prunes the checkpoints that no rule keeps.
 func (d *damage) pruned(bad []string, whole map[string]tree) {
 	d.zeroth([]int{1}, "ckpt", "prune", "run", "--keep", "1")
 	if s := d.newest(); !slices.Contains(bad, s) && !d.harmless(s, whole[s]) && (d.twin == "" || !d.harmless(d.twin, whole[s])) {
@@ -420,14 +417,14 @@ func (d *damage) pruned(bad []string, whole map[string]tree) {
 	}
 }
 
-// resumed goes on with the run.
+// resumed resumes the run.
 func (d *damage) resumed(bad []string) (outcome string) {
 	e := d.resume(d.fixture, "--set", "checkpoint.keep=2")
 	newest := slices.Contains(bad, d.newest())
 	switch {
 	case e.code == 0 && d.gone && d.exported() == d.older && strings.Contains(e.said(), d.steps[len(d.steps)-2]):
 		return "went on from the one before and named it"
-	case e.code == 0 && d.exported() == d.after: // damage may be where nothing is read: verify has found it
+	case e.code == 0 && d.exported() == d.after: // the damage is in bytes that are not read; verify has found it
 		return "went on from the newest, to the bit"
 	case e.code == 0 && newest:
 		d.Errorf("the newest checkpoint is damaged, and it went on from another state:\n%s", e.said())
@@ -441,7 +438,7 @@ func (d *damage) resumed(bad []string) (outcome string) {
 	return refused
 }
 
-// blamed is what a complaint must name one of.
+// blamed returns the names of which an error must contain one.
 func (d *damage) blamed() []string {
 	if len(d.names) == 0 {
 		return []string{d.file}
@@ -449,7 +446,7 @@ func (d *damage) blamed() []string {
 	return d.names
 }
 
-// named says whether an output names the damage.
+// named reports whether an output names the damage.
 func (d *damage) named(e ended) bool {
 	return slices.ContainsFunc(d.blamed(), func(n string) bool { return strings.Contains(e.said(), n) })
 }

@@ -19,24 +19,24 @@ import (
 )
 
 const (
-	mostMemory = 2_000_000_000 // bytes a process may write or have resident
-	mostOutput = 8 << 20       // bytes of output that are kept; more is a failure
+	mostMemory = 2_000_000_000 // limit of a process's writable or resident memory, bytes
+	mostOutput = 8 << 20       // bytes of output to record; more is a failure
 )
 
-// ended is how a process ended.
+// ended describes how a process ended.
 type ended struct {
-	code   int // -1: by a signal
+	code   int // -1: killed by a signal
 	signal syscall.Signal
 	out    string // standard output
 	errs   string // standard error
 	took   time.Duration
-	rss    int64  // bytes, the most that was seen resident
-	broke  string // the limit for which it was killed
+	rss    int64  // largest resident size seen, bytes
+	broke  string // limit that the process exceeded, if any
 }
 
 func (e ended) said() string { return e.out + e.errs }
 
-// process is one that runs.
+// process is a running process.
 type process struct {
 	cmd       *exec.Cmd
 	out, errs capped
@@ -44,7 +44,7 @@ type process struct {
 	done      chan error
 }
 
-// capped keeps the first mostOutput bytes.
+// capped records the first mostOutput bytes.
 type capped struct {
 	bytes.Buffer
 	over bool
@@ -58,9 +58,8 @@ func (c *capped) Write(b []byte) (int, error) {
 	return c.Buffer.Write(b)
 }
 
-// start runs the program in the trial's folder. The shell sets the limits
-// before it becomes the program: of the memory that can be written, and with
-// files, of 512 bytes each, those of a file.
+// start runs the program in the trial's folder. A shell first sets limits on writable memory and,
+// if files is not 0, on the size of a file in units of 512 bytes.
 func (x *trial) start(files int, args ...string) *process {
 	x.Helper()
 	limits := fmt.Sprintf("ulimit -c 0; ulimit -d %d", mostMemory>>10)
@@ -80,14 +79,14 @@ func (x *trial) start(files int, args ...string) *process {
 	return p
 }
 
-func (p *process) send(s syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, s) } // it may be gone
+func (p *process) send(s syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, s) } // the process may have ended
 
 var peak = regexp.MustCompile(`VmHWM:\s+(\d+) kB`)
 
-// resident is the bytes of memory the process has had so far. (What wait4 tells
-// has the memory of the process that started it in it.)
+// resident returns the process's peak resident size in bytes so far. wait4 would include the
+// memory of its parent.
 func (p *process) resident() int64 {
-	raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)) // it may be gone
+	raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)) // the process may have ended
 	if m := peak.FindSubmatch(raw); m != nil {
 		kb, _ := strconv.ParseInt(string(m[1]), 10, 64)
 		return kb << 10
@@ -95,8 +94,8 @@ func (p *process) resident() int64 {
 	return 0
 }
 
-// wait waits for the end, or makes one when a limit is broken. Whatever is
-// delivered by send is no breach.
+// wait waits for the process to end, and kills it if it exceeds a limit. A signal sent by send
+// does not count as a failure.
 func (p *process) wait() (e ended) {
 	over, poll := time.After(*deadline), time.NewTicker(5*time.Millisecond)
 	defer poll.Stop()
@@ -131,8 +130,8 @@ func (p *process) wait() (e ended) {
 	return e
 }
 
-// zeroth runs the program and holds against it what holds for every process. It
-// may end with the codes 0 and 2 and those named; fit also with 1, where nothing fits.
+// zeroth runs the program and applies check. The exit code must be 0, 2 or one of also; fit may
+// also exit with 1, if nothing fits.
 func (x *trial) zeroth(also []int, args ...string) ended {
 	x.Helper()
 	if args[0] == "fit" {
@@ -143,7 +142,7 @@ func (x *trial) zeroth(also []int, args ...string) ended {
 	return e
 }
 
-// check holds against a process what holds for all, and its exit code.
+// check checks the exit code of a process and the rules for all processes.
 func (x *trial) check(e ended, args []string, codes ...int) {
 	x.Helper()
 	x.note(e, args)
@@ -176,11 +175,10 @@ func (x *trial) note(e ended, args []string) {
 	x.ran = append(x.ran, fmt.Sprintf("  %s\n    %s in %v: %s", command(args), how, e.took.Round(time.Millisecond), shortened(e.said(), 300)))
 }
 
-// trace is what Go's runtime says of a defect.
+// trace matches the output of Go's runtime after a crash.
 var trace = regexp.MustCompile(`(?m)^panic:|^fatal error:|^runtime: |^goroutine \d+|runtime error:|\.go:\d+ \+0x`)
 
-// unprintable is the first thing in a text that a terminal would act upon or
-// show as something else than it is.
+// unprintable returns the first part of a text that a terminal would act on or not show as it is.
 func unprintable(text string) string {
 	for i, r := range text {
 		switch {
@@ -193,7 +191,7 @@ func unprintable(text string) string {
 	return ""
 }
 
-// command is what a person would type.
+// command returns a command line as a person would type it.
 func command(args []string) string {
 	out := "zeroth"
 	for _, a := range args {
@@ -208,7 +206,7 @@ func command(args []string) string {
 
 func brief(s string) string { return shortened(s, 1500) }
 
-// shortened is the beginning and the end of a text, at most so many bytes.
+// shortened returns the beginning and the end of a text, at most most bytes in total.
 func shortened(s string, most int) string {
 	s = strings.TrimSpace(s)
 	if len(s) > most {

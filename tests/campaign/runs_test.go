@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// jobFile is the small job of all trials: it saves every second step.
+// jobFile is the small job of all trials; it saves every second step.
 const jobFile = `model: {layers: 1, heads: 2, width: 8, context: 8}
 data: {text: [text.txt], validation: 0.2}
 train: {steps: 8, micro_batch: 1, eval_every: 2, eval_batches: 1}
@@ -22,7 +22,7 @@ schedule: {type: constant, warmup: 2}
 checkpoint: {every: 2, keep: 10}
 `
 
-// prose is some words in no order, about so many bytes.
+// prose returns about n bytes of words in random order.
 func prose(n int) string {
 	rng := rand.New(rand.NewPCG(1, 2))
 	words := strings.Fields("the run goes on from a state that was kept whole on a disk of no great size while ranks wait for each other")
@@ -33,21 +33,21 @@ func prose(n int) string {
 	return b.String()
 }
 
-// fixture is a run that was made once and is copied by trials.
+// fixture is a run that is created once and copied by trials.
 type fixture struct {
-	home   string   // has job.yaml, text.txt and run/
+	home   string   // contains job.yaml, text.txt and run/
 	steps  []string // folders of its checkpoints, from the oldest commit to the newest
-	target int      // the step to which trials train on
-	after  string   // what a run that nobody disturbed exports there: model.safetensors
-	older  string   // the same, gone on from the commit before the newest
+	target int      // step to which trials train
+	after  string   // model.safetensors of an undisturbed run at the target
+	older  string   // the same, resumed from the second-newest commit
 }
 
 func (f *fixture) newest() string { return f.steps[len(f.steps)-1] }
 
-// The fixtures: a run with three checkpoints, one with compressed ones, and one
-// that went back to an earlier step and committed again, so that its newest
-// checkpoint is not that of the highest step. Each stretch has a learning rate
-// of its own: parameters tell from which checkpoint a run went on.
+// fixtures are a run with three checkpoints, one with compressed checkpoints, and one that went
+// back to an earlier step and committed again, so that its newest checkpoint is not the one with
+// the highest step. Each stretch has its own learning rate, so the parameters reveal which
+// checkpoint a run resumed from.
 var fixtures = []struct {
 	name string
 	make func() (*fixture, error)
@@ -66,7 +66,7 @@ var fixtures = []struct {
 	})},
 }
 
-// stretch is the arguments of a run from a checkpoint up to a step.
+// stretch returns the arguments of a run from a checkpoint to a step.
 func stretch(from string, to int, sets ...string) []string {
 	args := []string{"train", "job.yaml", "--out", "run", "--resume", from}
 	for _, s := range append([]string{fmt.Sprint("train.steps=", to), fmt.Sprintf("optimizer.lr=%de-3", to), "checkpoint.keep=3"}, sets...) {
@@ -110,7 +110,7 @@ func makeRun(name string, steps []string, target int, ways ...[]string) (*fixtur
 	return f, err
 }
 
-// goneOn is what a copy of the run exports at its target from a checkpoint.
+// goneOn returns the parameters at the target after resuming a copy of the run from a checkpoint.
 func (f *fixture) goneOn(from string) (string, error) {
 	to := f.home + "-" + from
 	if err := os.CopyFS(to, os.DirFS(f.home)); err != nil {
@@ -124,7 +124,7 @@ func (f *fixture) goneOn(from string) (string, error) {
 	return string(raw), err
 }
 
-// prepare makes a folder with the job and its text.
+// prepare creates a folder with the job and its text.
 func prepare(dir string) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
@@ -135,7 +135,7 @@ func prepare(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "text.txt"), []byte(prose(3000)), 0o666)
 }
 
-// inFolder runs the program where nothing is on trial.
+// inFolder runs the program outside of a trial.
 func inFolder(dir string, args ...string) error {
 	x := &trial{T: &testing.T{}, dir: dir, counts: &tally{}}
 	e := x.start(0, args...).wait()
@@ -145,14 +145,14 @@ func inFolder(dir string, args ...string) error {
 	return nil
 }
 
-// resume goes on with the run from its newest state to the target.
+// resume resumes the run from its newest state to the target.
 func (x *trial) resume(f *fixture, also ...string) ended {
 	x.Helper()
 	args := append([]string{"train", "job.yaml", "--out", "run", "--resume", "latest", "--set", fmt.Sprint("train.steps=", f.target)}, also...)
 	return x.zeroth([]int{1}, args...)
 }
 
-// exported is the parameters that a run has exported; empty if there are none.
+// exported returns the exported parameters of the run, or "".
 func (x *trial) exported() string {
 	raw, _ := os.ReadFile(filepath.Join(x.dir, "run/model/model.safetensors"))
 	return string(raw)

@@ -20,13 +20,13 @@ type tally struct {
 	processes int
 	slowest   time.Duration
 	largest   int64     // bytes resident
-	which     [2]string // the slowest's command and the largest's, with their case
+	which     [2]string // commands of the slowest and the largest case
 }
 
-// row is the cases of a kind.
+// row counts the cases of a kind.
 type row struct {
 	cases int
-	how   map[string]int // how they ended, and what else is counted
+	how   map[string]int // counts by outcome and other events
 }
 
 const failure = "FAILED"
@@ -45,7 +45,7 @@ func tallyOf(test string) *tally {
 	return tallies[test]
 }
 
-// ended counts a case, and how it ended.
+// ended counts a case and its outcome.
 func (c *tally) ended(kind, how string) {
 	c.count(kind, how, 1)
 	c.mu.Lock()
@@ -53,7 +53,7 @@ func (c *tally) ended(kind, how string) {
 	c.kinds[kind].cases++
 }
 
-// count counts anything else of a kind of case.
+// count adds n to a count of a kind of case.
 func (c *tally) count(kind, what string, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +75,7 @@ func (c *tally) process(e ended, command string) {
 	}
 }
 
-// table is the counts in Markdown.
+// table returns the counts as Markdown.
 func (c *tally) table() string {
 	var b strings.Builder
 	fmt.Fprint(&b, "| kind | cases | how they ended |\n|---|---:|---|\n")
@@ -104,7 +104,7 @@ func (r row) String() string {
 	return strings.Join(all, "; ")
 }
 
-// report prints the tables, and writes those that a page has places for.
+// report prints the tables and writes those that page has places for.
 func report(w io.Writer, page string) error {
 	text := ""
 	if page != "" {

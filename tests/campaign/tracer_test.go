@@ -20,24 +20,24 @@ import (
 	"unsafe"
 )
 
-// call is a system call on a file of the trial: its name, its path with nonces
-// taken out, and which of these it is.
+// call identifies a system call on a file of the trial: its name, its path without nonces, and
+// its number among such calls.
 type call struct {
 	name, path string
-	nth        int // from 1
+	nth        int // counted from 1
 }
 
 func (c call) String() string { return fmt.Sprintf("%s %s %d", c.name, c.path, c.nth) }
 
-// fault is what becomes of a call. The zero fault lets all pass.
+// fault describes how to disturb a call. The zero fault disturbs none.
 type fault struct {
 	at     call
-	err    syscall.Errno // the call is not made and says this
-	always bool          // with err: so do all calls after it that write
+	err    syscall.Errno // the call is not made and returns this error
+	always bool          // with err: all later writing calls fail too
 	before bool          // the process is killed instead of the call
-	after  bool          // and here once it is made
-	late   bool          // its thread stands still for a while
-	torn   bool          // of what it writes or reads, half
+	after  bool          // the process is killed after the call
+	late   bool          // the thread is suspended for a while
+	torn   bool          // the call transfers half of its bytes
 }
 
 func (f fault) String() string {
@@ -58,13 +58,13 @@ func (f fault) String() string {
 	return fmt.Sprintf("%v at %v", f.err, f.at)
 }
 
-// kindOfCall says how to find the file of a call, and whether it changes one.
+// kindOfCall describes how to find the file of a call and whether the call changes it.
 type kindOfCall struct {
 	name   string
-	fd     int // argument that is a descriptor, or -1
-	path   int // argument that is a path, or -1
+	fd     int // index of the argument that is a descriptor, or -1
+	path   int // index of the argument that is a path, or -1
 	writes bool
-	bytes  int // argument that is a count of bytes, or 0
+	bytes  int // index of the argument that is a number of bytes, or 0
 }
 
 var callsOfFiles = map[uint64]kindOfCall{
@@ -85,20 +85,20 @@ var callsOfFiles = map[uint64]kindOfCall{
 	syscall.SYS_READLINKAT: {"readlinkat", -1, 1, false, 0}, syscall.SYS_RENAME: {"rename", -1, 1, true, 0},
 }
 
-// tracer runs a process and stops at each of its system calls.
+// tracer runs a process and stops it at each system call.
 type tracer struct {
 	dir    string // calls on files below it count
 	fault  fault
 	seen   []call
-	writes map[call]bool // of those seen, the ones that write
+	writes map[call]bool // seen calls that write
 	hit    bool
 	nth    map[call]int
-	stuck  map[int]pending // by thread: what becomes of the call it is in
-	held   int             // the thread that stands still
+	stuck  map[int]pending // by thread: the disturbed call it is in
+	held   int             // suspended thread
 	until  time.Time
 }
 
-// pending is what a thread's call comes to when it returns.
+// pending is the result to give a thread's call when it returns.
 type pending struct {
 	err  syscall.Errno
 	kill bool
@@ -110,13 +110,13 @@ const (
 	getSyscallInfo = 0x420e
 )
 
-// traced runs the program with a fault and tells what calls it made.
+// traced runs the program with a fault and returns its end and its calls.
 func (x *trial) traced(f fault, args ...string) (ended, *tracer) {
 	x.Helper()
 	dir, err := filepath.EvalSymlinks(x.dir)
 	x.must(err)
 	tr := &tracer{dir: dir, fault: f, nth: map[call]int{}, writes: map[call]bool{}, stuck: map[int]pending{}}
-	runtime.LockOSThread() // the thread that traces is the parent of what it traces
+	runtime.LockOSThread() // only the parent thread can trace
 	defer runtime.UnlockOSThread()
 	var out, errs bytes.Buffer
 	r, w, err := os.Pipe()
@@ -131,12 +131,12 @@ func (x *trial) traced(f fault, args ...string) (ended, *tracer) {
 	x.must(cmd.Start())
 	w.Close()
 	w2.Close()
-	read := make(chan error, 2) // ends with the process, which has the other ends
+	read := make(chan error, 2) // ends when the process closes the other ends
 	go func() { _, err := out.ReadFrom(r); read <- err }()
 	go func() { _, err := errs.ReadFrom(r2); read <- err }()
 	status, broke := tr.follow(cmd.Process.Pid)
 	x.must(errors.Join(<-read, <-read, r.Close(), r2.Close()))
-	_ = cmd.Process.Release() // follow waited for it
+	_ = cmd.Process.Release() // follow has waited for it
 	e := ended{code: status.ExitStatus(), out: out.String(), errs: errs.String(), took: time.Since(begin), broke: broke}
 	if status.Signaled() {
 		e.code, e.signal = -1, status.Signal()
@@ -144,7 +144,7 @@ func (x *trial) traced(f fault, args ...string) (ended, *tracer) {
 	return e, tr
 }
 
-// follow lets the process run from call to call until it ends.
+// follow runs the process from call to call until it ends.
 func (t *tracer) follow(pid int) (status syscall.WaitStatus, broke string) {
 	overtime := time.AfterFunc(*deadline*3, func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
 	defer func() {
@@ -181,24 +181,24 @@ func (t *tracer) follow(pid int) (status syscall.WaitStatus, broke string) {
 		}
 		sig := 0
 		switch stop := ws.StopSignal(); {
-		case !began[tid]: // the stop at its beginning
+		case !began[tid]: // the stop at its start
 			began[tid] = true
 			if tid == pid {
 				_ = syscall.PtraceSetOptions(tid, syscall.PTRACE_O_TRACESYSGOOD|syscall.PTRACE_O_TRACECLONE|0x100000)
 			}
 		case stop == callStop:
 			t.stop(pid, tid)
-		case stop == syscall.SIGTRAP: // a thread was made
+		case stop == syscall.SIGTRAP: // a thread was created
 		default:
 			sig = int(stop)
 		}
 		if tid != t.held {
-			_ = syscall.PtraceSyscall(tid, sig) // likewise
+			_ = syscall.PtraceSyscall(tid, sig) // it may have been killed
 		}
 	}
 }
 
-// stop is at the beginning or the end of a call of a thread.
+// stop handles a stop of a thread at the beginning or the end of a call.
 func (t *tracer) stop(pid, tid int) {
 	var info [88]byte
 	if _, _, e := syscall.Syscall6(syscall.SYS_PTRACE, getSyscallInfo, uintptr(tid), uintptr(len(info)), uintptr(unsafe.Pointer(&info)), 0, 0); e != 0 {
@@ -232,7 +232,7 @@ func (t *tracer) stop(pid, tid int) {
 	t.befall(pid, tid, c, kind)
 }
 
-// befall does the fault to a call that is about to be made.
+// befall applies the fault to a call that is about to be made.
 func (t *tracer) befall(pid, tid int, c call, kind kindOfCall) {
 	f := t.fault
 	if t.hit && f.always && kind.writes && c.name != "close" && c.name != "flock" && c.name != "unlinkat" {
@@ -264,7 +264,7 @@ func (t *tracer) befall(pid, tid int, c call, kind kindOfCall) {
 	}
 }
 
-// refuse lets a call fail without being made.
+// refuse makes a call fail without executing it.
 func (t *tracer) refuse(tid int, err syscall.Errno) {
 	var regs syscall.PtraceRegs
 	if syscall.PtraceGetRegs(tid, &regs) != nil {
@@ -275,7 +275,7 @@ func (t *tracer) refuse(tid int, err syscall.Errno) {
 	t.stuck[tid] = pending{err: err}
 }
 
-// returns is at the end of a call.
+// returns handles the end of a call.
 func (t *tracer) returns(pid, tid int) {
 	p, ok := t.stuck[tid]
 	if !ok {
@@ -295,7 +295,8 @@ func (t *tracer) returns(pid, tid int) {
 
 var nonce = regexp.MustCompile(`[0-9a-f]{16}|\d{9,}`)
 
-// file is the path of a call's file from the trial's folder, if it is in it.
+// file returns the path of a call's file relative to the trial's folder, and whether it is below
+// it.
 func (t *tracer) file(tid int, kind kindOfCall, args [6]uint64) (string, bool) {
 	var path string
 	switch {
@@ -311,16 +312,16 @@ func (t *tracer) file(tid int, kind kindOfCall, args [6]uint64) (string, bool) {
 	return nonce.ReplaceAllString(path, "N"), ok
 }
 
-// text is a string in the memory of a thread.
+// text returns a string from the memory of a thread.
 func (t *tracer) text(tid int, at uintptr) string {
 	b := make([]byte, 4096)
-	n, _ := syscall.PtracePeekData(tid, at, b[:512]) // as far as there is memory
+	n, _ := syscall.PtracePeekData(tid, at, b[:512]) // may end at the end of the mapping
 	text, _, _ := bytes.Cut(b[:n], []byte{0})
 	return string(text)
 }
 
-// TestTracer holds the trial itself: the calls of a save and of the end of a run are
-// seen, and one that is said to fail does.
+// TestTracer checks the tracer itself: it sees the calls of a save and of the end of a run, and a
+// call that should fail does.
 func TestTracer(t *testing.T) {
 	trials(t, 1, []string{"all"}, func(x *trial) string {
 		x.must(prepare(x.dir))

@@ -14,16 +14,16 @@ import (
 	"syscall"
 )
 
-// tree is what a folder has: by path, what a name is and what is in it. Links
-// are not followed.
+// tree holds the contents of a folder by path: the type and the bytes of each file. Links are not
+// followed.
 type tree map[string]string
 
-// look reads a folder; one that is not there is empty.
+// look reads a folder; a missing folder is empty.
 func look(root string) tree {
 	t := tree{}
 	filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // what cannot be read is missing
+			return nil // unreadable files count as missing
 		}
 		t[strings.TrimPrefix(strings.TrimPrefix(name, root), "/")] = what(name, d.Type())
 		return nil
@@ -48,7 +48,7 @@ func what(name string, mode fs.FileMode) string {
 	return fmt.Sprintf("%d bytes %x", len(raw), sha256.Sum256(raw))
 }
 
-// without leaves out what is under some paths.
+// without returns the tree without some subtrees.
 func (t tree) without(prefixes ...string) tree {
 	out := tree{}
 	for name, w := range t {
@@ -59,7 +59,7 @@ func (t tree) without(prefixes ...string) tree {
 	return out
 }
 
-// changes says what became of a tree; nothing is empty.
+// changes lists the differences between two trees.
 func (t tree) changes(now tree) (list []string) {
 	for name, was := range t {
 		switch is, ok := now[name]; {
@@ -78,7 +78,7 @@ func (t tree) changes(now tree) (list []string) {
 	return list
 }
 
-// same fails the trial unless a tree is as it was.
+// same fails the trial if a tree has changed.
 func (x *trial) same(was, is tree, after string) {
 	x.Helper()
 	if list := was.changes(is); len(list) > 0 {
@@ -86,7 +86,7 @@ func (x *trial) same(was, is tree, after string) {
 	}
 }
 
-// plant fills a folder with what somebody may have lying beside a run.
+// plant fills a folder with files that a user may have next to a run.
 func plant(x *trial, folder string) {
 	x.Helper()
 	x.mkdir(filepath.Join(folder, "deep/er"))
@@ -96,7 +96,7 @@ func plant(x *trial, folder string) {
 	x.must(os.Symlink("thesis.txt", filepath.Join(folder, "link")))
 }
 
-// copyTree copies a folder of folders, files and links.
+// copyTree copies folders, files and links.
 func (x *trial) copyTree(from, to string) {
 	x.Helper()
 	x.must(os.CopyFS(to, os.DirFS(from)))
@@ -119,23 +119,23 @@ func (x *trial) read(path string) []byte {
 	return raw
 }
 
-// mknod puts something that is no regular file and no folder in a place.
+// mknod creates a special file at a path.
 func (x *trial) mknod(path, kind string) {
 	x.Helper()
 	x.must(os.RemoveAll(path))
 	x.mkdir(filepath.Dir(path))
 	mode := map[string]uint32{"FIFO": syscall.S_IFIFO, "socket": syscall.S_IFSOCK, "device": syscall.S_IFCHR}[kind]
-	err := syscall.Mknod(path, mode|0o666, 1<<8|7) // a device is another /dev/full
+	err := syscall.Mknod(path, mode|0o666, 1<<8|7) // the device is another /dev/full
 	if errors.Is(err, syscall.EPERM) {
 		err = syscall.Mkfifo(path, 0o666)
 	}
 	x.must(err)
 }
 
-// specials are the kinds of mknod.
+// specials are the kinds of special files that mknod creates.
 var specials = []string{"FIFO", "socket", "device"}
 
-// must is for what the trial itself does.
+// must ends the trial on an error of the trial itself.
 func (x *trial) must(err error) {
 	x.Helper()
 	if err != nil {

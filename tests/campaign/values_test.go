@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// keys are all of a job file, as the program lists them.
+// keys are all keys of a job file, as listed by the program.
 var keys []string
 
 var keyLine = regexp.MustCompile(`(?m)^([a-z_]+(?:\.[a-z_]+)*) {2,}\S`)
@@ -23,38 +23,38 @@ func listKeys(help string) (keys []string) {
 	return keys
 }
 
-// texts are the keys that take any text, so that no word is wrong for them; an empty one is none.
+// texts are the keys that accept any text but an empty one.
 var texts = []string{"model.from", "data.text", "data.tokens", "data.vocab", "zero.offload.path", "checkpoint.dir", "sample.prompt", "parallel.token_file", "parallel.bind",
 	"parallel.tls.cert", "parallel.tls.key", "parallel.tls.ca"}
 
-// long are the keys that make a run long or large, as its owner may want: a
-// trial trains only with what is wrong for them.
+// long are the keys that can make a run long or large. Trials set them only to invalid values
+// when they train.
 var long = []string{"train.steps", "train.batch", "train.micro_batch", "train.accumulate", "train.eval_batches", "train.loss_chunk",
 	"model.layers", "model.heads", "model.kv_heads", "model.width", "model.ffn", "model.context", "model.vocab",
 	"parallel.ranks", "parallel.shard", "parallel.replicate", "parallel.timeout", "parallel.memory", "parallel.heartbeat", "parallel.dead_after", "sample.tokens", "zero.prefetch", "zero.offload.buffers"}
 
-// invisible are characters that nobody sees, or that turn the direction of text.
+// invisible are characters that are not shown or that change the direction of text.
 var invisible = []string{"\u202e", "\u200b", "\u00ad", "\u2028", "\u2029", "\u2066", "\u200d", "\u061c", "\ufeff", "\u0085", "\U000e0041"}
 
-// wrong is what no key takes but those of texts.
+// wrong are values that only keys of texts accept.
 var wrong = []string{"-7", "-9223372036854775808", "-99999999999999999999999", "1e400", ".nan", "NaN", "-.inf", ".inf", "xyzzy", "[[1]]", "{q: 1}",
 	"[1, 2, 3]", "[]", "{}", `"\e[31mred"`, "'\a'", "１２", "٣", "1 000", "''", `"\0"`, "\u202e21", "2\u200b1", "21\u00ad", "\u202821", strings.Repeat("9", 4000), strings.Repeat("x", 50_000),
 	"-1e400", "0x", "1 2", "!!python/object:os.system x", "*a", "[", "]", "{", "}", `"`, "'", "|", ">", "- -", "? ?", ": :", "%TAG", "@", "`", "\x00", "\x1b[2J", "\x7f",
 	strings.Repeat("[", 45_000), strings.Repeat("{a: ", 9_000), strings.Repeat("- ", 20_000) + "1"}
 
-// odd is what some keys take and others refuse.
+// odd are values that some keys accept and others refuse.
 var odd = []string{"0", "1", "2", "3", "5", "7", "64", "4096", "65535", "65536", "1048576", "1048577", "2147483647", "2147483648", "4294967296", "1099511627776",
 	"9223372036854775807", "9223372036854775808", "18446744073709551615", "0.5", "-0", "-1", "1.0", "1e-9", "1e30", "1e308", "1e-400", "0x10", "0o17", "017", "1_000", "+1", "true", "false", "yes", "off",
 	"null", "~", "", "host", "disk", "none", "block", "adam", "lion", "sgd", "fp16", "fp32", "constant", "llama", "gpt2", "always", "continue", "1ns", "1ms", "5m", "2562047h", "1B", "64MiB", "1EiB", "99999999999TiB",
 	"[0.9, 0.95]", "[0, 0]", "[.nan, 1]", "{last: 1}", "{last: -1}", "{best: \"\"}", "{every_steps: 9223372036854775807}", "auto", "2024-01-01", "!!int '3'", "# comment", "&a", "\t"}
 
-// words are for the keys that take text. None leads out of the trial's folder
-// to anything that could be deleted.
+// words are values for keys that take text. None refers to anything outside the trial's folder
+// that could be deleted.
 var words = []string{"text.txt", "missing", "", ".", "..", "/dev/null", "/dev/zero", "/dev/full", "fifo", "folder", "dangling", "loop", "binary", "empty", "*", "**", "[", "{a,b", "${NOPE}", "${HOME", "~", "~/text.txt", "~nobody/x",
 	strings.Repeat("a", 300), strings.Repeat("a/", 3000), strings.Repeat("*", 300), strings.Repeat("{a,b}", 12) + "*", strings.Repeat("**/", 40) + "*.txt", "/usr/**/**/**/**/**/*.zzz", "text\u200b.txt", "\u00ad",
 	`"a\0b"`, `"\e[31mred"`, "\u202etxt.", "名前", "5", "null", "[]", "[[]]", "[text.txt, [text.txt]]", "{}", "{a: b}", "[" + strings.Repeat("text.txt, ", 5000) + "text.txt]", "-1", ".nan"}
 
-// setting is a key and what it is set to; refused is what must be.
+// setting is a key with a value; refused means that it must be refused.
 type setting struct {
 	key, value string
 	refused    bool
@@ -62,11 +62,11 @@ type setting struct {
 
 func (s setting) String() string { return s.key + "=" + s.value }
 
-// absurd draws a setting; tame keeps it from being a long run.
+// absurd returns a random setting; if tame, none that makes a run long.
 func absurd(rng *rand.Rand, tame bool) setting {
 	key := pick(rng, keys)
 	switch {
-	case rng.IntN(20) == 0: // a key there is not
+	case rng.IntN(20) == 0: // an unknown key
 		return setting{strangeKey(rng, key), pick(rng, odd), false}
 	case slices.Contains(texts, key):
 		v := pick(rng, words)
@@ -80,15 +80,15 @@ func absurd(rng *rand.Rand, tame bool) setting {
 	return setting{key, pick(rng, odd), false}
 }
 
-// strangeKey is like a key and none, or a section.
+// strangeKey returns an unknown key similar to key, or the name of a section.
 func strangeKey(rng *rand.Rand, key string) string {
 	section, _, _ := strings.Cut(key, ".")
 	return pick(rng, []string{section, section + ".", "." + key, key + ".x", key + "..y", strings.ToUpper(key), key + " ", "\uFEFF" + key, strings.Repeat(key, 500),
 		key[1:], "<<", "x\x1b[31m", "model.\x00", "\u202e" + key, strings.Repeat("a.", 10_000) + "b", "=", "[", "*a", "&a", "-"})
 }
 
-// small is one good value for each key, with which a job is small: other
-// spellings of the same must be the same job.
+// small returns one valid value for each key of a small job. Other spellings of these values must
+// give the same job.
 func small(rng *rand.Rand) (pairs [][2]string) {
 	good := map[string][]string{
 		"model.layers": {"1", "2"}, "model.heads": {"1", "2"}, "model.width": {"8", "4"}, "model.context": {"8", "5"},
@@ -107,7 +107,7 @@ func small(rng *rand.Rand) (pairs [][2]string) {
 	return pairs
 }
 
-// plain writes a job's pairs one below the other, in sections.
+// plain writes the pairs of a job one per line, in sections.
 func plain(pairs [][2]string) string {
 	var b strings.Builder
 	for _, s := range sections(pairs) {
@@ -121,7 +121,7 @@ func plain(pairs [][2]string) string {
 }
 
 type section struct {
-	name  string // empty for keys of their own
+	name  string // empty for top-level keys
 	pairs [][2]string
 }
 

@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// Containers of one machine share its kernel and what somebody has given to both: the
-// run's folder, and, or not, one for sockets. Data go by TCP without the latter, which the
-// run says, and by memory with it; either way the bits are those of one process.
+// TestContainers checks containers of one machine, which share its kernel, the run's folder and,
+// optionally, a folder for sockets. Without the latter, data goes over TCP, with a notice; with
+// it, through shared memory. Either way the bits are those of one process.
 func TestContainers(t *testing.T) {
 	runtime.LockOSThread()
 	exe := program(t)
@@ -45,8 +45,8 @@ func TestContainers(t *testing.T) {
 	}
 }
 
-// contained runs a command in a container on each host, which has a folder for temporary
-// files by the command own, and returns what they say.
+// contained runs a command in a container on each host and returns the output. The command own
+// sets up the container's folder for temporary files.
 func (n *network) contained(t *testing.T, exe, dir, own, command string) (said string) {
 	t.Helper()
 	var all []*process

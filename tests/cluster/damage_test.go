@@ -18,10 +18,9 @@ import (
 	"zeroth/checkpoint"
 )
 
-// TestDamage flips one bit of what one host sends another on a data connection, and has
-// TCP's checksum agree, as a faulty switch or network card may. Every process ends with exit
-// code 75 and names both ranks, and the resumed run has the bits of one that nobody
-// disturbed.
+// TestDamage flips one bit of the data that one host sends another and corrects TCP's checksum,
+// as a faulty switch or network card may. Every process must end with exit code 75 and name both
+// ranks, and the resumed run must have the bits of an undisturbed one.
 //
 //	RUN=TestDamage tests/cluster/faults.sh -seeds 100
 func TestDamage(t *testing.T) {
@@ -34,7 +33,7 @@ func TestDamage(t *testing.T) {
 	for w := range *worlds {
 		n := newNetwork(t, fmt.Sprintf("z%dd%d", os.Getpid()%100000, w), 3)
 		all.Go(func() {
-			runtime.LockOSThread() // what it starts ends with it
+			runtime.LockOSThread() // the processes it starts end with it
 			for seed := range todo {
 				took, err := d.run(t, n, seed)
 				if err != nil {
@@ -52,14 +51,14 @@ func TestDamage(t *testing.T) {
 	all.Wait()
 }
 
-// damages are trials of one program, and the parameters of runs that nobody disturbs.
+// damages runs trials of one program and caches the parameters of undisturbed runs.
 type damages struct {
 	exe   string
 	mu    sync.Mutex
-	whole map[int][]byte // by steps
+	whole map[int][]byte // parameters by number of steps
 }
 
-// run is one trial. It returns how long after the flip the last process had ended.
+// run runs one trial. It returns the time from the flip until the last process ended.
 func (d *damages) run(t *testing.T, n *network, seed uint64) (took time.Duration, err error) {
 	rng := rand.New(rand.NewPCG(seed, 23))
 	from := rng.IntN(3)
@@ -99,7 +98,7 @@ func (d *damages) run(t *testing.T, n *network, seed uint64) (took time.Duration
 	return took, d.resume(t, dir)
 }
 
-// start starts a process of one rank on each host.
+// start starts a process with one rank on each host.
 func (d *damages) start(n *network, dir string, args ...string) (all []*process, err error) {
 	for i, host := range n.hosts {
 		env := []string{"ZEROTH_TOKEN=a token of sixteen bytes and more", "ZEROTH_WORLD_SIZE=3", fmt.Sprint("ZEROTH_RANK=", i), "ZEROTH_ADDR=" + address(0) + ":29400", "GOMAXPROCS=1"}
@@ -113,7 +112,8 @@ func (d *damages) start(n *network, dir string, args ...string) (all []*process,
 	return all, nil
 }
 
-// resume goes on from the last checkpoint for five steps, in one process, and compares.
+// resume resumes from the last checkpoint for five steps in one process and compares the
+// parameters.
 func (d *damages) resume(t *testing.T, dir string) error {
 	list, err := checkpoint.List(filepath.Join(dir, "run", "ckpt"))
 	newest, ok := checkpoint.Newest(list)
@@ -138,7 +138,7 @@ func (d *damages) resume(t *testing.T, dir string) error {
 	return nil
 }
 
-// train is the parameters of a run of one process.
+// train returns the parameters after a run of one process.
 func (d *damages) train(dir string, steps int, args ...string) ([]byte, error) {
 	p, err := run(dir, nil, d.exe, append([]string{"train", "job.yaml", "--out", "run", "--set", "parallel.transport=auto", "--set", "parallel.ranks=3", "--set", fmt.Sprint("train.steps=", steps)}, args...)...)
 	if err != nil {
@@ -150,11 +150,11 @@ func (d *damages) train(dir string, steps int, args ...string) ([]byte, error) {
 	return os.ReadFile(filepath.Join(dir, "run", "model", "model.safetensors"))
 }
 
-// flipOne flips a bit of the next data that one host sends another, once, and returns when
-// that was.
+// flipOne flips one bit of the next data that one host sends another. The channel receives the
+// time of the flip.
 func (h *hub) flipOne(from, to int, rng *rand.Rand) <-chan time.Time {
 	flipped := make(chan time.Time, 1)
-	next := map[uint32]uint32{} // by the ports: the sequence number that follows what has passed
+	next := map[uint32]uint32{} // by ports: the next sequence number
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.change = func(at, dest int, b []byte) {
@@ -162,7 +162,7 @@ func (h *hub) flipOne(from, to int, rng *rand.Rand) <-chan time.Time {
 		if at != from || dest != to || !ok || s.control() || len(flipped) > 0 {
 			return
 		}
-		if seq, seen := next[s.ports()]; seen && seq == s.seq() { // else it may have been there before
+		if seq, seen := next[s.ports()]; seen && seq == s.seq() { // otherwise it may be a retransmission
 			s.flip(rng.IntN(len(s.payload())), rng.IntN(8))
 			flipped <- time.Now()
 		}
@@ -171,10 +171,10 @@ func (h *hub) flipOne(from, to int, rng *rand.Rand) <-chan time.Time {
 	return flipped
 }
 
-// segment is one of TCP that has a payload: bytes from the header of TCP on.
+// segment is a TCP segment with a payload, from the TCP header on.
 type segment []byte
 
-// segmentOf returns that of an Ethernet frame of IPv4.
+// segmentOf returns the TCP segment of an Ethernet frame with IPv4.
 func segmentOf(b []byte) (segment, bool) {
 	const ethernet = 14
 	if len(b) < ethernet+20 || binary.BigEndian.Uint16(b[12:]) != 0x0800 || b[ethernet+9] != 6 {
@@ -193,17 +193,17 @@ func (s segment) ports() uint32   { return binary.BigEndian.Uint32(s) }
 func (s segment) seq() uint32     { return binary.BigEndian.Uint32(s[4:]) }
 func (s segment) payload() []byte { return s[int(s[12]>>4)*4:] }
 
-// control is whether it is of a connection to process 0 for control messages.
+// control reports whether the segment belongs to a control connection to process 0.
 func (s segment) control() bool {
 	const port = 29400
 	return s.ports()>>16 == port || s.ports()&0xffff == port
 }
 
-// flip changes a bit of the payload, and the checksum with it (RFC 1624).
+// flip flips a bit of the payload and updates the checksum (RFC 1624).
 func (s segment) flip(i, bit int) {
 	at := len(s) - len(s.payload()) + i
 	word := func() uint32 {
-		if at|1 == len(s) { // the last byte of an odd number
+		if at|1 == len(s) { // the last byte of an odd length
 			return uint32(s[at]) << 8
 		}
 		return uint32(binary.BigEndian.Uint16(s[at&^1:]))

@@ -1,11 +1,11 @@
-// Package cluster disturbs jobs of several hosts with one to three processes each. Hosts
-// are network namespaces of this machine on an Ethernet that drops, delays and cuts as a
-// test says, and that a proxy may stand between. docs/cluster.md has the results.
+// Package cluster disturbs jobs on several hosts with one to three processes each. Hosts are
+// network namespaces of this machine on an Ethernet that can lose and delay frames and cut links,
+// optionally with a proxy in between. docs/cluster.md has the results.
 //
 //	tests/cluster/faults.sh                       240 seeded faults
 //	tests/cluster/faults.sh -seeds 12             one of each kind
 //	tests/cluster/faults.sh -first 42 -seeds 1    one of them again
 //	RUN=TestDamage tests/cluster/faults.sh -seeds 100    flipped bits that TCP does not notice
 //
-// What never enters: the program itself. It is built and run as users run it.
+// It does not import the program, which is built and run as users run it.
 package cluster

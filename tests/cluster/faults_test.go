@@ -33,8 +33,8 @@ var (
 
 const (
 	mostHosts = 3
-	join      = 10 * time.Second // parallel.join where one is not to come
-	patience  = 2 * time.Minute  // for anything
+	join      = 10 * time.Second // parallel.join if a process will not join
+	patience  = 2 * time.Minute  // time limit for anything else
 )
 
 const (
@@ -43,7 +43,7 @@ const (
 	broken = `its data connection to rank \d+ \("host\d"\) broke: `
 )
 
-// kinds of faults, and how errors tell of who is lost.
+// kinds are the kinds of faults, with a pattern of the reason that errors give.
 var kinds = []struct{ name, why string }{
 	{"killed", gone + "|" + broken},
 	{"stopped", mute},
@@ -59,7 +59,7 @@ var kinds = []struct{ name, why string }{
 	{"a data connection is half-closed", broken + "(connection reset by peer|broken pipe|closed at the other end)"},
 }
 
-// most is how long the survivors of a fault may take to name who is lost.
+// most returns the time in which survivors must name the lost rank.
 func (x trial) most() time.Duration {
 	switch {
 	case x.name() == "killed while they come together":
@@ -74,14 +74,14 @@ func (x trial) most() time.Duration {
 type trial struct {
 	seed  uint64
 	kind  int
-	host  int           // that is disturbed
-	one   bool          // of its processes
-	which int           // connection, or process of the host
-	after time.Duration // of the first checkpoint, or of the start
+	host  int           // host that is disturbed
+	one   bool          // disturb only one of its processes
+	which int           // selects the connection, or the process of the host
+	after time.Duration // delay after the first checkpoint, or after the start
 	delay time.Duration
 	loss  float64
 	stage int
-	async bool // checkpoints
+	async bool // checkpoint.async
 	layout
 }
 
@@ -91,7 +91,7 @@ func newTrial(seed uint64) trial {
 		delay: []time.Duration{0, 0, time.Millisecond, 3 * time.Millisecond}[rng.IntN(4)], loss: []float64{0, 0, 0.005, 0.02}[rng.IntN(4)],
 		stage: rng.IntN(4), async: rng.IntN(2) == 0, layout: newLayout(rng)}
 	x.host = rng.IntN(x.hosts)
-	if x.shard < x.ranks() { // stage 0 shards nothing
+	if x.shard < x.ranks() { // stage 0 does not shard
 		x.stage = max(1, x.stage)
 	}
 	switch {
@@ -111,7 +111,7 @@ func (x trial) String() string {
 	return fmt.Sprintf("seed %d: host %d %s (%v), %v after, %g loss, %v delay, stage %d, async %v; %v", x.seed, x.host, x.name(), x.victims(), x.after, x.loss, x.delay, x.stage, x.async, x.layout)
 }
 
-// signal is what the victims are sent; 0: nothing.
+// signal returns the signal for the victims, or 0.
 func (x trial) signal() syscall.Signal {
 	switch {
 	case strings.HasPrefix(x.name(), "killed"):
@@ -122,7 +122,7 @@ func (x trial) signal() syscall.Signal {
 	return 0
 }
 
-// victims are the processes that are disturbed: all of the host or one.
+// victims returns the processes that are disturbed: one or all of the host's.
 func (x trial) victims() []int {
 	all := x.of(x.host)
 	if x.one {
@@ -131,8 +131,8 @@ func (x trial) victims() []int {
 	return all
 }
 
-// blamed are the processes of which survivors may name one: of the host, where its link
-// or a connection is disturbed, and of the other end.
+// blamed returns the processes that survivors may name: the victims and, if a connection is
+// disturbed, those at its other end.
 func (x trial) blamed() []int {
 	switch {
 	case x.name() == "two do not hear each other":
@@ -147,30 +147,30 @@ func (x trial) blamed() []int {
 	return x.victims()
 }
 
-// other is the host that a host does not hear.
+// other returns the host that cannot reach x.host.
 func (x trial) other() int { return (x.host + 1) % x.hosts }
 
-// survives is whether a process is to end by itself in time.
+// survives reports whether a process must end by itself in time.
 func (x trial) survives(p int) bool {
 	return x.name() == "two do not hear each other" || strings.HasPrefix(x.name(), "a data connection") || !slices.Contains(x.victims(), p)
 }
 
-// sets are the trial's own settings of the job.
+// sets returns the job settings of the trial.
 func (x trial) sets() []string {
 	return append(x.layout.sets(), "--set", fmt.Sprint("zero.stage=", x.stage), "--set", fmt.Sprint("checkpoint.async=", x.async))
 }
 
-// tally is what trials have come to.
+// tally counts the results of trials.
 type tally struct {
 	mu     sync.Mutex
 	runs   map[string]int
 	failed map[string]int
-	took   map[string][]time.Duration // of each trial, from the fault until all survivors have ended
+	took   map[string][]time.Duration // time from each fault until all survivors had ended
 }
 
-// TestFaults disturbs jobs: every survivor names the right rank and host in time and ends
-// with exit code 75, or 1 where there is no checkpoint; no process and no port is left;
-// the resumed run has the bits of one that nobody disturbed.
+// TestFaults disturbs jobs. Every survivor must name the right rank and host in time and end with
+// exit code 75, or 1 without a checkpoint. No process and no open port may remain, and the
+// resumed run must have the bits of an undisturbed one.
 func TestFaults(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("hosts are network namespaces, which only root can make here")
@@ -184,7 +184,7 @@ func TestFaults(t *testing.T) {
 		n := newNetwork(t, fmt.Sprintf("z%dw%d", os.Getpid()%100000, w), mostHosts+2)
 		n.proxy = newProxy(t, n, mostHosts, mostHosts+1)
 		all.Go(func() {
-			runtime.LockOSThread() // what it starts ends with it
+			runtime.LockOSThread() // the processes it starts end with it
 			for seed := range todo {
 				x := newTrial(seed)
 				problems := x.run(t, n, exe, refs, sum)
@@ -216,7 +216,7 @@ func (s *tally) count(x trial, problems []string) {
 	}
 }
 
-// size is what trials are counted by beside their kind.
+// size returns the other category by which trials are counted.
 func (x trial) size() string {
 	s := fmt.Sprintf("%d hosts × %d", x.hosts, x.per)
 	if x.shard < x.ranks() {
@@ -249,7 +249,7 @@ func (s *tally) tell(t *testing.T) {
 
 func short(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 
-// run is a job that is disturbed, and then goes on.
+// run disturbs a job and then resumes it.
 func (x trial) run(t *testing.T, n *network, exe string, refs *references, sum *tally) (problems []string) {
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	dir := folder(t)
@@ -321,7 +321,7 @@ func (x trial) run(t *testing.T, n *network, exe string, refs *references, sum *
 	return append(problems, x.resume(n, exe, dir, refs)...)
 }
 
-// ended waits for a survivor, and is what is wrong with its end.
+// ended waits for a survivor and returns what is wrong with its end.
 func (x trial) ended(p *process) (problems []string) {
 	if !p.wait(patience) {
 		return []string{"it does not end"}
@@ -330,7 +330,7 @@ func (x trial) ended(p *process) (problems []string) {
 		problems = append(problems, why)
 	}
 	want := 75
-	if x.name() == "killed before a checkpoint" || x.name() == "killed while they come together" && p.code() == 1 { // 75 where nothing has begun
+	if x.name() == "killed before a checkpoint" || x.name() == "killed while they come together" && p.code() == 1 { // 75 if no step has begun
 		want = 1
 	}
 	if p.code() != want {
@@ -339,7 +339,7 @@ func (x trial) ended(p *process) (problems []string) {
 	return problems
 }
 
-// endings are when the survivors ended, and with what.
+// endings returns the end times and last messages of the survivors.
 func (x trial) endings(all []*process, begin time.Time) (text string) {
 	for p, proc := range all {
 		if x.survives(p) {
@@ -350,7 +350,8 @@ func (x trial) endings(all []*process, begin time.Time) (text string) {
 	return text
 }
 
-// begun waits until the job trains: until its first checkpoint, or step.
+// begun waits until the job trains: until its first checkpoint or, without checkpoints, its first
+// step.
 func (x trial) begun(dir string, all []*process) bool {
 	for stop := time.Now().Add(patience); time.Now().Before(stop); time.Sleep(2 * time.Millisecond) {
 		switch x.name() {
@@ -411,11 +412,11 @@ func (x trial) disturb(t *testing.T, n *network, all []*process) {
 	}
 }
 
-// blame finds whom a message says the run was lost by.
+// blame matches the lost rank in a message.
 var blame = regexp.MustCompile(`rank (\d+) \("([^"]*)"\): ([^\n]*)`)
 
-// misnamed is what is wrong with what a survivor says, empty if it names a rank that is
-// lost, its host and how, and nobody else.
+// misnamed returns an error if a survivor's message does not name a lost rank with its host and
+// the reason, or names another rank.
 func (x trial) misnamed(said string) string {
 	found := blame.FindAllStringSubmatch(said, -1)
 	if found == nil && x.name() == "killed while they come together" {
@@ -441,7 +442,7 @@ func (x trial) misnamed(said string) string {
 	return ""
 }
 
-// resume goes on from the last checkpoint and compares the parameters.
+// resume resumes from the last checkpoint and compares the parameters.
 func (x trial) resume(n *network, exe, dir string, refs *references) (problems []string) {
 	list, err := checkpoint.List(filepath.Join(dir, "run", "ckpt"))
 	newest, ok := checkpoint.Newest(list)
@@ -462,7 +463,7 @@ func (x trial) resume(n *network, exe, dir string, refs *references) (problems [
 	return append(problems, refs.compare(dir, x, steps)...)
 }
 
-// references are the parameters of runs that nobody disturbs, of one process.
+// references caches the parameters of undisturbed runs of one process.
 type references struct {
 	exe, dir string
 	mu       sync.Mutex

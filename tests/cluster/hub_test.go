@@ -13,23 +13,23 @@ import (
 	"unsafe"
 )
 
-// hub is an Ethernet between hosts: it passes frames on, some time later, or not.
-// Host i has the address 02:00:00:00:00:i.
+// hub is an Ethernet between hosts that can delay and drop frames. Host i has the address
+// 02:00:00:00:00:i.
 type hub struct {
 	taps  []*os.File
-	queue []chan frame // to each host
+	queue []chan frame // queues, by destination host
 
 	mu     sync.Mutex
 	rng    *rand.Rand
 	delay  time.Duration
-	loss   float64                          // of frames
-	cut    map[[2]int]bool                  // from, to: nothing passes
-	change func(from, to int, frame []byte) // of what passes; nil: nothing
+	loss   float64                          // fraction of lost frames
+	cut    map[[2]int]bool                  // from, to: drop everything
+	change func(from, to int, frame []byte) // changes passing frames; may be nil
 	all    sync.WaitGroup
 }
 
 type frame struct {
-	at time.Time // when it arrives
+	at time.Time // time of arrival
 	b  []byte
 }
 
@@ -40,7 +40,7 @@ const (
 	frameLen  = 2048
 )
 
-// newHub makes a network device of each name, which the hub serves until close.
+// newHub creates a network device for each name; the hub serves them until close.
 func newHub(names []string) (*hub, error) {
 	h := &hub{cut: map[[2]int]bool{}, rng: rand.New(rand.NewPCG(0, 0))}
 	for _, name := range names {
@@ -64,7 +64,7 @@ func newHub(names []string) (*hub, error) {
 	return h, nil
 }
 
-// close ends the devices.
+// close closes the devices.
 func (h *hub) close() {
 	for _, t := range h.taps {
 		t.Close()
@@ -92,7 +92,7 @@ func (h *hub) read(from int) {
 	}
 }
 
-// pass puts a frame into the queues of the hosts it is for.
+// pass puts a frame into the queues of its destinations.
 func (h *hub) pass(from int, b []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -108,7 +108,7 @@ func (h *hub) pass(from int, b []byte) {
 			defer func() { _ = recover() }() // the hub is closing
 			select {
 			case h.queue[to] <- frame{at, b}:
-			default: // full, as a switch's may be
+			default: // full: dropped, as by a switch
 			}
 		}()
 	}
@@ -119,11 +119,11 @@ func (h *hub) write(to int) {
 		if d := time.Until(f.at); d > 0 {
 			time.Sleep(d)
 		}
-		_, _ = h.taps[to].Write(f.b) // a host that is down takes nothing
+		_, _ = h.taps[to].Write(f.b) // fails if the host is down
 	}
 }
 
-// set has all links lose and delay.
+// set sets the delay and the loss of all links.
 func (h *hub) set(seed uint64, delay time.Duration, loss float64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -131,21 +131,21 @@ func (h *hub) set(seed uint64, delay time.Duration, loss float64) {
 	clear(h.cut)
 }
 
-// sever has nothing pass from one host to another.
+// sever drops all frames from one host to another.
 func (h *hub) sever(from, to int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.cut[[2]int{from, to}] = true
 }
 
-// network is hosts on a hub: namespaces.
+// network is a set of hosts on a hub; each host is a network namespace.
 type network struct {
 	*hub
 	hosts []string
-	proxy *proxy // nil: none
+	proxy *proxy // may be nil
 }
 
-// newNetwork is so many hosts, which end with the test.
+// newNetwork creates a number of hosts, which are removed after the test.
 func newNetwork(t *testing.T, name string, hosts int) *network {
 	t.Helper()
 	n := &network{}
@@ -176,7 +176,7 @@ func newNetwork(t *testing.T, name string, hosts int) *network {
 	return n
 }
 
-// address is that of a host.
+// address returns the IP address of a host.
 func address(i int) string { return fmt.Sprintf("10.77.0.%d", i+1) }
 
 // link sets a host's device up or down.

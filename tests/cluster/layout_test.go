@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// layout is how a job is spread over hosts.
+// layout describes how a job is spread over hosts.
 type layout struct {
-	hosts, per int  // processes of a host
-	each       int  // ranks of a process
-	apart      bool // neighbours in rank are on different hosts
-	shard      int  // parallel.shard: fewer than all ranks is hybrid sharding
-	proxied    bool // hosts reach each other by a proxy
-	memory     bool // processes of a host read each other's memory; else all use TCP
+	hosts, per int  // per: processes per host
+	each       int  // ranks per process
+	apart      bool // neighbouring ranks are on different hosts
+	shard      int  // parallel.shard: fewer than all ranks means hybrid sharding
+	proxied    bool // hosts reach each other through a proxy
+	memory     bool // processes of a host share memory; otherwise all use TCP
 }
 
-// newLayout draws one: 3 × 1, 2 × 2, 3 × 2 or 2 × 3 processes.
+// newLayout returns a random layout of 3 × 1, 2 × 2, 3 × 2 or 2 × 3 processes.
 func newLayout(rng *rand.Rand) layout {
 	size := [][2]int{{3, 1}, {2, 2}, {3, 2}, {2, 3}}[rng.IntN(4)]
 	l := layout{hosts: size[0], per: size[1], each: 1 + rng.IntN(2), apart: rng.IntN(4) == 0, proxied: rng.IntN(3) == 0, memory: rng.IntN(2) == 0}
@@ -45,7 +45,7 @@ func (l layout) String() string {
 func (l layout) processes() int { return l.hosts * l.per }
 func (l layout) ranks() int     { return l.processes() * l.each }
 
-// host is that of a process.
+// host returns the host of a process.
 func (l layout) host(process int) int {
 	if l.apart {
 		return process % l.hosts
@@ -53,7 +53,7 @@ func (l layout) host(process int) int {
 	return process / l.per
 }
 
-// of are the processes of a host.
+// of returns the processes of a host.
 func (l layout) of(host int) (all []int) {
 	for p := range l.processes() {
 		if l.host(p) == host {
@@ -63,7 +63,7 @@ func (l layout) of(host int) (all []int) {
 	return all
 }
 
-// sets are the layout's settings of the job.
+// sets returns the job settings of the layout.
 func (l layout) sets() []string {
 	transport := "tcp"
 	if l.memory {
@@ -76,8 +76,7 @@ func (l layout) sets() []string {
 	return all
 }
 
-// start starts the processes of a job. Each host has a name and a folder for temporary
-// files of its own.
+// start starts the processes of a job. Each host has its own name and folder for temporary files.
 func (n *network) start(l layout, exe, dir string, args ...string) (all []*process, err error) {
 	at := address
 	if l.proxied {
@@ -103,10 +102,10 @@ func (n *network) start(l layout, exe, dir string, args ...string) (all []*proce
 	return all, nil
 }
 
-// name is what a host calls itself.
+// name returns the name of a host.
 func name(host int) string { return fmt.Sprint("host", host) }
 
-// listens waits until nothing is left that accepts connections on the hosts of a layout.
+// listens waits until no process on the layout's hosts accepts connections.
 func (n *network) listens(l layout) (problems []string) {
 	for i := range l.hosts {
 		open, err := n.listening(i)
@@ -120,7 +119,7 @@ func (n *network) listens(l layout) (problems []string) {
 	return problems
 }
 
-// key tells references apart: what the bits of a run depend on.
+// key identifies a reference: all settings that the bits of a run depend on.
 func (x trial) key(steps int) string {
 	return fmt.Sprintf("%d-%d-%d-%d", x.ranks(), x.shard, x.stage, steps)
 }

@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// ip runs the command of iproute2.
+// ip runs the ip command of iproute2.
 func ip(args ...string) (string, error) {
 	out, err := exec.Command("ip", args...).CombinedOutput()
 	return string(out), err
 }
 
-// program builds zeroth once for a test.
+// program builds zeroth and returns its path.
 func program(t *testing.T) string {
 	t.Helper()
 	exe := filepath.Join(t.TempDir(), "zeroth")
@@ -40,7 +40,7 @@ checkpoint: {every: 5}
 sample: {tokens: 0}
 `
 
-// folder has the job and its text.
+// folder creates a folder with the job and its text.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -52,7 +52,7 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// process is one of zeroth.
+// process is a running zeroth.
 type process struct {
 	cmd   *exec.Cmd
 	said  locked
@@ -60,7 +60,7 @@ type process struct {
 	ended time.Time
 }
 
-// locked is a buffer that may be read while it is written.
+// locked is a buffer that can be read while it is written.
 type locked struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -78,7 +78,7 @@ func (l *locked) String() string {
 	return l.b.String()
 }
 
-// run starts a command, which ends with the thread that starts it at the latest.
+// run starts a command. It is killed when the thread that started it ends.
 func run(dir string, env []string, name string, args ...string) (*process, error) {
 	p := &process{cmd: exec.Command(name, args...), done: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = dir, append(os.Environ(), env...), &p.said, &p.said
@@ -87,19 +87,19 @@ func run(dir string, env []string, name string, args ...string) (*process, error
 		return nil, err
 	}
 	go func() {
-		_ = p.cmd.Wait() // its state tells
+		_ = p.cmd.Wait() // code reads the state
 		p.ended = time.Now()
 		close(p.done)
 	}()
 	return p, nil
 }
 
-// code is the exit code of a process that has ended; -1 for a signal.
+// code returns the exit code of a process that has ended, or -1 if a signal ended it.
 func (p *process) code() int { return p.cmd.ProcessState.ExitCode() }
 
 func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// wait is false where a process has not ended in time; then it is killed.
+// wait waits for a process to end. After limit it kills the process and returns false.
 func (p *process) wait(limit time.Duration) bool {
 	select {
 	case <-p.done:
@@ -111,7 +111,7 @@ func (p *process) wait(limit time.Duration) bool {
 	}
 }
 
-// end kills what is left.
+// end kills the processes that are still running.
 func end(all []*process) {
 	for _, p := range all {
 		p.signal(syscall.SIGKILL)
@@ -119,7 +119,7 @@ func end(all []*process) {
 	}
 }
 
-// listening is the sockets of a host that accept connections.
+// listening returns the number of sockets of a host that accept connections.
 func (n *network) listening(host int) (int, error) {
 	out, err := ip("netns", "exec", n.hosts[host], "cat", "/proc/net/tcp", "/proc/net/tcp6")
 	if err != nil {

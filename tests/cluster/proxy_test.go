@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// proxy carries TCP between hosts, as sidecars and load balancers do, and keeps one side of
-// a connection open whatever becomes of the other.
+// proxy forwards TCP between hosts, as sidecars and load balancers do, and keeps one side of a
+// connection open when the other ends.
 //
-// Hosts that use it listen at an address of 10.78.0.0/24, which is their own and which all
-// others have a route to by way of the namespace front. There all these addresses are
-// local, so what a host sends to another one is accepted there. The proxy connects to the
-// real host from the namespace back, which has a route to it. Listeners take ports of a
-// small range, and front listens at all of them.
+// Hosts that use it listen at an address of 10.78.0.0/24. The address is their own, and all other
+// hosts have a route to it through the namespace front. In front all these addresses are local,
+// so it accepts what a host sends to another. The proxy connects to the real host from the
+// namespace back, which has a route to it. Listeners use ports of a small range, and front
+// listens on all of them.
 type proxy struct {
 	front, back string // namespaces
-	gateway     string // the address of front
+	gateway     string // address of front
 	ports       []net.Listener
 	todo        chan *relay
 	accepts     sync.WaitGroup
@@ -35,13 +35,13 @@ type proxy struct {
 	relays []*relay
 }
 
-// relay is a connection that is carried.
+// relay is a forwarded connection.
 type relay struct {
-	a, b *net.TCPConn // from who dialled; to who listens, nil where that failed
+	a, b *net.TCPConn // a: from the dialing side; b: to the listening side, nil if that failed
 	to   string
-	made chan struct{} // closed when b is
-	held [2]bool       // nothing is passed on from a, or from b; with the proxy's mu
-	over bool          // an end has ended
+	made chan struct{} // closed after dialing
+	held [2]bool       // nothing is forwarded from a, or from b; guarded by the proxy's mu
+	over bool          // one side has ended
 }
 
 const (
@@ -50,11 +50,11 @@ const (
 	lastPort    = 40255
 )
 
-// proxied is the address of a host that others reach by a proxy.
+// proxied returns the address at which others reach a host through the proxy.
 func proxied(host int) string { return fmt.Sprintf("10.78.0.%d", host+1) }
 
-// newProxy has two of the network's namespaces carry what the others, which come before
-// them, send each other. Nil where that cannot be had.
+// newProxy makes the network's namespaces front and back forward what the namespaces before them
+// send each other. It returns nil if that is not possible.
 func newProxy(t *testing.T, n *network, front, back int) *proxy {
 	t.Helper()
 	x := &proxy{front: n.hosts[front], back: n.hosts[back], gateway: address(front), todo: make(chan *relay)}
@@ -85,8 +85,8 @@ func newProxy(t *testing.T, n *network, front, back int) *proxy {
 	return x
 }
 
-// route is the arguments of ip by which a host has its route to the proxy, which it loses
-// when its link goes down.
+// route returns the arguments of ip that restore a host's route to the proxy, which it loses when
+// its link goes down.
 func (x *proxy) route(n *network, host int) []string {
 	return []string{"-n", n.hosts[host], "route", "replace", "10.78.0.0/24", "via", x.gateway}
 }
@@ -134,7 +134,7 @@ func (x *proxy) accept(ln net.Listener) {
 	}
 }
 
-// dial connects to the hosts that are wanted.
+// dial connects to the hosts of accepted connections.
 func (x *proxy) dial() error {
 	for r := range x.todo {
 		b, err := net.DialTimeout("tcp4", r.to, 5*time.Second)
@@ -154,7 +154,7 @@ func (x *proxy) dial() error {
 	return nil
 }
 
-// carry passes on what one side sends, until it ends.
+// carry forwards what one side sends, until it ends.
 func (x *proxy) carry(r *relay, side int, from, to net.Conn) {
 	b := make([]byte, 64<<10)
 	for {
@@ -172,7 +172,7 @@ func (x *proxy) carry(r *relay, side int, from, to net.Conn) {
 	}
 }
 
-// data are the connections that carry data and are whole, those of one host or to it.
+// data returns the open data connections from or to a host.
 func (x *proxy) data(host int) (all []*relay) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -185,7 +185,7 @@ func (x *proxy) data(host int) (all []*relay) {
 	return all
 }
 
-// reset breaks a connection on both sides.
+// reset resets a connection on both sides.
 func (x *proxy) reset(r *relay) {
 	for _, c := range []*net.TCPConn{r.a, r.b} {
 		_ = c.SetLinger(0)
@@ -193,7 +193,7 @@ func (x *proxy) reset(r *relay) {
 	}
 }
 
-// halfClose ends one direction, and what the other side then still sends to is kept.
+// halfClose ends the direction to the listening side and drops what the dialing side sends.
 func (x *proxy) halfClose(r *relay) {
 	x.mu.Lock()
 	r.held[0] = true
@@ -201,7 +201,7 @@ func (x *proxy) halfClose(r *relay) {
 	_ = r.b.CloseWrite()
 }
 
-// drop closes all that is carried.
+// drop closes all connections.
 func (x *proxy) drop() {
 	x.mu.Lock()
 	all := x.relays

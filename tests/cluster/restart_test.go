@@ -20,8 +20,8 @@ import (
 	"zeroth/checkpoint"
 )
 
-// TestRestart measures how long it takes from SIGKILL to a process until the first
-// step after the restart is done, by zeroth launch on this machine.
+// TestRestart measures the time from killing a process until the first step after the restart by
+// zeroth launch on this machine.
 func TestRestart(t *testing.T) {
 	runtime.LockOSThread()
 	exe, rng := program(t), rand.New(rand.NewPCG(15, 2))
@@ -57,7 +57,7 @@ func TestRestart(t *testing.T) {
 
 var again = regexp.MustCompile(`(?s)restarting.*\nstep \d+/`)
 
-// until waits for something that a process is to do.
+// until waits until a condition of a process holds.
 func until(t *testing.T, p *process, what string, is func() bool) {
 	t.Helper()
 	for stop := time.Now().Add(patience); !is(); time.Sleep(time.Millisecond) {
@@ -68,7 +68,7 @@ func until(t *testing.T, p *process, what string, is func() bool) {
 	}
 }
 
-// child is the process of a rank that a launcher has started.
+// child returns the process of a rank that a launcher has started.
 func child(t *testing.T, launcher, rank int) int {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/environ")

@@ -1,11 +1,11 @@
-// Schemas writes what published schemas say of the kinds that the manifests of
-// examples/cluster have, as far as these go into them: of a key that no manifest has
-// only its type. Tests check the manifests against it.
+// Schemas writes the published schemas of the kinds in the manifests of examples/cluster, reduced
+// to the keys that they use: other keys have only their type. Tests check the manifests against
+// its output.
 //
 //	tests/cluster/testdata/schemas/run.sh
 //
-// Kinds of Kubernetes are Go types of k8s.io/api, of the version in go.mod; JobSet and
-// those of Kubeflow Trainer are custom resource definitions in their modules.
+// Kinds of Kubernetes are Go types of k8s.io/api, in the version of go.mod; JobSet and the kinds
+// of Kubeflow Trainer are custom resource definitions in their modules.
 package main
 
 import (
@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// schema is the part of OpenAPI that is checked.
+// schema is the part of OpenAPI that tests check.
 type schema struct {
 	Type        string             `json:"type,omitempty"`
 	Properties  map[string]*schema `json:"properties,omitempty"`
@@ -37,10 +37,10 @@ type schema struct {
 	Values      *schema            `json:"additionalProperties,omitempty"`
 	Enum        []any              `json:"enum,omitempty"`
 	IntOrString bool               `json:"x-kubernetes-int-or-string,omitempty"`
-	Cut         bool               `json:"cut,omitempty"` // what is in it is left out
+	Cut         bool               `json:"cut,omitempty"` // the contents are omitted
 }
 
-// kind is a schema, and where it comes from.
+// kind is a schema with its source.
 type kind struct {
 	From   string  `json:"from"`
 	Schema *schema `json:"schema"`
@@ -89,7 +89,7 @@ func main() {
 	check(e.Encode(kinds))
 }
 
-// version is that of a module this program is built with.
+// version returns the version of a module this program is built with.
 func version(module string) string {
 	b, _ := debug.ReadBuildInfo()
 	for _, d := range b.Deps {
@@ -100,7 +100,7 @@ func version(module string) string {
 	panic(module)
 }
 
-// defined is the schema of a version in a custom resource definition.
+// defined returns the schema of a version in a custom resource definition.
 func defined(module, file, version string) *schema {
 	out, err := exec.Command("go", "mod", "download", "-json", module).Output()
 	check(err)
@@ -127,7 +127,7 @@ func defined(module, file, version string) *schema {
 	panic(file + " has no " + version)
 }
 
-// typed is the schema of a Go type, as encoding/json writes it.
+// typed returns the schema of a Go type, as encoding/json writes it.
 func typed(t reflect.Type) *schema {
 	switch t {
 	case reflect.TypeFor[resource.Quantity](), reflect.TypeFor[intstr.IntOrString]():
@@ -174,7 +174,7 @@ func (s *schema) add(f reflect.StructField) {
 	}
 }
 
-// mark notes the schemas that a value has.
+// mark records the schemas that a value uses.
 func mark(s *schema, v any, seen map[*schema]bool) {
 	if s == nil {
 		return
@@ -196,7 +196,7 @@ func mark(s *schema, v any, seen map[*schema]bool) {
 	}
 }
 
-// trim leaves out what is in schemas that no manifest has.
+// trim removes the contents of schemas that no manifest uses.
 func (s *schema) trim(seen map[*schema]bool) {
 	if s == nil {
 		return
