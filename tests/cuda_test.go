@@ -9,6 +9,5 @@ import (
 	"zeroth/device/cuda/fake"
 )
 
-// TestMain runs the tests where there is a GPU, a fake one: ranks of jobs that do not say otherwise
-// compute on it.
+// TestMain runs the tests with a fake GPU, which is the default device of their jobs.
 func TestMain(m *testing.M) { os.Exit(fake.Main(m)) }

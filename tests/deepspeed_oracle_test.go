@@ -13,10 +13,10 @@ type deepSpeedRow struct {
 
 // deepSpeed reproduces estimate_zero2_model_states_mem_needs and
 // estimate_zero3_model_states_mem_needs (deepspeedai/DeepSpeed edaa7221,
-// runtime/zero/stage_1_and_2.py and stage3.py) for a model of so many
-// parameters, of which the largest layer has largest, on nodes of gpus each,
-// with the default additional_buffer_factor of 1.5. With P parameters, L in the
-// largest layer, N GPUs in all and g a node:
+// runtime/zero/stage_1_and_2.py and stage3.py) for a model with params parameters, largest of
+// them in its largest layer, on nodes with gpus GPUs each and the default
+// additional_buffer_factor of 1.5. With P parameters, L in the largest layer, N GPUs in total and
+// g per node:
 //
 //	stage 2, optimizer on cpu:  GPU 2P           CPU 1.5 P max(4N, 16)
 //	         none:              GPU 2P + 18P/N   CPU 1.5 · 4Pg
@@ -24,8 +24,8 @@ type deepSpeedRow struct {
 //	         optimizer on cpu:  GPU 4L + 2P/N    CPU 1.5 · 16P/nodes
 //	         none:              GPU 4L + 18P/N   CPU 1.5 · 4Lg
 //
-// and for stage 3 without zero.Init a CPU of 1.5 P max(4g, the factor above),
-// or 1.5 · 4Pg without offload. Rows are in the order they are printed in.
+// For stage 3 without zero.Init the CPU needs 1.5 P max(4g, the factor above), or 1.5 · 4Pg
+// without offload. Rows are in the order in which they are printed.
 func deepSpeed(stage int, params, largest int64, gpus, nodes int) []deepSpeedRow {
 	const factor = 1.5
 	P, L, g, n := float64(params), float64(largest), float64(gpus), float64(nodes)

@@ -29,7 +29,7 @@ const limit = 2 * time.Second
 
 var errLink = errors.New("link down")
 
-// report records how and when a rank ended.
+// rep records how and when a rank ended.
 type rep struct {
 	err   error
 	after time.Duration

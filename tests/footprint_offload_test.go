@@ -7,8 +7,8 @@ import (
 	"zeroth/offload"
 )
 
-// offloadSizes is what of a rank's shards rests where. With n elements of a unit's
-// shard, K state vectors, p bytes of a parameter, the shard of a unit takes
+// offloadSizes gives the place of each part of a rank's shards. With n elements in a unit's
+// shard, K state vectors, and p bytes per parameter, the shard of a unit takes
 //
 //	                          device     host           disk
 //	parameter                 pn if it rests there      pn
@@ -18,16 +18,14 @@ import (
 //	states    not offloaded   4n + 4Kn
 //	          offloaded                  4n + 4Kn  or   4n + 4Kn
 //
-// where all on disk is in tiles, each a multiple of 4096 bytes. A unit is
-// offloaded if its optimizer state is; the master copy is the parameter itself
-// where p is 4 and it rests in the memory the unit is updated in. Staging is, of
-// each kind, Buffers times the largest tile: of states on disk (host); of
-// parameters that rest on disk, or that are updated on the host and rest on
-// the device (host); of those that are updated on the device and rest
-// elsewhere (device). Accumulating micro-batches at stages 2 and 3 takes
-// another 4n of the largest offloaded unit on the device. Updates of whole matrices
-// take 2n of the largest offloaded unit that has such in host memory, in as many slots
-// as on the device.
+// Everything on disk is divided into tiles, each a multiple of 4096 bytes. A unit is offloaded if
+// its optimizer state is; the master copy is the parameter itself if p is 4 and the parameter
+// rests in the memory where the unit is updated. Staging takes Buffers times the largest tile of
+// each kind: states on disk (host); parameters that rest on disk, or that are updated on the host
+// and rest on the device (host); parameters that are updated on the device and rest elsewhere
+// (device). Accumulating micro-batches at stages 2 and 3 takes another 4n of the largest
+// offloaded unit on the device. Updates of whole matrices take 2n of the largest offloaded unit
+// with such matrices in host memory, in as many slots as on the device.
 type offloadSizes struct {
 	Optimizer, Params offload.Tier
 	Ratio             float64

@@ -46,9 +46,9 @@ type unitSize struct {
 	Mesh   shard.Mesh // the ranks that hold it; zero: those of all units
 }
 
-// Bytes are the bytes of device memory a rank allocates in each category,
-// before its first step and for good. With Ψ the padded number of parameters,
-// p and 4 the bytes of a parameter and of everything else:
+// Bytes returns the bytes of device memory that a rank allocates in each category, before its
+// first step and for good. With Ψ the padded number of parameters, p bytes per parameter and 4
+// per element of everything else:
 //
 //	                 stages 0, 1       stage 2            stage 3
 //	params           pΨ                pΨ                 pΨ/S of units not shared
@@ -58,14 +58,13 @@ type unitSize struct {
 //	grads            0                 4Ψ/S               4Ψ/S
 //	master           4Ψ/S where p is not 4, or updates are delayed
 //	optimizer        4KΨ/S; of states that are coded 260/256 KΨ/S
-//	whole_updates    2 × slots × the longest unit whose update is of whole matrices
+//	whole_updates    2 × slots × the longest unit with updates of whole matrices
 //	                 + 4m² + 4mn + 192 of the matrix that needs most, m by n, m <= n
 //
-// where S is 1 at stage 0, and slots are Prefetch+1 (parameters) or two
-// (gradients; one without prefetch and at stages 0 and 1) that the units take
-// in turn, those of each place among the units of one module for themselves. A
-// first unit that is only looked up has the turn of the last. A frozen
-// unit has parameters alone. What is offloaded is not in it; see offloadSizes.
+// S is 1 at stage 0. Slots are Prefetch+1 (parameters) or two (gradients; one without prefetch
+// and at stages 0 and 1), which units use in turn; if modules have several units, each position
+// has its own slots. A first unit that is only looked up takes the turn of the last. A frozen
+// unit has only parameters. Offloaded parts are not included; see offloadSizes.
 func (f footprint) Bytes() (b device.Bytes) {
 	p := int64(f.DType.Size())
 	whole, shared, slots := f.elements(func(unitSize) bool { return true }, f.Policy.ParamSlots())
@@ -221,15 +220,14 @@ func (u unitSize) Pad(mesh shard.Mesh) (whole, part int64) {
 	return whole, whole / per
 }
 
-// gpt2Activations is the most activation memory a training step of a GPT-2
-// uses at once, in bytes. With r rows, width c, e bytes an element, and
-// everything rounded up to 64 bytes, a block saves
+// gpt2Activations returns the peak activation memory of a training step of a GPT-2 in bytes. With
+// r rows, width c, e bytes per element, and everything rounded up to 64 bytes, a block saves
 //
 //	16·e·r·c (norms 2, qkv 3, attention 1, residual 1, their inputs; MLP 4+4)
 //	+ 16·r (two norms) + 4·r·heads (log-sum-exp)
 //
-// on top of its input (e·r·c); with recompute only the input stays. The peak
-// is in the last block's backward or, with its chunk of logits, in the head's.
+// on top of its input (e·r·c); with recompute only the input stays. The peak is in the last
+// block's backward pass or, with its chunk of logits, in the head's.
 func gpt2Activations(g nn.GPT2, t device.DType, rows, chunk int, recompute bool) int {
 	e, stat, inner := t.Size(), rounded(4*rows), g.Inner
 	if inner == 0 {
@@ -249,15 +247,15 @@ func gpt2Activations(g nn.GPT2, t device.DType, rows, chunk int, recompute bool)
 	return stream + g.Layers*saved + max(head, work)
 }
 
-// llamaActivations is the same for a Llama, with queries of width a, keys of width k
+// llamaActivations is like gpt2Activations for a Llama with queries of width a, keys of width k
 // and a hidden layer of width f. A block saves
 //
 //	e·r·(4·c + 2·a + 2·k + 3·f) (norms 2c, qkv a+2k, attention a, residual c; MLP 3f;
 //	with the block's input, c) + 8·r (two norms) + 4·r·heads (log-sum-exp)
 //
-// and its backward takes the gradient of qkv and one number a head and row: all
-// other gradients are written over what was saved. Norms of heads, norms after a
-// half of the block, and Gemma's gate and weights of norms add what they say.
+// and its backward pass needs the gradient of qkv and one number per head and row: all other
+// gradients overwrite saved values. Norms of heads, norms after a half of the block, Gemma's gate
+// and its norm weights add the terms below.
 func llamaActivations(l nn.Llama, t device.DType, rows, chunk int, recompute bool) int {
 	e, stat, d := t.Size(), rounded(4*rows), l.Head
 	if d == 0 {

@@ -20,9 +20,9 @@ import (
 	"zeroth/zero"
 )
 
-// frozen returns two jobs: one in which the parameters whose names contain one of names are
-// frozen, and one in which they are trained but their gradients are discarded. Both divide units
-// alike, since block boundaries (every 64 elements) affect the last bit of a norm.
+// frozen returns two jobs: in one, the parameters with one of names in their names are frozen; in
+// the other, they are trained but their gradients are discarded. Both divide units alike, since
+// block boundaries (every 64 elements) affect the last bit of a norm.
 func frozen(t *testing.T, c *config.Config, names ...string) (still, thrown *config.Config) {
 	t.Helper()
 	is := func(p shard.Param) bool {

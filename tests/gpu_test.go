@@ -74,7 +74,8 @@ func TestGPUOrder(t *testing.T) {
 	}
 }
 
-// In a nightly run it is the same of all jobs.
+// TestGPUHoldsInEveryOrder runs TestGPUOrder, in a nightly run also other tests, with the streams
+// in several orders and sums split differently.
 func TestGPUHoldsInEveryOrder(t *testing.T) {
 	fake.Need(t)
 	jobs := "TestGPUOrder"

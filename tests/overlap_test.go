@@ -217,8 +217,8 @@ func TestCommunicationIsHidden(t *testing.T) {
 		{"zero.stage=3 zero.prefetch=0", comm, false,
 			G + max(G, F) + F + (n-1)*(G+F) + F + 2*B + (n-1)*(R+G+B) + max(R, B) + R},
 
-		// Bound by communication, whose queue is never idle but around the
-		// head, where the last two blocks are still in their slots:
+		// Bound by communication. Its queue is always busy except around the head, where the last two
+		// blocks are still in their slots:
 		//
 		// comm    gather root, h.0 … h.n-1                  reduce h.n-1, gather h.n-3 … gather h.0, reduce h.1, h.0, root
 		// compute                   … h.n-1 head head h.n-1

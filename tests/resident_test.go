@@ -15,8 +15,8 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// trainsHere names the environment variable with the job file, and settings, that a process of this
-// test binary trains, one a line.
+// trainsHere names the environment variable with a job file and settings, one per line, that a
+// process of this test binary trains.
 const trainsHere = "ZEROTH_TEST_TRAINS"
 
 // TestTrainsForAnother trains in a separate process, so that the process's memory is the job's, and
@@ -35,7 +35,7 @@ func TestTrainsForAnother(t *testing.T) {
 	}
 }
 
-// trainElsewhere returns a process that trains a job into the folder run beside its file.
+// trainElsewhere returns a process that trains a job into the folder run next to its file.
 func trainElsewhere(t *testing.T, file string, sets ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestTrainsForAnother$")
@@ -47,7 +47,8 @@ func trainElsewhere(t *testing.T, file string, sets ...string) *exec.Cmd {
 // exceeds the plan by at most 64 MiB or 5 %, whichever is more, for Go's runtime, the program and
 // the data.
 func TestResidentIsPlanned(t *testing.T) {
-	// On the CPU: a fake GPU's memory is the process's, and the fakes' is beside it.
+	// On the CPU: the memory of a fake GPU is part of the process, and the fake libraries need some
+	// in addition.
 	for i, way := range []string{"stage: 1, offload: {optimizer: host}", "stage: 3"} {
 		if !nightly.Every(2, i) {
 			continue

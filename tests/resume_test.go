@@ -346,10 +346,10 @@ func TestSaveIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestKilledAtAnyInstant kills a run again and again, each time some milliseconds after it has saved
-// another checkpoint, and resumes it from the newest: it ends like a run that was never killed. It is
-// offloaded to disk, and what the killed processes leave there is reclaimed; the other is not. Then
-// likewise where all but adapters are frozen.
+// TestKilledAtAnyInstant kills a run repeatedly, each time some milliseconds after it has saved
+// another checkpoint, and resumes it from the newest: it must end like a run that was never
+// killed. State is offloaded to disk, and the files that killed processes leave there must be
+// reclaimed. Then it checks the same with everything but adapters frozen.
 func TestKilledAtAnyInstant(t *testing.T) {
 	for _, tunes := range []string{"train.freeze=[]", "train.lora.rank=2"} {
 		t.Run(tunes, func(t *testing.T) { killedAtAnyInstant(t, tunes) })
@@ -371,7 +371,7 @@ func killedAtAnyInstant(t *testing.T, tunes string) {
 	killed, whole, disk := t.TempDir(), t.TempDir(), t.TempDir()
 	offload := "zero.offload={optimizer: disk, parameters: disk, path: " + disk + "}"
 	rng := rand.New(rand.NewPCG(1, 2))
-	const ever = 1 << 20 // steps; more than are reached
+	const ever = 1 << 20 // steps; more than any run reaches
 	for range kills {
 		killAfterSave(t, train(killed, ever, offload), saves(killed), time.Duration(rng.IntN(50))*time.Millisecond)
 	}

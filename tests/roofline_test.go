@@ -229,7 +229,7 @@ func rooflineOf(t *testing.T, name string, m *nn.Model, B, T, chunk int) string 
 		name, float64(params)/1e6, B, T, 1e3*s, tokens/s/1e3, 100*6*float64(params)*tokens/s/h.Peak["bf16"], h.Peak["bf16"]/1e12, r.table())
 }
 
-// issuing is the time in seconds that nn and a queue need to issue an operation, without the
+// issuing is the time in seconds that nn and a queue take to issue an operation, without the
 // driver: BenchmarkLaunch/block.
 const issuing = 0.22e-6
 

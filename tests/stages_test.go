@@ -10,10 +10,10 @@ import (
 	"zeroth/zero"
 )
 
-// The classes of runs that agree to the bit. A gradient is a sum over ranks and
-// micro-batches; runs agree where they take it in the same order:
+// TestStagesAgreeToTheBit checks the classes of runs that agree to the bit. A gradient is a sum
+// over ranks and micro-batches; runs agree if they sum in the same order:
 //
-//   - one micro-batch a step: all stages, since all sum over ranks in order;
+//   - one micro-batch per step: all stages, since all sum over ranks in order;
 //   - several: stages 0 and 1, which sum a rank's micro-batches before ranks,
 //     and stages 2 and 3, which sum ranks before micro-batches;
 //   - hybrid: stages 1, 2 and 3 with one micro-batch; ranks of a shard group

@@ -27,11 +27,11 @@ type titanRow struct {
 // which is 7 to 10 % more.
 const titanSlack = 0.085
 
-// titan is what torchtitan (pytorch/torchtitan b5bcd76c, FSDP2 in bf16 with
-// float32 parameters, AdamW, a loss that is not chunked) reserves at its peak for
-// the plan's Llama, batch and shard group, by category, beside ours. With Ψ
-// parameters over N ranks, t tokens of width h a micro-batch, keys of width k, a
-// hidden layer of f, a heads, V words, and U parameters a block:
+// titan returns the memory that torchtitan (pytorch/torchtitan b5bcd76c, FSDP2 in bf16 with
+// float32 parameters, AdamW, a loss that is not chunked) reserves at its peak for the plan's
+// Llama, batch and shard group, by category, next to ours. With Ψ parameters over N ranks, t
+// tokens of width h per micro-batch, keys of width k, a hidden layer of f, a heads, V words, and
+// U parameters per block:
 //
 //	states       4Ψ/N parameters, 4Ψ/N gradients, 8Ψ/N moments, all float32
 //	gathered     2·(2Vh + h) of the ends, which stay, and as much again in the
@@ -39,7 +39,7 @@ const titanSlack = 0.085
 //	saved        a layer and token: 2h (full), 2(4h + k + f) + 4a (selective: input,
 //	             first, third, fifth and seventh product, attention), or
 //	             12h + 4k + 8f + 4a (none)
-//	again        one layer as of none, unless it is that
+//	again        one layer as with none, unless that is the mode
 //	logits       12tV: in bf16, float32, and the gradients of both
 func titan(p *plan.Plan, mode string) ([]titanRow, error) {
 	m, c := p.Config.Model, p.Config

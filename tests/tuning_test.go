@@ -169,9 +169,10 @@ func TestCheckpointWithAdapters(t *testing.T) {
 	}
 }
 
-// TestFrozenParametersAreSavedOnce checks that the checkpoints of a run share one base folder with
-// the frozen parameters, which are the folder's to the bit, and the files; that a resume goes on
-// using it; and that one from a checkpoint without a base, as earlier versions wrote them, goes on.
+// TestFrozenParametersAreSavedOnce checks that the checkpoints of a run share one base folder
+// with the frozen parameters, which are the folder's to the bit, and the files; that a resumed
+// run continues to use it; and that a run can resume from a checkpoint without a base, as earlier
+// versions wrote them.
 func TestFrozenParametersAreSavedOnce(t *testing.T) {
 	from := filepath.Join(hfLlama, "llama")
 	start := readModel(t, from)
@@ -304,9 +305,9 @@ func TestResumeRefusesAnotherBase(t *testing.T) {
 	}
 }
 
-// TestAdapterGoesOn checks that a run with train.lora.from begins with the adapter of the folder, on
-// any ranks, and that one with model.adapters begins with the merged model: at a rate of nearly
-// nothing, the former writes that adapter again and the latter that model.
+// TestAdapterGoesOn checks that a run with train.lora.from begins with the adapter of the folder,
+// on any ranks, and that one with model.adapters begins with the merged model: at a learning rate
+// near zero, the former exports that adapter again and the latter that model.
 func TestAdapterGoesOn(t *testing.T) {
 	for name, from := range map[string]string{"llama": filepath.Join(hfLlama, "llama"), "gpt2": filepath.Join(hfModels, "tiny")} {
 		first := t.TempDir()

@@ -19,8 +19,8 @@ import (
 	"zeroth/optim"
 )
 
-// decoded returns a copy of a model's folder in which the matrices of blocks have the values of their
-// codes.
+// decoded returns a copy of a model's folder in which the matrices of blocks have the decoded
+// values of their codes.
 func decoded(t *testing.T, from string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -41,7 +41,7 @@ func decoded(t *testing.T, from string) string {
 	coded, all := 0, readModel(t, from)
 	for _, p := range config.Parameters(c) {
 		x, ok := all[p.Name]
-		if !ok { // GPT-2's folder leaves the first word out
+		if !ok { // GPT-2's folder omits the first word
 			x, ok = all[strings.TrimPrefix(p.Name, "transformer.")]
 		}
 		if p.Code != 0 {
@@ -83,9 +83,9 @@ func lossesAndModel(t *testing.T, c *config.Config, out string) (string, map[str
 	return own, end
 }
 
-// TestCodedWeightsAreDecodedOnes checks that a run with coded weights has the losses, norms and
-// merged model, to the bit, of one that has their decoded values as float32, at all stages, on 1, 2
-// and 4 ranks.
+// TestCodedWeightsAreDecodedOnes checks that a run with coded weights has, to the bit, the
+// losses, norms and merged model of a run with the decoded values as float32, at all stages, on
+// 1, 2 and 4 ranks.
 func TestCodedWeightsAreDecodedOnes(t *testing.T) {
 	for name, from := range map[string]string{"llama": filepath.Join(hfLlama, "llama"), "gpt2": filepath.Join(hfModels, "tiny")} {
 		plain := decoded(t, from)
@@ -118,9 +118,9 @@ func TestCodedWeightsAreDecodedOnes(t *testing.T) {
 	}
 }
 
-// TestResumeWithCodedWeights checks that a resumed run agrees to the bit with one that never stopped,
-// on the same ranks and at other stages, that its checkpoints contain codes, and that exports and samples of
-// them have the decoded weights.
+// TestResumeWithCodedWeights checks that a resumed run agrees to the bit with one that never
+// stopped, on the same ranks and at other stages, that its checkpoints contain codes, and that
+// exports and samples use the decoded weights.
 func TestResumeWithCodedWeights(t *testing.T) {
 	from := filepath.Join(hfLlama, "llama")
 	jobOf := func(sets ...string) *config.Config {
@@ -132,7 +132,7 @@ func TestResumeWithCodedWeights(t *testing.T) {
 		want, end := lossesAndModel(t, jobOf(append(way[:len(way):len(way)], coded...)...), first)
 		for _, on := range [][]string{nil, {"zero.stage=2"}, {"zero.stage=1"}} {
 			again := t.TempDir()
-			c := jobOf(slices.Concat(way, on)...) // weights and adapters are those of the checkpoint
+			c := jobOf(slices.Concat(way, on)...) // weights and adapters come from the checkpoint
 			if err := job.Run(t.Context(), c, job.Options{Out: again, Resume: filepath.Join(first, "ckpt", "step-00000002")}); err != nil {
 				t.Fatal(err)
 			}
@@ -161,9 +161,9 @@ func TestResumeWithCodedWeights(t *testing.T) {
 	}
 }
 
-// TestCodedWeightsArePlanned checks the plan, and the memory of a run at every event of a step, against
-// closed forms: codes of 4 bits, of 8 bits for each 64, and 5 bytes beside; and one slot for the decoded
-// matrices of a block.
+// TestCodedWeightsArePlanned checks the plan, and the memory of a run at every event of a step,
+// against closed forms: codes of 4 bits, 8 bits for each 64 of them, 4 bytes for each 16,384 and
+// for each parameter, and one slot for the decoded matrices of a block.
 func TestCodedWeightsArePlanned(t *testing.T) {
 	from := filepath.Join(hfLlama, "llama")
 	for _, way := range [][]string{
@@ -240,15 +240,15 @@ func codedFormula(c *config.Config) map[device.Use]int64 {
 	if policy.KeepParams {
 		return map[device.Use]int64{device.Params: plain, device.Gathered: values}
 	}
-	norms := int64(0) // the slots of units that come first in a step: embedding and output layer share one
+	norms := int64(0) // slots of units that come first in a step: embedding and output layer share one
 	if slots > 1 {
 		norms = up(2*int64(c.Model.Width), ranks*align) * p
 	}
 	return map[device.Use]int64{device.Params: shards, device.Gathered: slots*(codes+adapters) + ends + norms + values}
 }
 
-// TestWeightsRefusals checks that codes of weights that are trained, divided or elsewhere are refused
-// with what to write instead.
+// TestWeightsRefusals checks that codes are refused, with an alternative, for weights that are
+// trained, divided or not on the device.
 func TestWeightsRefusals(t *testing.T) {
 	for sets, want := range map[string]string{
 		"":                                    "no matrix of a block is frozen, and trained weights are not coded; want train.lora.rank, such as 16, or train.freeze, or weights: full",

@@ -1,4 +1,4 @@
-// Package generated compares the generated parts of pages with what the program prints.
+// Package generated compares the generated parts of pages with the output of the program.
 package generated
 
 import (

@@ -1,5 +1,6 @@
-// Package nightly says how much of a long test runs. By default a test that could run hundreds of
-// cases runs a few fixed ones; with ZEROTH_NIGHTLY=1, as .ci/nightly sets it, it runs all of them.
+// Package nightly selects how much of a long test runs. By default a test that could run hundreds
+// of cases runs a few fixed ones; with ZEROTH_NIGHTLY=1, as set by .ci/nightly, it runs all of
+// them.
 package nightly
 
 import "os"

@@ -229,7 +229,7 @@ func decodeManifests(text []byte) (all []any, err error) {
 	return all, nil
 }
 
-// manifests returns those of a file of examples/cluster.
+// manifests returns the manifests in a file of examples/cluster.
 func manifests(t *testing.T, name string) []any {
 	t.Helper()
 	text, err := os.ReadFile("../../examples/cluster/" + name)

@@ -22,12 +22,12 @@ import (
 // The commands that pages show. In a page a fenced block with the tag
 //
 //   - sh is run by TestReadmeBlocksRun, in order, in a fresh folder for each page;
-//   - console is what a terminal looks like. Its lines that begin with "$ " are
-//     commands that need what the test does not have: minutes, a GPU, other hosts, a
-//     folder of the reader's. They have to parse.
+//   - console shows a terminal. Its lines that begin with "$ " are commands that
+//     need more than the test has: minutes, a GPU, other hosts, a folder of the
+//     reader's. They must parse.
 //
-// A block without a tag must not begin with a command. BENCHMARKS.md is all
-// measurements: its commands have to parse.
+// A block without a tag must not begin with a command. BENCHMARKS.md consists of measurements:
+// its commands must parse.
 
 // block is a fenced block of a page.
 type block struct {
@@ -340,9 +340,9 @@ func TestReadmeCommandsParse(t *testing.T) {
 	}
 }
 
-// shortened replaces the pages' ./zeroth while a test runs them: the program, but training, in
-// several processes too, ends after a step, an evaluation of one batch and a sample of ten
-// tokens, and a run that goes on has one more step.
+// shortened replaces the pages' ./zeroth while a test runs them. It runs the program, but
+// training, also in several processes, ends after one step, an evaluation of one batch and a
+// sample of ten tokens, and a resumed run does one more step.
 const shortened = `#!/bin/bash
 case " $1 $* " in " train "* | " launch "*" train "*) ;; *) exec %[1]q "$@" ;; esac
 resumed=$(cat .resumed 2>/dev/null || echo 0)
@@ -350,8 +350,8 @@ case " $* " in *" --resume "*) echo $((++resumed)) >.resumed; steps=$resumed ;; 
 exec %[1]q "$@" --set train.steps=$steps --set train.eval_batches=1 --set sample.tokens=10
 `
 
-// goSource returns a small folder for GOROOT, whose source jobs of the examples train on: to
-// look at all of Go's takes seconds.
+// goSource returns a small folder for GOROOT. Jobs of the examples train on its source, because
+// reading all of Go's takes seconds.
 func goSource(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

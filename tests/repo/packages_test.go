@@ -81,7 +81,8 @@ func receiver(d *ast.FuncDecl) string {
 	return fmt.Sprint(id)
 }
 
-// Exported names of packages under job have comments that begin with them.
+// TestExportedNamesHaveComments checks that exported names of packages under job have comments
+// that begin with them.
 func TestExportedNamesHaveComments(t *testing.T) {
 	for name := range places {
 		if name != "job" && name != "input" && !strings.HasPrefix(name, "job/") {
