@@ -47,7 +47,7 @@ type rendezvous struct {
 	mu        sync.Mutex
 	moved     sync.Cond       // signals changes of the fields below
 	calls     []call          // (Size) by rank, valid if present
-	bufs      []device.Buffer // (Size) what each rank publishes, valid if present
+	bufs      []device.Buffer // (Size) the buffer that each rank publishes, valid if present
 	ready     []device.Event  // (Size) on a StreamQueue, when bufs may be read
 	done      []device.Event  // (Size) on a StreamQueue, when each rank has read the others' buffers
 	present   []bool          // (Size) ranks waiting in the current rendezvous

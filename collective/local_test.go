@@ -90,7 +90,7 @@ func (e *ends) do(issue func(g collective.Group, q device.Queue)) []error {
 	return errs
 }
 
-// must is do, but fails the test on an error.
+// must is like do, but fails the test on an error.
 func (e *ends) must(t *testing.T, issue func(g collective.Group, q device.Queue)) {
 	t.Helper()
 	for i, err := range e.do(issue) {

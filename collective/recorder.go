@@ -62,7 +62,7 @@ const (
 	Done     = "done"
 )
 
-// Call formats what the ranks of a group must agree on.
+// Call formats the parameters that the ranks of a group must agree on.
 func (o Operation) Call() string { return fmt.Sprintf("%s of %d %s", o.Op, o.Count, o.Type) }
 
 // Pace holds the durations of a rank's step.

@@ -108,7 +108,7 @@ func OnLate(recs []*Recorder, ask func() string) {
 // sequence get the same answer, though the first is no longer waiting.
 const Fresh = 10 * time.Second
 
-// OnLateLocal is OnLate for ranks that are all in this process.
+// OnLateLocal is like OnLate for ranks that are all in this process.
 func OnLateLocal(recs []*Recorder) {
 	var mu sync.Mutex
 	var at time.Time

@@ -158,9 +158,9 @@ func (b *begun) finish(as string) error {
 }
 
 // look runs when the last operation may have exceeded its deadline. If it has and still waits for
-// ranks, look ends the group and names them. Otherwise it reschedules itself for the earliest time
-// at which that may happen. An operation that waits for nobody is ignored: it is complete, moves
-// data, or has failed.
+// ranks, look ends the group and names them. Otherwise it reschedules itself for the earliest
+// time at which that may happen. An operation that waits for no rank is ignored: it is complete,
+// moves data, or has failed.
 //
 // Before ending the group, look asks all ranks whom they wait for, if possible; the operation may
 // complete in the meantime.

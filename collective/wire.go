@@ -30,7 +30,7 @@ type Wire interface {
 	// Recv posts memory for the next frame from a rank. It is written until Poll reports Received.
 	Recv(from int, b []byte)
 	// Done returns the oldest memory that a peer has lent with Received. If an operation fails,
-	// Poll returns what it borrowed.
+	// Poll returns the memory it borrowed.
 	Done(from int)
 	// Poll waits for the next event. Once the wire has ended, Poll returns the reason, and posted
 	// memory is no longer accessed.

@@ -122,8 +122,8 @@ func (c *wiredCall) at(r int) device.Buffer {
 	return Part(c.g, c.whole, r)
 }
 
-// receiveCall compares a peer's call with this rank's own, borrows what is lent with it and starts
-// sending to the peer. A disagreement is reported once all calls have arrived.
+// receiveCall compares a peer's call with this rank's own, borrows the memory lent with it and
+// starts sending to the peer. A disagreement is reported once all calls have arrived.
 func (c *wiredCall) receiveCall(p int, its call, lends bool) error {
 	g := c.g
 	g.peers[p].called = true

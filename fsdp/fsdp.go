@@ -20,7 +20,7 @@ import (
 	"zeroth/nn"
 )
 
-// Policy selects what is kept after use.
+// Policy selects which memory is kept after use.
 type Policy struct {
 	KeepParams bool // every unit has its own slot and stays whole until it is updated
 	KeepGrads  bool // gradients stay whole across micro-batches and are reduced once, at the last
@@ -268,7 +268,7 @@ func (r *Runner) Backward(f *Flight, bt *nn.Batch, micro int, d device.Buffer) {
 	}
 }
 
-// InputGrad is the part of Backward that replaces d by the gradient of the chunk's input.
+// InputGrad runs the part of Backward that replaces d by the gradient of the chunk's input.
 // WeightGrad must follow for the same micro-batch.
 func (r *Runner) InputGrad(f *Flight, bt *nn.Batch, micro int, d device.Buffer) {
 	defer r.blame()
@@ -301,7 +301,7 @@ func (r *Runner) InputGrad(f *Flight, bt *nn.Batch, micro int, d device.Buffer) 
 	}
 }
 
-// WeightGrad is the part of Backward that InputGrad has deferred.
+// WeightGrad runs the part of Backward that InputGrad has deferred.
 func (r *Runner) WeightGrad(f *Flight, micro int) {
 	defer r.blame()
 	r.micro = micro

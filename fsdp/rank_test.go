@@ -149,7 +149,7 @@ func (r *rank) members(unit nn.Unit) fsdp.Groups {
 	return fsdp.Groups{Shard: r.shards, Replica: r.replicas}
 }
 
-// place selects what is offloaded and allocates memory for the parameters there.
+// place selects the offloaded parameters and allocates memory for them on the host.
 func (r *rank) place(units []*fsdp.Unit) {
 	r.rest = make([]device.Buffer, len(units))
 	for i, u := range units {

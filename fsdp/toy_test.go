@@ -298,7 +298,7 @@ func (o *oracle) step(step, ranks, micros int) (loss [][]float32, grad map[strin
 	return loss, grad
 }
 
-// descend is the update: every element moves by one against its gradient.
+// descend performs the update: it moves every element by one against its gradient.
 func descend(w, g []float32) {
 	for i := range w {
 		switch {

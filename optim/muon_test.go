@@ -89,9 +89,9 @@ func (c torchMuon) run(t *testing.T, steps int, kind device.DType) (w, m []float
 	return master.F32(), state.F32()
 }
 
-// Ten steps match torch.optim.Muon. With the iteration in float32 they differ only by the
-// order of sums. In bf16 an element of an update differs by a few roundings of 2^-8, which
-// the following iterations amplify by up to 3.4 times per step.
+// TestMuonMatchesPyTorch compares ten steps with torch.optim.Muon. With the iteration in float32
+// they differ only by the order of sums. In bf16 an element of an update differs by a few
+// roundings of 2^-8, which the following iterations amplify by up to 3.4 times per step.
 func TestMuonMatchesPyTorch(t *testing.T) {
 	var all struct {
 		Steps int

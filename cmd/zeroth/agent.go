@@ -24,8 +24,8 @@ import (
 // order is the first line that an agent reads: the process to start. It comes through standard
 // input, because others can read the arguments of processes.
 type order struct {
-	Digest  string   `json:"digest"`  // of the program that sends it
-	Version string   `json:"version"` // likewise
+	Digest  string   `json:"digest"`  // of the sending program
+	Version string   `json:"version"` // of the sending program
 	Folder  string   `json:"folder"`
 	Env     []string `json:"env"`
 	Args    []string `json:"args"`

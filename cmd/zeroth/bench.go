@@ -165,9 +165,9 @@ func checkBench(o *benching) error {
 	return input.BadInput(errors.Join(wrong...))
 }
 
-// showProgress returns a function that shows on a terminal what is being done, and one that
-// erases it. Without a terminal it prints at most one line per interval, or none if the
-// interval is 0.
+// showProgress returns a function that shows the current activity on a terminal, and one that
+// erases it. Without a terminal it prints at most one line per interval, or none if the interval
+// is 0.
 func (a *app) showProgress(every time.Duration) (progress func(doing string), erase func()) {
 	f, ok := a.side().(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" {

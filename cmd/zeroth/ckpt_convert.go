@@ -123,8 +123,8 @@ func parseSize(s string) (int64, error) {
 	return 0, fmt.Errorf("%s; want a size such as 500MB, 5GB or 2GiB", s)
 }
 
-// The JSON of export and import. Bytes are those of the files written; Checkpoint and Folder
-// are the paths that were read and written.
+// The JSON of export and import. Bytes is the total size of the written files; Checkpoint and
+// Folder are the paths that were read and written.
 type (
 	exported struct {
 		Checkpoint string           `json:"checkpoint"`

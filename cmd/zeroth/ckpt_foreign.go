@@ -17,7 +17,7 @@ import (
 	"zeroth/job/state"
 )
 
-// theirs is the flags of a checkpoint of another program.
+// theirs holds the flags for a checkpoint of another program.
 type theirs struct{ model, names string }
 
 func (f *theirs) add(cmd *cobra.Command) {
@@ -72,7 +72,7 @@ func (a *app) inspectForeign(path string, asJSON bool) error {
 	return a.print(t)
 }
 
-// foreignInspected is what inspect has for programs.
+// foreignInspected is the JSON of inspect for a checkpoint of another program.
 type foreignInspected struct {
 	Path    string              `json:"path"`
 	Format  string              `json:"format"`
@@ -89,7 +89,7 @@ func foreignInspection(f *state.Foreign) foreignInspected {
 	return foreignInspected{f.Path, f.Form, f.Ranks, f.Step, f.Skipped, f.Samples, f.Same, append([]string{}, f.LeftOut...), f.All()}
 }
 
-// notesOn returns what a checkpoint contains that is not converted.
+// notesOn describes the contents of a checkpoint that are not converted.
 func notesOn(f *state.Foreign) string {
 	var b strings.Builder
 	for _, x := range []struct {
@@ -146,7 +146,7 @@ func (a *app) exportForeign(cmd *cobra.Command, path, to, form string, e checkpo
 	return nil
 }
 
-// importForeign makes a checkpoint of one of another program.
+// importForeign converts another program's checkpoint to ours.
 func (a *app) importForeign(cmd *cobra.Command, path, to string, names theirs, asJSON bool) error {
 	begin := time.Now()
 	f, err := state.OpenForeign(path, names.model, names.names)

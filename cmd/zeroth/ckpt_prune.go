@@ -54,8 +54,8 @@ symbolic link or contains other files is reported and stays; the exit code is th
 	return cmd
 }
 
-// pruned is the JSON of prune. Names are those of checkpoints, of base folders that no checkpoint
-// needs any more, and of the leftovers of interrupted saves. Protected, Left and Damaged are subsets of Kept.
+// pruned is the JSON of prune. It names checkpoints, base folders that no checkpoint needs any
+// more, and leftovers of interrupted saves. Protected, Left and Damaged are subsets of Kept.
 type pruned struct {
 	Folder    string            `json:"folder"`
 	DryRun    bool              `json:"dry_run"` // Deleted would be deleted

@@ -175,7 +175,8 @@ func (r remote) over(ctx context.Context, h host, shell string) *exec.Cmd {
 	return exec.CommandContext(ctx, r.ssh[0], append(slices.Clone(r.ssh[1:]), h.name, shell)...)
 }
 
-// finish runs a command of over to its end; its error says what the host or ssh said.
+// finish runs a command returned by over to its end. Its error contains the output of the host or
+// of ssh.
 func (r remote) finish(c *exec.Cmd, h host) error {
 	said := &capped{}
 	c.Stdout, c.Stderr = said, said
@@ -208,7 +209,7 @@ func digestOf(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// place returns the host of a slot, and the slot's number among those of the host.
+// place returns the host of a slot, and the slot's number on that host.
 func (r remote) place(slot int) (h host, local int) {
 	for _, h := range r.hosts {
 		if slot < h.slots {
@@ -262,7 +263,7 @@ func (r remote) answering() (slots []int, silent []string) {
 	return slots, silent
 }
 
-// rendezvous returns where the processes meet if slot is that of process 0.
+// rendezvous returns the address where the processes meet if process 0 has this slot.
 func (r remote) rendezvous(slot int) string {
 	h, _ := r.place(slot)
 	if h == r.hosts[0] {

@@ -266,7 +266,7 @@ func (s shell) fault(out string, steps int, sig syscall.Signal, victim int, afte
 	return code, errs
 }
 
-// signalOne is fault for any command.
+// signalOne is like fault, for any command.
 func (s shell) signalOne(out string, sig syscall.Signal, victim int, after time.Duration, args ...string) (code int, said, errs string) {
 	s.Helper()
 	code, said, errs, took := s.disturb(out, after, signalTo(s.T, sig, victim), args...)

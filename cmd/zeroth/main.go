@@ -1,8 +1,8 @@
 // Command zeroth trains language models, sharded over ranks as ZeRO and FSDP do.
 //
-// This package has flags, signals, exit codes and what is printed for people, one file
-// per command. Everything that a program without a terminal could need is in job and
-// below. Begin with main.go and train.go.
+// This package contains flags, signals, exit codes and output for people, one file per command.
+// Everything that a program without a terminal could need is in job and below. Begin with main.go
+// and train.go.
 package main
 
 import (

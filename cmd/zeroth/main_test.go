@@ -512,7 +512,7 @@ func start(t *testing.T, as string, args ...string) (cmd *exec.Cmd, out *bufio.R
 	return shell{T: t, env: []string{"ZEROTH_MAIN=" + as}}.start(args...)
 }
 
-// start is like the function start, in the folder and environment of the shell.
+// start is like the package's start, in the folder and environment of the shell.
 func (s shell) start(args ...string) (cmd *exec.Cmd, out *bufio.Reader, errs *bytes.Buffer) {
 	t := s.T
 	t.Helper()

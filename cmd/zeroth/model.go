@@ -99,7 +99,7 @@ func printParameters(folder string, m hf.Model, row func(word, format string, ar
 	return nil
 }
 
-// printTokenizer prints what tokenizer and chat template the folder has.
+// printTokenizer describes the tokenizer and the chat template of the folder.
 func printTokenizer(folder string, row func(word, format string, args ...any)) error {
 	files := data.TokenizerFiles(folder)
 	if len(files) == 0 {

@@ -134,7 +134,7 @@ func (s *stopping) untilSignal(parent context.Context, onSignal func(), late fun
 	}
 }
 
-// stopped returns errStopped if a signal is what ended a command with err.
+// stopped returns errStopped if the command ended because of a signal.
 func stopped(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return errStopped

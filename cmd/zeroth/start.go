@@ -102,7 +102,7 @@ func (a *app) writeGoal(g config.Goal, to []string) error {
 	}
 	_, err = f.WriteString(text)
 	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.Remove(file)) // nobody should run half a job
+		return errors.Join(err, os.Remove(file)) // an incomplete job must not be run
 	}
 	if !a.quiet {
 		a.say("wrote %s. Replace the paths marked YOUR, then run: zeroth plan %s\n", file, quoted(file))

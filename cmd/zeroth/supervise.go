@@ -63,12 +63,12 @@ func newSupervisor(n int, c command) *supervisor {
 type child struct {
 	cmd    *exec.Cmd
 	host   string         // empty: this machine; otherwise cmd is ssh
-	order  []byte         // what the agent on the host reads first
+	order  []byte         // first input of the host's agent
 	orders io.WriteCloser // to the agent
 	errs   capped         // its standard error
 	killed bool           // by the supervisor
 	code   int            // exit code; -1 if a signal or a lost connection ended it
-	how    string         // it ended
+	how    string         // describes how it ended
 	ended  int            // how many children ended before it
 }
 
@@ -154,8 +154,8 @@ func (s *supervisor) reachable() ([]int, error) {
 	return slices.DeleteFunc(slots, func(slot int) bool { return slices.Contains(s.bad, slot) }), nil
 }
 
-// regain waits until a host that did not answer does so again. Then it has the processes save and
-// end, so that the next start uses the host. It gives up when done is closed.
+// regain waits until a host that did not answer does so again. Then it makes the processes save
+// and end, so that the next start uses the host. It gives up when done is closed.
 func (s *supervisor) regain(done chan struct{}) {
 	for len(s.silent) > 0 {
 		select {

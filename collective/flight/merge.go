@@ -64,7 +64,7 @@ type Call struct {
 const moving, together = 10 * time.Second, time.Minute
 
 // Merge compares the dumps of the latest start of the world. If some were written because of a
-// fault, it ignores all that users requested; otherwise it ignores those of an earlier request.
+// fault, it ignores dumps that users requested; otherwise it ignores those of an earlier request.
 func Merge(all []Dump) (*Report, error) {
 	if len(all) == 0 {
 		return nil, fmt.Errorf("no dumps given")

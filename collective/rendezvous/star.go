@@ -108,7 +108,7 @@ type factsOf struct {
 	done    bool // it will send no more facts
 }
 
-// errDeserted is returned to those who wait for process 0 after it has ended.
+// errDeserted is the error of operations that wait for process 0 after it has ended.
 var errDeserted = errors.New("rank 0 has ended")
 
 // Ended is closed when the world has ended; Err then returns the reason.

@@ -68,7 +68,7 @@ func joinAll(t testing.TB, processes int, change func(p int, c *rendezvous.Confi
 	return stars, errs
 }
 
-// joined is joinAll, but fails the test on an error.
+// joined is like joinAll, but fails the test on an error.
 func joined(t testing.TB, processes int, change func(p int, c *rendezvous.Config)) []*rendezvous.Star {
 	t.Helper()
 	stars, errs := joinAll(t, processes, change)

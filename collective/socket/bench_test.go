@@ -126,7 +126,7 @@ func BenchmarkOperation(b *testing.B) {
 	}
 }
 
-// benchListen is listen, with a network "far".
+// benchListen is like listen, with the additional network "far".
 func benchListen(b *testing.B, network string) net.Listener {
 	if network == "far" {
 		return farListener{listen(b, "tcp"), b, 10 * time.Millisecond}

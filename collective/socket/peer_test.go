@@ -31,7 +31,7 @@ type raw struct {
 
 func newRaw(t *testing.T) *raw { return newRawIn(t, 0, 1) }
 
-// newRawIn is newRaw for a group of two given ranks.
+// newRawIn is like newRaw for a group of two given ranks.
 func newRawIn(t *testing.T, group ...int) *raw {
 	ln := listen(t, "unix")
 	defer ln.Close()
@@ -97,7 +97,7 @@ func TestBadFrames(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			r := newRaw(t)
-			if name != "notes" { // which nobody reads
+			if name != "notes" { // nobody reads these
 				collective.AllGather(r.g, r.q, device.OfF32(make([]float32, 8)))
 			}
 			if _, err := r.conn.Write(test.bytes); err != nil {

@@ -139,7 +139,7 @@ func (n *Net) link(worldRank int) *link {
 	return l
 }
 
-// linked is link, but returns nil without a connection.
+// linked is like link, but returns nil without a connection.
 func (n *Net) linked(worldRank int) *link {
 	n.mu.Lock()
 	defer n.mu.Unlock()

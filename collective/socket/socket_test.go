@@ -113,7 +113,7 @@ func opener(t testing.TB, network string, perProcess int, hosts ...int) func(siz
 	return sharing(t, nil, network, perProcess, hosts...)
 }
 
-// sharing is opener for processes that share memory, unless mem is nil.
+// sharing is like opener for processes that share memory, unless mem is nil.
 func sharing(t testing.TB, mem *socket.Memory, network string, perProcess int, hosts ...int) func(size int) []collective.Group {
 	return func(size int) []collective.Group {
 		per, how := perProcess, collective.Cheapest

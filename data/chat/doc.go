@@ -28,7 +28,7 @@ const (
 	maxName     = 1 << 10  // bytes of an attribute's name or of a date's format
 )
 
-// Approximate sizes in bytes of what values consist of.
+// Approximate sizes, in bytes, of the parts of values.
 const (
 	itemSize  = 48  // of a list, with a string's header
 	entrySize = 160 // of a map

@@ -5,9 +5,8 @@ import (
 	"fmt"
 )
 
-// Messages returns a conversation as transformers' apply_chat_template passes it to a
-// template: keys of a message that are none are left out, and reasoning is available under
-// all of its names.
+// Messages returns a conversation as transformers' apply_chat_template passes it to a template:
+// keys with the value none are removed, and reasoning is available under all of its names.
 func Messages(v Value) (*List, error) {
 	given, ok := v.(*List)
 	if !ok {
@@ -52,8 +51,8 @@ func withReasoning(m *Dict) *Dict {
 	return out
 }
 
-// Dense returns a value without the keys, at any depth, whose values are none: a column of
-// Parquet or Arrow cannot leave a key of an object out.
+// Dense returns a value without the keys, at any depth, that are none: in a column of Parquet or
+// Arrow, an object cannot omit a key.
 func Dense(v Value) Value {
 	switch v := v.(type) {
 	case *List:

@@ -91,7 +91,8 @@ type node struct {
 
 const merged = -2
 
-// Reserve takes memory for a piece of n tokens, so that a long one is not copied while it grows.
+// Reserve allocates memory for a piece of n tokens, so that a long one is not copied while it
+// grows.
 func (g *Merger) Reserve(n int) {
 	g.nodes, g.heap = slices.Grow(g.nodes, n), slices.Grow(g.heap, n)
 }

@@ -28,7 +28,7 @@ var patterns = map[string]splitter{
 	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: qwen35,
 }
 
-// parts are the expressions that match only some of a text: what is between matches is a piece,
+// parts are the expressions that match only parts of a text: the text between matches is a piece,
 // too. DeepSeek 3 has the first three, Falcon the last.
 var parts = map[string]splitter{
 	`\p{N}{1,3}`:        threes,
@@ -330,7 +330,7 @@ func eastern(b []byte) (end int) {
 	return end
 }
 
-// threes matches \p{N}{1,3}, or what is before it.
+// threes matches \p{N}{1,3}, or the text before it.
 func threes(b []byte) int {
 	if n := numbers(b, 3); n > 0 {
 		return n
@@ -356,7 +356,7 @@ func threeDigits(b []byte) int {
 	return 3
 }
 
-// between returns a splitter at the matches of an expression and at what is between them.
+// between returns a splitter at the matches of an expression and at the text between them.
 func between(match splitter) splitter {
 	return func(b []byte) int {
 		if n := match(b); n > 0 {

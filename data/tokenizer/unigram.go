@@ -9,8 +9,8 @@ import (
 	"zeroth/input/jsonread"
 )
 
-// unigram is the model of SentencePiece with the same name: of all ways to divide a text into
-// pieces of the vocabulary it takes the one whose scores have the largest sum. It follows the
+// unigram is SentencePiece's model of the same name: among all ways to divide a text into pieces
+// of the vocabulary, it chooses the one with the largest sum of scores. It follows the
 // reference's encode_optimized, in the order of its sums and comparisons.
 type unigram struct {
 	pieces finder    // of the vocabulary, by id
@@ -56,7 +56,7 @@ func (m *modelReader) readScores() error {
 	})
 }
 
-// checkUnigram refuses what the reference refuses, or what would lose text.
+// checkUnigram refuses files that the reference refuses or that would lose text.
 func (m *modelReader) checkUnigram() error {
 	id, err := strconv.Atoi(m.unknownID)
 	if err != nil || id < 0 || id >= len(m.uni.scores) {

@@ -8,7 +8,8 @@ import (
 	"zeroth/device"
 )
 
-// attentionShapes contains those of the 10.8M, the 29.5M and the 124M GPT, and other head widths.
+// attentionShapes contains the shapes of the 10.8M, the 29.5M and the 124M GPT, and other head
+// widths.
 var attentionShapes = []device.Attn{
 	{B: 4, T: 256, H: 6, KV: 6, D: 64, Scale: 0.125}, {B: 4, T: 128, H: 8, KV: 8, D: 64, Scale: 0.125}, {B: 1, T: 1024, H: 12, KV: 12, D: 64, Scale: 0.125},
 	{B: 1, T: 256, H: 4, KV: 4, D: 128, Scale: 0.125}, {B: 1, T: 256, H: 4, KV: 4, D: 48, Scale: 0.125},

@@ -141,14 +141,15 @@ func newAttnCase(dt device.DType, a device.Attn, given bool) *attnCase {
 	return c
 }
 
-// attnWant has the oracle's results for one case; those of the backward pass once they are needed.
+// attnWant holds the oracle's results for one case. Those of the backward pass are computed on
+// demand.
 type attnWant struct{ o, lse, q, k, v, delta []float64 }
 
-// attnWants keeps the results of all cases: the oracle takes longer than what is tested, and the same
-// cases are computed with several instruction sets and numbers of workers.
+// attnWants caches the results of all cases: the oracle takes longer than the kernels under test,
+// and the same cases are computed with several instruction sets and numbers of workers.
 var attnWants = map[string]*attnWant{}
 
-// attnOracle returns the oracle's results for a case, whose operands follow from dt and a.
+// attnOracle returns the oracle's results for a case. Its operands depend only on dt and a.
 func attnOracle(dt device.DType, a device.Attn, c *attnCase) *attnWant {
 	var starts []int32
 	if a.Start.N > 0 {

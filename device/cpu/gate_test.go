@@ -92,7 +92,7 @@ func TestSiluFarOut(t *testing.T) {
 	}
 }
 
-// TestVectorSiluFarOut is TestSiluFarOut for the queues' kernels.
+// TestVectorSiluFarOut is like TestSiluFarOut for the queues' kernels.
 func TestVectorSiluFarOut(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		far := []float64{30, 79, 81, 90, 1e3, 1e20, 3e38}

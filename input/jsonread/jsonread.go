@@ -215,7 +215,7 @@ const fewKeys = 8
 // Object calls field for every key; field must read the value. Duplicate keys are errors.
 func (r *Reader) Object(field func(key string) error) error { return r.object(nil, field) }
 
-// object is Object without allocating strings for keys that are among names.
+// object is like Object, without allocating strings for keys that are among names.
 func (r *Reader) object(names []string, field func(key string) error) error {
 	if err := r.want(Object); err != nil {
 		return err

@@ -49,7 +49,7 @@ func capScores(s, slopes []float32, ld, nq, nk, n int, cap float32) {
 	}
 }
 
-// mulScores multiplies the visible elements of s by those of by.
+// mulScores multiplies the visible elements of s by the elements of by.
 func mulScores(s, by []float32, ld, nq, nk, n int) {
 	for i := range nq {
 		row := s[i*ld:][:min(nk, n+i)]

@@ -209,7 +209,7 @@ func (x *logits) gradient(target int, scale float32) {
 	}
 }
 
-// cappedGradient is gradient for logits capped by cap tanh(x/cap), with respect to x.
+// cappedGradient is like gradient, for logits capped by cap tanh(x/cap), with respect to x.
 func (x *logits) cappedGradient(target int, scale, cap float32) {
 	r, row := float32(float64(scale)/x.sum), x.row.F32()
 	for j, v := range row {

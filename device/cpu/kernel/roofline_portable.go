@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// Without assembly, the measured limits are those of Go code.
+// Without assembly, the measured limits are the rates of Go code.
 
 // SinkGo keeps the loop's results alive.
 var SinkGo atomic.Uint32

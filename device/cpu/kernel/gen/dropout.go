@@ -19,8 +19,8 @@ func dropout(c *build.Context) {
 	}
 }
 
-// dropWords is a table of 64-bit words: Philox's multipliers, and the groups of the lanes, such
-// that those of even lanes come before those of odd ones.
+// dropWords is a table of 64-bit words: Philox's multipliers, and the groups of the lanes, even
+// lanes before odd ones.
 var dropWords = []struct {
 	name  string
 	words []uint64
@@ -80,8 +80,8 @@ func keeps(c *build.Context, w width, words map[string]operand.Mem) {
 	c.RET()
 }
 
-// philox returns the four words of each lane's group as halves in order: lo those of the even
-// lanes, hi those of the odd ones.
+// philox returns the four words of each lane's group as halves in order: lo for the even lanes,
+// hi for the odd ones.
 func philox(c *build.Context, w width, keys reg.GPVirtual, m0, m1, groups, places, rowLow, rowHigh reg.VecVirtual, odd reg.Register) (lo, hi reg.VecVirtual) {
 	a, b, r, d := groups, places, rowLow, rowHigh
 	for i := range 10 {

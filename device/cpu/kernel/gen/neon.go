@@ -93,8 +93,8 @@ const pointer gp = 26
 
 const stackBytes = 48 // of a function with stack memory
 
-// function generates a function; the signature is that of its declaration in Go. stack is the size
-// of its stack memory in bytes, 0 or 48.
+// function generates a function with the signature of its declaration in Go. stack is the size of
+// its stack memory in bytes, 0 or 48.
 func (file *neonFile) function(name, signature, doc string, stack int, body func(f *fn)) {
 	f := &fn{neonFile: file, params: map[string]int{}, types: map[string]types.Type{}, table: -1,
 		free: []gp{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 19, 20, 21, 22, 23, 24, 25}}

@@ -59,7 +59,7 @@ func tileLoop(c *build.Context) {
 }
 
 // stream runs body on n floats, a positive multiple of 16, in halves of 8, for several pages at a
-// time if there are enough, and prefetches what is read.
+// time if there are enough, and prefetches the memory that is read.
 func stream(c *build.Context, n reg.GPVirtual, pages int, written, read []reg.GPVirtual, body func(disp int)) {
 	run := func(from, floats int) {
 		for i := from; i < from+floats; i += 8 {

@@ -99,7 +99,7 @@ func broadcastConstants(file *ir.File) {
 
 const squareConstants = "squareConstants"
 
-// alike are the tables whose lanes are equal.
+// alike lists the tables with equal values in all lanes.
 var alike = []string{"eachConstants", "ruleConstants", "normConstants", "sumsConstants", "attnConstants", "dropConstants", "roundingBF16", squareConstants}
 
 // get loads a constant.
@@ -126,7 +126,7 @@ func broadcast(c *build.Context, w width, m operand.Mem) reg.VecVirtual {
 	return v
 }
 
-// expConstants are those of Exp32 in exp.go.
+// expConstants are the constants of Exp32 in exp.go.
 var expConstants = []constant{
 	float("1", 1), float("expMin", -87.33), float("expTop", 88.5),
 	float("log2e", math.Log2E), float("ln2High", 0.693359375), float("ln2Low", -2.12194440e-4), float("magic", 3<<22),
@@ -244,8 +244,8 @@ func byVectors(c *build.Context, w width, at, n reg.GPVirtual, times, some int, 
 	c.Label("done")
 }
 
-// logisticConstants are those of logistic: polynomials for 2^f, |f| <= 1/2, of minimum relative
-// error, 2^-28.5 of degree 6 and 2^-18.1 of degree 4.
+// logisticConstants are the constants of logistic: polynomials for 2^f, |f| <= 1/2, of minimum
+// relative error, 2^-28.5 of degree 6 and 2^-18.1 of degree 4.
 var logisticConstants = []constant{float("2", 2),
 	float("long1", 0.69314721497), float("long2", 0.24022652783), float("long3", 0.055503105511),
 	float("long4", 0.0096176929736), float("long5", 0.0013406643871), float("long6", 0.00015594677893),
@@ -308,7 +308,7 @@ var (
 // kind returns package device's number of the type.
 func (e elem) kind() int { return slices.Index(elems, e) }
 
-// roundConstants are those of narrowBF16.
+// roundConstants are the constants of narrowBF16.
 var roundConstants = []constant{{"bit", 1}, {"half", 0x7fff}, {"quiet", 0x400000}}
 
 // widen loads a vector of elements as float32.
