@@ -9,7 +9,8 @@ import (
 // (Srivastava et al., JMLR 15, 2014): each with the probability Drop/65536. Kept elements are
 // multiplied by Scale, to preserve the mean of sums.
 //
-// The mask depends only on Seed, Site, and the numbers of the element's row and column: there is
+// The mask depends only on Seed, Site, and the numbers of the element's row and column, counted
+// from Row and First: there is
 // no state, and recomputing rows, here or elsewhere, drops the same elements. Columns 8k to 8k+7
 // correspond to the eight halves, lower ones first, of the four words
 //
@@ -22,6 +23,8 @@ type Dropout struct {
 	Drop uint32 // in (0, 65536)
 	Row  uint64 // number of the first row
 	Cols int    // elements per row
+
+	First int // number of the first column, a multiple of 8
 }
 
 // DropOf returns the Drop of a probability, rounded.
@@ -41,8 +44,8 @@ func (d Dropout) Key() [2]uint32 {
 
 // Rows returns the number of rows in n elements.
 func (d Dropout) Rows(n int) int {
-	if d.Cols < 1 || n%d.Cols != 0 || d.Drop == 0 || d.Drop > 65535 {
-		panic(fmt.Sprintf("device: dropout of %d/65536 in rows of %d of %d elements", d.Drop, d.Cols, n))
+	if d.Cols < 1 || n%d.Cols != 0 || d.First < 0 || d.First%8 != 0 || d.Drop == 0 || d.Drop > 65535 {
+		panic(fmt.Sprintf("device: dropout of %d/65536 in rows of %d of %d elements, from column %d on", d.Drop, d.Cols, n, d.First))
 	}
 	return n / d.Cols
 }

@@ -13,7 +13,7 @@ import (
 
 // droppedSlowly implements device.Dropout's definition for one element.
 func droppedSlowly(d device.Dropout, i int, x, add float32) float32 {
-	row, c := d.Row+uint64(i/d.Cols), i%d.Cols
+	row, c := d.Row+uint64(i/d.Cols), d.First+i%d.Cols
 	r := device.Philox([4]uint32{uint32(c / 8), d.Site, uint32(row), uint32(row >> 32)}, d.Key())
 	if r[c%8/2]>>(16*(c%2))&0xffff < d.Drop {
 		return add
@@ -41,7 +41,7 @@ func dropout(t *testing.T, dt device.DType, cols int, way string) {
 	var xs, adds []float64
 	out := onWorkers(t, func(q *Queue) []*guarded {
 		r := rand.New(rand.NewPCG(uint64(cols), 4))
-		d = device.Dropout{Seed: r.Uint64(), Site: r.Uint32(), Drop: 1 + r.Uint32N(65535), Row: r.Uint64() >> 2, Cols: cols}
+		d = device.Dropout{Seed: r.Uint64(), Site: r.Uint32(), Drop: 1 + r.Uint32N(65535), Row: r.Uint64() >> 2, Cols: cols, First: 8 * r.IntN(2) * r.IntN(1000)}
 		x, add, y := newVec(dt, rows*cols).normal(r, 0, 1), newVec(dt, rows*cols).normal(r, 0, 1), newVec(dt, rows*cols)
 		xs, adds = x.values(), add.values()
 		with := add.Buf

@@ -28,7 +28,7 @@ func RunDropout(t *Args, w *Worker, lo, hi int) {
 		p.Row = int(d.Row) + r
 		for c := 0; c < d.Cols; c += BlockLen {
 			n := min(BlockLen, d.Cols-c)
-			p.Group, p.Words = c/8, (n+63)/64
+			p.Group, p.Words = (d.First+c)/8, (n+63)/64
 			BestVec.keeps(p)
 			t.drop(w, r*d.Cols+c, n)
 		}

@@ -43,14 +43,15 @@ __device__ unsigned kept8(const Drop &d, u64 row, int group) {
 	return bits;
 }
 
-ENTRY dropout(Mat y, Mat x, Mat add, i64 n, Drop d) {
+// first is the number of the first column, a multiple of 8.
+ENTRY dropout(Mat y, Mat x, Mat add, i64 n, Drop d, int first) {
 	if (d.cols % 8 == 0 && n >> 31 == 0) { // eight elements are one group
 		with_kind(add.p ? type_of(true, y, x, add) : type_of(true, y, x), [&](auto type) {
 			const int T = decltype(type)::is;
 			EACH8(i, n) {
 				Eight f = get8<T>(x, i, n), more = {{0, 0, 0, 0, 0, 0, 0, 0}};
 				if (add.p) more = get8<T>(add, i, n);
-				unsigned row = (unsigned)i / (unsigned)d.cols, kept = kept8(d, d.row + row, ((unsigned)i - row * d.cols) / 8);
+				unsigned row = (unsigned)i / (unsigned)d.cols, kept = kept8(d, d.row + row, ((unsigned)i - row * d.cols + first) / 8);
 				EIGHT(j) f.v[j] = (kept >> j & 1 ? f.v[j] * d.scale : 0) + more.v[j];
 				put8<T>(y, i, n, f);
 			}
@@ -64,7 +65,7 @@ ENTRY dropout(Mat y, Mat x, Mat add, i64 n, Drop d) {
 		int col = (int)(i - row * d.cols), at = -1;
 		Halves h = {0, 0};
 		for (int j = 0; j < 4; j++) {
-			if (col / 4 != at) at = col / 4, h = halves(d, row, 4 * at);
+			if (col / 4 != at) at = col / 4, h = halves(d, row, first + 4 * at);
 			unsigned word = col % 4 < 2 ? h.x : h.y, half = col % 2 ? word >> 16 : word & 0xffff;
 			f.v[j] = (half < d.drop ? 0 : f.v[j] * d.scale) + more.v[j];
 			if (++col == d.cols) col = 0, row++, at = -1;

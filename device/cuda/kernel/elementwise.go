@@ -153,7 +153,7 @@ func (o *Ops) Dropout(y, x, add device.Buffer, d device.Dropout) {
 	d.Rows(y.N)
 	l := o.begin(dropoutKernel).vec(&y).vec(&x).vec(&add).i64(y.N)
 	putDrop(l.slot(dropBytes), d)
-	o.run(l.then(), blocks(y.N, 8), 1, 1, o.plus(o.passes(3, &y, &x), &add))
+	o.run(l.then().i32(d.First), blocks(y.N, 8), 1, 1, o.plus(o.passes(3, &y, &x), &add))
 }
 
 // dropBytes is the size of dropout.cu's Drop, which putDrop writes.

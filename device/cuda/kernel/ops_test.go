@@ -29,7 +29,7 @@ func (b *bench) flatOut(what string, dt device.DType, n int) *operand {
 
 // drops returns a dropout of n elements with a random row length that divides n.
 func (b *bench) drops(n int) device.Dropout {
-	d := device.Dropout{Seed: b.rng.Uint64(), Site: b.rng.Uint32(), Drop: 1 + b.rng.Uint32N(65535), Row: b.rng.Uint64() >> 1, Cols: max(1, n)}
+	d := device.Dropout{Seed: b.rng.Uint64(), Site: b.rng.Uint32(), Drop: 1 + b.rng.Uint32N(65535), Row: b.rng.Uint64() >> 1, Cols: max(1, n), First: 8 * b.rng.IntN(2) * b.rng.IntN(1000)}
 	for range 20 {
 		if cols := 1 + b.rng.IntN(d.Cols); n%cols == 0 {
 			d.Cols = cols
