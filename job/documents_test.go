@@ -197,6 +197,7 @@ func TestResumeRefusesAnotherOrder(t *testing.T) {
 		"data.validation=null data.validation_documents=[dev.jsonl]": `it was trained with data.validation_documents none, but the job has ["dev.jsonl"]; the data would be in another order`,
 		"train.lora.rslora=true":                                     "it was trained with train.lora.rslora false, but the job has true; that would be another model",
 		"train.lora.alpha=8":                                         "it was trained with train.lora.alpha 4, but the job has 8; that would be another model",
+		`train.lora.alpha_pattern={"c_attn":8}`:                      `it was trained with train.lora.alpha_pattern none, but the job has {"c_attn": 8}; that would be another model`,
 		"train.lora.targets=[all-linear]":                            "is not in it: resume with the model it was trained with",
 		"data.validation=0.3":                                        "it was trained with data.validation",
 	} {

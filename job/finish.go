@@ -26,7 +26,7 @@ import (
 // receives all shares, so that the others end normally.
 func export(j *setup.Job, ranks []*setup.Rank, folder string) (err error) {
 	c := j.Config
-	adapters := &hf.Adapters{LoRA: config.Adapters(c), Family: c.Model.Family}
+	adapters := hf.NewAdapters(config.Adapters(c), c.Model)
 	if ranks[0].Rank > 0 {
 		return collectAll(c, ranks, adapters, nil)
 	}
@@ -85,7 +85,7 @@ func createModel(j *setup.Job, folder string) (*safetensors.Writer, error) {
 // 0, which writes the parameters to w unless w is nil.
 func collectAll(c *config.Config, ranks []*setup.Rank, adapters *hf.Adapters, w *safetensors.Writer) error {
 	if adapters.LoRA.Rank > 0 {
-		if err := collect(c, ranks, nn.IsAdapter, adapters.Put); err != nil {
+		if err := collect(c, ranks, adapters.LoRA.Trains, adapters.Put); err != nil {
 			return err
 		}
 	}

@@ -172,6 +172,7 @@ func unlike(c *config.Config, differs []string, r *resumed, was *config.Config) 
 		{"data.pack", was.Data.Pack != c.Data.Pack, again},
 		{"train.lora.rslora", was.Train.LoRA.RSLoRA != c.Train.LoRA.RSLoRA, other},
 		{"model.weights", was.Weights != c.Weights, other},
+		{"train.lora.alpha_pattern", was.DisplayValue("train.lora.alpha_pattern") != c.DisplayValue("train.lora.alpha_pattern"), other},
 		{"train.lora.alpha", was.Train.LoRA.Alpha > 0 && was.Train.LoRA.Alpha != c.Train.LoRA.Alpha, other},
 	} {
 		if x.other {

@@ -24,7 +24,12 @@ const (
 )
 
 // placeWeights is the place of layer 0's attention weights; those of other layers follow.
-const placeWeights = 1 << 31
+// placeAdapters is that of the inputs of layer 0's adapters, at most adaptersPerBlock.
+const (
+	placeWeights     = 1 << 31
+	placeAdapters    = 1 << 30
+	adaptersPerBlock = 8
+)
 
 // placeOf returns a place in a block.
 func placeOf(layer, which int) int { return 2*layer + which }
@@ -44,26 +49,34 @@ func (b *Batch) drop(q Ops, y, x, add device.Buffer, p float64, place, cols int)
 		return false
 	}
 	own, end := b.Own()
+	b.dropRows(q, y, x, add, b.dropout(p, place, cols, b.Drops.Row), own, end)
+	return true
+}
+
+// dropRows sets y to the kept elements of x plus add, which contain rows [own, end) of the batch; d
+// numbers rows from the first of the batch.
+func (b *Batch) dropRows(q Ops, y, x, add device.Buffer, d device.Dropout, own, end int) {
 	for at := own; at < end; { // rows with consecutive numbers
-		hi, row := end, b.Drops.Row+uint64(at)
+		hi, row := end, d.Row+uint64(at)
 		if b.Context != nil || b.Drops.Every > 0 {
 			hi = min(end, (at/b.T+1)*b.T)
 			before := at / b.T * b.Drops.Every
 			if b.Context != nil {
 				_, before = b.before(at / b.T)
 			}
-			row = b.Drops.Row + uint64(before+at%b.T)
+			row = d.Row + uint64(before+at%b.T)
 		}
 		rows := func(x device.Buffer) device.Buffer {
 			if x.N == 0 {
 				return x
 			}
-			return x.Slice((at-own)*cols, (hi-own)*cols)
+			return x.Slice((at-own)*d.Cols, (hi-own)*d.Cols)
 		}
-		q.Dropout(rows(y), rows(x), rows(add), b.dropout(p, place, cols, row))
+		part := d
+		part.Row = row
+		q.Dropout(rows(y), rows(x), rows(add), part)
 		at = hi
 	}
-	return true
 }
 
 // dropsWeights returns the dropout of attention weights in a layer, for heads from first on.

@@ -90,12 +90,8 @@ func (g GPT2) block(i int) *gptBlock {
 	b.ln2 = norm("ln_2")
 	conv(&b.fc, "mlp.c_fc", initStd, fused{in: c, parts: []part{{&b.fc, f}}})
 	conv(&b.down, "mlp.c_proj", residual, fused{in: f, parts: []part{{&b.down, c}}, inner: true})
-	for _, f := range all {
-		if g.LoRA.Targeted(f.name) {
-			in, out := f.whole(g.Cut)
-			low, high := g.LoRA.params(f.name, in, out)
-			g.LoRA.attach(f.parts[0].layer, b.add(f.divide(g.Cut, low, -1, 1)), b.add(f.divide(g.Cut, high, 0, -1)))
-		}
+	for k, f := range all {
+		g.LoRA.attach(&b.params, f, g.Cut, i*adaptersPerBlock+k)
 	}
 	return b
 }

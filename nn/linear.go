@@ -64,6 +64,7 @@ type linear struct {
 	up     rows // (out, rank): its second matrix, lora_B
 	rank   int
 	scale  float32 // of the adapter
+	drop   inputDropout
 }
 
 // defers reports whether the layer's Backward may defer the gradient of a parameter of the block.
@@ -128,7 +129,33 @@ func (l *linear) adapt(p pass, y, x device.Mat) {
 		return
 	}
 	defer p.mem.Release(p.mem.Mark())
-	p.q.MatMul(y, l.low(p, x, l.down.of(p.w)), l.up.of(p.w).T(), device.Buffer{}, true)
+	p.q.MatMul(y, l.low(p, l.kept(p, x), l.down.of(p.w)), l.up.of(p.w).T(), device.Buffer{}, true)
+}
+
+// inputDropout is the dropout of an adapter's input: with a probability, at a place, from a column
+// on if ranks divide the input's columns.
+type inputDropout struct {
+	p            float64
+	place, first int
+}
+
+// kept returns the adapter's input: x or, if the pass drops some of it, the kept elements, in new
+// memory.
+func (l *linear) kept(p pass, x device.Mat) device.Mat {
+	if !p.bt.dropping(l.drop.p) {
+		return x
+	}
+	y := device.Matrix(p.mem.Take(x.Buf.Type, x.Rows*x.Cols), x.Rows, x.Cols)
+	l.keep(p, y, x, device.Buffer{})
+	return y
+}
+
+// keep sets y to the elements of x that the adapter's dropout keeps, plus add. All have all rows of
+// the batch, without gaps.
+func (l *linear) keep(p pass, y, x device.Mat, add device.Buffer) {
+	d := p.bt.dropout(l.drop.p, l.drop.place, x.Cols, p.bt.Drops.Row)
+	d.First = l.drop.first
+	p.bt.dropRows(p.q, y.Buf, x.Buf, add, d, 0, x.Rows)
 }
 
 // low returns scale·x·aᵀ, (R, rank), in new memory.
@@ -157,12 +184,12 @@ func (l *linear) paramGrads(p pass, dy, x device.Mat) {
 	}
 	if l.up.trained(p) {
 		mark := p.mem.Mark()
-		p.q.MatMul(l.up.of(p.dw), dy.T(), l.low(p, x, l.down.of(p.w)), device.Buffer{}, false)
+		p.q.MatMul(l.up.of(p.dw), dy.T(), l.low(p, l.kept(p, x), l.down.of(p.w)), device.Buffer{}, false)
 		p.mem.Release(mark)
 	}
 	if l.down.trained(p) { // layers that share it add, except the first
 		mark := p.mem.Mark()
-		p.q.MatMul(l.down.of(p.dw), l.low(p, dy, l.up.of(p.w).T()).T(), x, device.Buffer{}, l.up.lo > 0)
+		p.q.MatMul(l.down.of(p.dw), l.low(p, dy, l.up.of(p.w).T()).T(), l.kept(p, x), device.Buffer{}, l.up.lo > 0)
 		p.mem.Release(mark)
 	}
 }
@@ -171,10 +198,18 @@ func (l *linear) paramGrads(p pass, dy, x device.Mat) {
 // the output, dy.
 func (l *linear) inputGrad(p pass, dx, dy device.Mat, add bool) {
 	p.q.MatMul(dx, dy, l.matrix(p.w), device.Buffer{}, add)
-	if l.up.exist() {
-		defer p.mem.Release(p.mem.Mark())
-		p.q.MatMul(dx, l.low(p, dy, l.up.of(p.w).T()), l.down.of(p.w), device.Buffer{}, true)
+	if !l.up.exist() {
+		return
 	}
+	defer p.mem.Release(p.mem.Mark())
+	low := l.low(p, dy, l.up.of(p.w).T())
+	if !p.bt.dropping(l.drop.p) {
+		p.q.MatMul(dx, low, l.down.of(p.w), device.Buffer{}, true)
+		return
+	}
+	of := device.Matrix(p.mem.Take(dx.Buf.Type, dx.Rows*dx.Cols), dx.Rows, dx.Cols)
+	p.q.MatMul(of, low, l.down.of(p.w), device.Buffer{}, false)
+	l.keep(p, dx, of, dx.Buf)
 }
 
 // activationInputGrad sets dx to the gradient of h if the layer's input is f(h).

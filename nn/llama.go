@@ -286,13 +286,9 @@ func (l Llama) block(i int) *llamaBlock {
 		}
 		b.normQ, b.normK = b.add(l.gain(prefix+"self_attn.q_norm.weight", q)), b.add(l.gain(prefix+"self_attn.k_norm.weight", k))
 	}
-	for _, f := range all {
-		if l.LoRA.Targeted(prefix + f.name) {
-			in, out := f.whole(l.Cut)
-			low, high := l.LoRA.params(prefix+f.name, in, out)
-			down := b.add(f.divide(l.Cut, low, -1, 1))
-			f.cut(b.add(f.divide(l.Cut, high, 0, -1)), func(to *linear, up rows) { l.LoRA.attach(to, down, up) })
-		}
+	for k, f := range all {
+		f.name = prefix + f.name
+		l.LoRA.attach(&b.params, f, l.Cut, i*adaptersPerBlock+k)
 	}
 	return b
 }

@@ -142,7 +142,11 @@ func (o llamaTrunk) norm(name string, n int, x []float64) []float64 {
 func (o llamaTrunk) linear(name string, in int, x []float64) []float64 {
 	weight, bias := o.w[name+".weight"], o.w[name+".bias"]
 	var y []float64
-	more := o.adapted(o.l.LoRA, name, in, len(weight)/in, x)
+	order := "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj mlp.gate_proj mlp.up_proj mlp.down_proj"
+	if o.l.Fused {
+		order = "self_attn.qkv_proj self_attn.o_proj mlp.gate_up_proj mlp.down_proj"
+	}
+	more := o.adapted(o.l.LoRA, order, name, in, len(weight)/in, x)
 	for ; len(x) > 0; x = x[in:] {
 		for j := range len(weight) / in {
 			y = append(y, dot(weight[j*in:(j+1)*in], x[:in]))

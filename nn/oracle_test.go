@@ -3,6 +3,8 @@ package nn
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"zeroth/device"
 )
@@ -48,10 +50,15 @@ func (o gptTrunk) embed() []float64 {
 // drop returns x, (B*T, C), with training's dropout at a place of the model: device.Dropout's
 // definition, element by element.
 func (o *oracle) drop(place int, p float64, x []float64) []float64 {
+	return o.dropWide(place, p, o.width, x)
+}
+
+// dropWide is drop for rows of any width.
+func (o *oracle) dropWide(place int, p float64, width int, x []float64) []float64 {
 	d := device.Dropout{Seed: o.drops.Seed}
 	limit, y := math.Round(p*65536), make([]float64, len(x))
 	for i, v := range x {
-		row, c := o.drops.Row+uint64(i/o.width), i%o.width
+		row, c := o.drops.Row+uint64(i/width), i%width
 		r := device.Philox([4]uint32{uint32(c / 8), uint32(place), uint32(row), uint32(row >> 32)}, d.Key())
 		if half := r[c%8/2] >> (16 * (c % 2)) & 0xffff; float64(half) >= limit {
 			y[i] = v / (1 - limit/65536)
@@ -139,18 +146,34 @@ func (o gptTrunk) linear(name string, x []float64) []float64 {
 			}
 		}
 	}
-	return add(y, o.adapted(o.g.LoRA, name, in, out, x))
+	return add(y, o.adapted(o.g.LoRA, "attn.c_attn attn.c_proj mlp.c_fc mlp.c_proj", name, in, out, x))
 }
 
-// adapted returns the output of an adapter of a linear layer: alpha/rank B·A·x.
-func (o *oracle) adapted(l LoRA, name string, in, out int, x []float64) []float64 {
+// adapted returns the output of an adapter of a linear layer: alpha/rank B·A·x, with dropout of x;
+// the last part of the layer's name is number which in order.
+func (o *oracle) adapted(l LoRA, order, name string, in, out int, x []float64) []float64 {
 	a, b := o.w[name+".lora_A.weight"], o.w[name+".lora_B.weight"]
 	y := make([]float64, len(x)/in*out)
-	for k := range len(a) / in {
+	rank := len(a) / in
+	if rank == 0 {
+		return y
+	}
+	var layer int
+	_, after, _ := strings.Cut(strings.ReplaceAll(name, ".h.", ".layers."), ".layers.")
+	number, after, _ := strings.Cut(after, ".")
+	fmt.Sscan(number, &layer)
+	x = o.dropWide(1<<30+8*layer+slices.Index(strings.Fields(order), after), l.Dropout, in, x)
+	alpha := l.Alpha
+	for _, p := range l.Alphas {
+		if strings.HasSuffix(name, p.Name) {
+			alpha = p.Value
+		}
+	}
+	for k := range rank {
 		for i := range len(x) / in {
-			u := dot(a[k*in:(k+1)*in], x[i*in:(i+1)*in]) * l.Alpha / float64(l.Rank)
+			u := dot(a[k*in:(k+1)*in], x[i*in:(i+1)*in]) * alpha / float64(rank)
 			for j := range out {
-				y[i*out+j] += u * b[j*l.Rank+k]
+				y[i*out+j] += u * b[j*rank+k]
 			}
 		}
 	}

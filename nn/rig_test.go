@@ -232,9 +232,22 @@ var subjects = []subject{
 	llamaSubject("Llama with adapters", Llama{Shape: Shape{LoRA: LoRA{Rank: 3, Alpha: 6, Targets: []string{AllLinear}}}, BiasQKV: true}),
 	llamaSubject("Phi-3 with adapters", Llama{Shape: Shape{LoRA: LoRA{Rank: 2, Alpha: 1, Targets: []string{"qkv_proj", "mlp.gate_up_proj"}}}, Fused: true}),
 	gptSubject("GPT-2 with adapters", GPT2{Shape: Shape{LoRA: LoRA{Rank: 2, Alpha: 3, Targets: []string{"c_attn", "mlp.c_proj"}}}}),
+	llamaSubject("Llama with adapters and dropout", Llama{Shape: Shape{LoRA: LoRA{Rank: 3, Alpha: 2, Dropout: 0.3, Targets: []string{AllLinear},
+		Ranks: []Pattern{pattern("q_proj", 5), pattern(`layers\.0\.mlp\..*`, 1)}, Alphas: []Pattern{pattern("down_proj", 1)}}}}),
+	llamaSubject("Phi-3 with adapters and dropout", Llama{Shape: Shape{Dropout: Dropout{Residual: 0.3}, LoRA: LoRA{Rank: 2, Alpha: 1, Dropout: 0.4, Targets: []string{"qkv_proj", "mlp.gate_up_proj"}}}, Fused: true}),
+	gptSubject("GPT-2 with adapters and dropout", GPT2{Shape: Shape{LoRA: LoRA{Rank: 2, Alpha: 3, Dropout: 0.25, Targets: []string{AllLinear}, Ranks: []Pattern{pattern("c_fc", 4)}}}}),
 	gptSubject("GPT-2 untied", GPT2{Act: device.GeluErf, Inner: 29, Untied: true}),
 	gptSubject("GPT-2, SiLU", GPT2{Act: device.Silu}),
 	gptSubject("GPT-2, tanh", GPT2{Act: device.Tanh}),
+}
+
+// pattern returns a pattern that is well formed.
+func pattern(name string, value float64) Pattern {
+	p, err := NewPattern(name, value)
+	if err != nil {
+		panic(err)
+	}
+	return p
 }
 
 func eachType(t *testing.T, f func(r *rig)) {

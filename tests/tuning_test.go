@@ -27,7 +27,8 @@ func TestTuningStagesAgreeToTheBit(t *testing.T) {
 	for name, sets := range map[string][]string{
 		"llama":  {"train.lora.rank=3", "train.lora.alpha=6"},
 		"rslora": {"train.lora.rank=4", "train.lora.alpha=6", "train.lora.rslora=true"},
-		"gpt2":   {"train.lora.rank=2", "train.lora.targets=[c_attn, mlp.c_proj]"},
+		"gpt2":   {"train.lora.rank=2", "train.lora.targets=[c_attn, mlp.c_proj]", "train.lora.dropout=0.2"},
+		"layers": {"train.lora.rank=4", "train.lora.alpha=6", "train.lora.dropout=0.1", "train.lora.rank_pattern={v_proj: 2, '.*0.self_attn.q_proj': 3}", "train.lora.alpha_pattern={v_proj: 8}", "train.lora.modules_to_save=[embed_tokens, 1.input_layernorm]"},
 		"frozen": {"train.freeze=[model.embed_tokens.*, model.layers.0.*]"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,7 +56,17 @@ func TestTuningStagesAgreeToTheBit(t *testing.T) {
 				if name == "frozen" {
 					sameFrozen(t, start, end)
 				} else {
-					sameMerged(t, start, end, readAdapters(t, filepath.Join(out, "adapter")), map[string]float64{"llama": 2, "rslora": 3, "gpt2": 1}[name], name == "gpt2")
+					sameMerged(t, start, end, readAdapters(t, filepath.Join(out, "adapter")), name == "gpt2", func(layer string, rank int) float64 {
+						switch {
+						case strings.HasSuffix(layer, "v_proj") && name == "layers":
+							return 8 / float64(rank)
+						case name == "rslora":
+							return 3
+						case name == "gpt2":
+							return 1
+						}
+						return 6 / float64(rank)
+					})
 				}
 			}
 		})
@@ -79,13 +90,21 @@ func readAdapters(t *testing.T, folder string) map[string][]float32 {
 	return readModel(t, filepath.Join(folder, "adapter_model.safetensors"))
 }
 
-// sameMerged fails unless end equals start plus the adapters' products.
-func sameMerged(t *testing.T, start, end, adapters map[string][]float32, scale float64, transposed bool) {
+// sameMerged fails unless end equals start plus the adapters' products times scale, with the
+// modules that were saved whole.
+func sameMerged(t *testing.T, start, end, adapters map[string][]float32, transposed bool, scale func(layer string, rank int) float64) {
 	t.Helper()
-	moved := 0
+	moved, saved := 0, 0
 	for name, w := range start {
 		layer := "base_model.model." + strings.TrimSuffix(name, ".weight")
 		a, b := adapters[layer+".lora_A.weight"], adapters[layer+".lora_B.weight"]
+		if whole := adapters["base_model.model."+name]; whole != nil {
+			saved++
+			if fmt.Sprint(whole) != fmt.Sprint(end[name]) || fmt.Sprint(whole) == fmt.Sprint(w) {
+				t.Errorf("%s is another one in the model than in the adapter, or has not changed", name)
+			}
+			continue
+		}
 		if a == nil {
 			if fmt.Sprint(w) != fmt.Sprint(end[name]) {
 				t.Errorf("%s has no adapter and has changed", name)
@@ -104,13 +123,13 @@ func sameMerged(t *testing.T, start, end, adapters map[string][]float32, scale f
 				for k := range rank {
 					sum += float64(b[i*rank+k]) * float64(a[k*in+j])
 				}
-				if want := float64(w[at]) + scale*sum; math.Abs(float64(end[name][at])-want) > 1e-6 {
+				if want := float64(w[at]) + scale(layer, rank)*sum; math.Abs(float64(end[name][at])-want) > 1e-6 {
 					t.Fatalf("%s[%d] is %g, merged %g", name, at, end[name][at], want)
 				}
 			}
 		}
 	}
-	if 2*moved != len(adapters) || moved == 0 {
+	if 2*moved+saved != len(adapters) || moved == 0 {
 		t.Errorf("%d adapters of %d tensors", moved, len(adapters))
 	}
 }
@@ -127,6 +146,15 @@ func TestTuningRefusals(t *testing.T) {
 		`train.freeze=["["]`:                                         `"[" is no pattern`,
 		`train.lora.rank=2 train.freeze=["*.lora_A.*","*.lora_B.*"]`: "every parameter is frozen",
 		"train.lora.rank=2 train.lora.targets=[all-linear,q_proj]":   `no linear layer whose name ends with "all-linear"`,
+		"train.lora.dropout=0.1":                                     "train.lora.rank is 0: there are no adapters",
+		"train.lora.rank=2 train.lora.dropout=1":                     "train.lora.dropout: 1 is out of range; want 0, or a number from 1/65536 to below 1",
+		"train.lora.rank=2 train.lora.rank_pattern={\"o_proj\":4}":   `no layer with an adapter has a name that ends with "o_proj"`,
+		"train.lora.rank=2 train.lora.rank_pattern={\"q_proj\":0.5}": "q_proj: 0.5 is out of range; want a mapping of names of layers, each to a whole number",
+		"train.lora.rank=2 train.lora.alpha_pattern={\"(\":1}":       "is not a name or a regular expression",
+		"train.lora.rank=2 train.lora.alpha_pattern=[q_proj]":        "is not a mapping",
+		"train.lora.rank=2 train.lora.dropout=0.1 train.lora.targets=[down_proj] parallel.ranks=2 parallel.tensor=2": "model.layers.0.mlp.down_proj has 88 inputs, of which each of 2 ranks drops some: they are not a multiple of 8 on each; want dropout: 0, or another tensor",
+		"train.lora.rank=2 train.lora.modules_to_save=[heads]":                                                       `the model has no module whose name ends with "heads"`,
+		"train.lora.rank=2 train.lora.modules_to_save=[self_attn]":                                                   "self_attn.q_proj would have an adapter and be trained whole; want it in one of the two",
 	} {
 		_, err := hfConfig(t, filepath.Join(hfLlama, "llama"), "tokens.bin", strings.Fields(sets)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -311,7 +339,9 @@ func TestResumeRefusesAnotherBase(t *testing.T) {
 func TestAdapterGoesOn(t *testing.T) {
 	for name, from := range map[string]string{"llama": filepath.Join(hfLlama, "llama"), "gpt2": filepath.Join(hfModels, "tiny")} {
 		first := t.TempDir()
-		c := mustHFConfig(t, from, "tokens.bin", "optimizer.lr=1e-2", "train.lora.rank=2", "train.lora.alpha=6", "train.lora.rslora=true", "train.lora.targets=[all-linear]")
+		c := mustHFConfig(t, from, "tokens.bin", "optimizer.lr=1e-2", "train.lora.rank=2", "train.lora.alpha=6", "train.lora.rslora=true", "train.lora.targets=[all-linear]",
+			"train.lora.rank_pattern="+map[string]string{"llama": "{up_proj: 3, q_proj: 1}", "gpt2": "{c_fc: 3}"}[name], "train.lora.alpha_pattern="+map[string]string{"llama": "{0.mlp.*: 2}", "gpt2": "{h.0.*: 2}"}[name],
+			"train.lora.modules_to_save="+map[string]string{"llama": "[model.norm, lm_head]", "gpt2": "[ln_f, wte]"}[name])
 		before, merged := runJobIn(t, c, first)
 		adapter := filepath.Join(first, "adapter")
 		still := []string{"optimizer.lr=1e-30", "optimizer.weight_decay=0", "train.steps=1"}
@@ -340,8 +370,8 @@ func TestAdapterGoesOn(t *testing.T) {
 		if err := os.WriteFile(config, bytes.Replace(text, []byte(`"lora_dropout": 0`), []byte(`"lora_dropout": 0.25`), 1), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if notes := mustHFConfig(t, from, "tokens.bin", fmt.Sprintf("train.lora.from=%q", adapter)).Notes; !slices.ContainsFunc(notes, func(s string) bool { return strings.Contains(s, "lora_dropout 0.25; this job trains it without") }) {
-			t.Errorf("%s: the notes %q do not name the dropout", name, notes)
+		if got := mustHFConfig(t, from, "tokens.bin", fmt.Sprintf("train.lora.from=%q", adapter)).Train.LoRA.Dropout; got != 0.25 {
+			t.Errorf("%s: dropout %v, the adapter's is 0.25", name, got)
 		}
 		for sets, want := range map[string]string{
 			"train.lora.rank=4":              "4, but the adapter in " + adapter + " has 2; want the same, or leave it out",
@@ -365,6 +395,42 @@ func sameFloats(t *testing.T, what string, got, want map[string][]float32) {
 	for name, x := range want {
 		if !slices.Equal(got[name], x) {
 			t.Errorf("%s: %s differs", what, name)
+		}
+	}
+}
+
+// TestAdapterDropout checks that the masks of adapters' inputs depend on the position and the layer
+// only: divisions of the same samples into ranks agree to the bit, and those whose sums have another
+// order nearly, whatever they divide. Seeds and probabilities change the loss.
+func TestAdapterDropout(t *testing.T) {
+	for name, from := range map[string]string{"llama": filepath.Join(hfLlama, "llama"), "gpt2": filepath.Join(hfModels, "tiny")} {
+		first := t.TempDir()
+		targets := map[string]string{"llama": "[q_proj, o_proj, gate_proj]", "gpt2": "[c_attn, attn.c_proj, c_fc]"}[name]
+		runJobIn(t, mustHFConfig(t, from, "tokens.bin", "optimizer.lr=1e-2", "train.lora.rank=2", "train.lora.alpha=16", "train.lora.targets="+targets), first)
+		losses := func(sets ...string) (all []float64) {
+			t.Helper()
+			steps, _ := runJobIn(t, mustHFConfig(t, from, "tokens.bin", append([]string{fmt.Sprintf("train.lora.from=%q", filepath.Join(first, "adapter")), "train.lora.dropout=0.3", "train.batch=4", "train.steps=3", "model.context=24"}, sets...)...), t.TempDir())
+			for _, s := range steps {
+				all = append(all, s.Loss)
+			}
+			return all
+		}
+		want := losses("parallel.ranks=1", "train.micro_batch=1")
+		if got := losses("parallel.ranks=4", "zero.stage=3", "zero.recompute=block"); !slices.Equal(got, want) {
+			t.Errorf("%s: losses %v on 4 ranks, %v on one", name, got, want)
+		}
+		cut := map[string][]string{"llama": {"parallel.ranks=2", "parallel.tensor=2"}, "gpt2": {"parallel.ranks=3", "parallel.tensor=3"}}[name]
+		for _, way := range [][]string{cut, {"parallel.ranks=2", "parallel.context=2"}, {"parallel.ranks=2", "parallel.pipeline=2", "pipeline.schedule=ZBH1"}, {"parallel.ranks=1", "train.micro_batch=4"}} {
+			for i, got := range losses(way...) {
+				if math.Abs(got-want[i]) > 1e-5 {
+					t.Errorf("%s, %v: the loss of step %d is %v, on one rank %v", name, way, i+1, got, want[i])
+				}
+			}
+		}
+		for _, other := range []string{"train.lora.dropout=0", "train.lora.dropout=0.31", "train.seed=2"} {
+			if got := losses("parallel.ranks=1", "train.micro_batch=1", other); math.Abs(got[0]-want[0]) < 1e-5 {
+				t.Errorf("%s, %s: the first loss is the same, %v", name, other, got[0])
+			}
 		}
 	}
 }

@@ -100,8 +100,12 @@ type LoRA struct {
 	From    string // folder of the adapter to begin with; "" for fresh ones
 	Rank    int    // 0: no adapters
 	Alpha   float64
-	RSLoRA  bool     // adapters are multiplied by Alpha/√Rank, not Alpha/Rank
-	Targets []string // suffixes of the names of linear layers
+	RSLoRA  bool         // adapters are multiplied by Alpha/√Rank, not Alpha/Rank
+	Dropout float64      // of the inputs of adapters
+	Targets []string     // suffixes of the names of linear layers
+	Ranks   []nn.Pattern // of layers with another rank
+	Alphas  []nn.Pattern // of layers with another alpha
+	Saved   []string     // suffixes of the names of modules that are trained and saved whole
 }
 
 // Parallel is the arrangement of the ranks. Ranks = Pipeline × Context × Tensor × Replicate ×

@@ -92,7 +92,7 @@ func (c *Config) fields() []field {
 	llama := func(key string) []only {
 		return []only{{"with model.family llama, without model.from", m.Family == "llama", "model.family", m.Family + " has no " + key}}
 	}
-	adapters := []only{{"with train.lora.rank", t.LoRA.Rank > 0, "train.lora.rank", "train.lora.rank is 0: there are no adapters"}}
+	adapters := []only{{"with train.lora.rank or from", t.LoRA.Rank > 0 || t.LoRA.From != "", "train.lora.rank", "train.lora.rank is 0: there are no adapters"}}
 	falls := []only{
 		{"", s.Type != "constant", "schedule.type", "a constant schedule does not fall"},
 		{"with schedule.type linear, cosine and wsd", s.Type != "inverse_sqrt", "schedule.type", "an inverse_sqrt schedule falls by its formula"},
@@ -161,13 +161,18 @@ func (c *Config) fields() []field {
 		{"train.early_stop.patience", count{&t.EarlyStop.Patience, 0, mostSteps}, "0", "", "stop after this many evaluations in a row without improvement; 0: never",
 			also{like: "3", lasts: true, not: refusal{t.EarlyStop.Patience > 0 && t.EvalEvery == 0, "early stopping needs evaluations, but the job has none", "want train.eval_every of at least 1 and data.validation above 0", []string{"train.eval_every"}}}},
 		{"train.freeze", texts{&t.Freeze}, "", "none", "parameters to use but not train, as patterns of names such as model.embed_tokens.*", also{like: `["model.embed_tokens.*"]`, lasts: true}},
-		{"train.lora.from", path{text{&t.LoRA.From}}, "", "fresh adapters", "folder of a LoRA adapter (PEFT's format) that training goes on with; rank, alpha, rslora and targets are its own", also{like: "runs/a/adapter"}},
-		{"train.lora.rank", count{&t.LoRA.Rank, 0, mostLoRA}, "0", "", "rank of the LoRA adapters; only they are then trained; 0: none", also{lasts: true}},
+		{"train.lora.from", path{text{&t.LoRA.From}}, "", "fresh adapters", "folder of a LoRA adapter (PEFT's format) that training goes on with; the other keys of lora are its own", also{like: "runs/a/adapter"}},
+		{"train.lora.rank", count{&t.LoRA.Rank, 0, mostLoRA}, "0", "", "rank of the LoRA adapters; only they and modules_to_save are then trained; 0: none", also{lasts: true}},
 		{"train.lora.alpha", real{&t.LoRA.Alpha, hf.Positive, "a positive number"}, "", "rank", "adapters are multiplied by alpha / rank",
 			also{only: adapters, like: "32", lasts: true, then: func() { t.LoRA.Alpha = float64(t.LoRA.Rank) }}},
 		{"train.lora.rslora", flag{&t.LoRA.RSLoRA}, "false", "", "adapters are multiplied by alpha / √rank instead (rsLoRA)", also{only: adapters, lasts: true}},
 		{"train.lora.targets", texts{&t.LoRA.Targets}, "", "PEFT's: q_proj and v_proj, or c_attn, or qkv_proj", "linear layers with adapters, by the ends of their names, or [all-linear]",
 			also{only: adapters, like: `["q_proj", "v_proj"]`, lasts: true}},
+		{"train.lora.dropout", real{&t.LoRA.Dropout, device.Droppable, "0, or a number from 1/65536 to below 1"}, "0", "", "dropout probability of the inputs of adapters", also{only: adapters, lasts: true}},
+		{"train.lora.rank_pattern", perLayer{&t.LoRA.Ranks, func(x float64) bool { return x == math.Trunc(x) && x >= 1 && x <= mostLoRA }, fmt.Sprintf("a whole number from 1 to %d", mostLoRA)}, "", "none", "ranks of some layers, by the ends of their names, which may be regular expressions; the first that matches applies",
+			also{only: adapters, like: `{q_proj: 8, layers.0.mlp.down_proj: 32}`, lasts: true}},
+		{"train.lora.alpha_pattern", perLayer{&t.LoRA.Alphas, hf.Positive, "a positive number"}, "", "none", "alphas of some layers, like rank_pattern", also{only: adapters, like: `{q_proj: 16}`, lasts: true}},
+		{"train.lora.modules_to_save", texts{&t.LoRA.Saved}, "", "none", "modules without adapters that are trained and saved whole, by the ends of their names", also{only: adapters, like: `["embed_tokens", "lm_head"]`, lasts: true}},
 
 		{"device", choice{&c.Device, devices}, "auto", "", "auto | cpu | cuda: what ranks compute on; auto: GPUs if this zeroth supports them and finds any, else the CPU", also{}},
 

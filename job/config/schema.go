@@ -96,6 +96,8 @@ func schemaOf(v value) object {
 		return typed("string", object{"pattern": `^(auto|[0-9.eE+-]+ *(B|kB|[MGT]B|[KMGT]iB))$`})
 	case records:
 		return typed("array", object{"maxItems": v.most, "items": v.schema()})
+	case perLayer:
+		return typed("object", object{"maxProperties": mostPatterns, "additionalProperties": object{"type": "number", "exclusiveMinimum": 0}})
 	case retention:
 		last, every := object{"type": "integer", "minimum": 1, "maximum": hf.Most}, object{"type": "integer", "minimum": 1, "maximum": mostSteps}
 		return object{"type": []string{"integer", "object", "null"}, "minimum": 1, "maximum": hf.Most, "minProperties": 1, "additionalProperties": false,

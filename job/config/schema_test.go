@@ -68,6 +68,8 @@ func breach(t *testing.T, schema map[string]any, word string, want, v any, at st
 		wrong = list != nil && len(list) < int(want.(float64))
 	case "maxItems":
 		wrong = len(list) > int(want.(float64))
+	case "maxProperties":
+		wrong = len(keys) > int(want.(float64))
 	case "minProperties":
 		wrong = mapping && len(keys) < int(want.(float64))
 	case "pattern":
@@ -85,9 +87,12 @@ func breach(t *testing.T, schema map[string]any, word string, want, v any, at st
 			}
 		}
 	case "properties", "additionalProperties":
-		all := schema["properties"].(map[string]any)
+		all, _ := schema["properties"].(map[string]any)
 		for key, value := range keys {
 			of, known := all[key].(map[string]any)
+			if others, ok := schema["additionalProperties"].(map[string]any); ok && !known {
+				of = others
+			}
 			if !known && schema["additionalProperties"] == false {
 				return fmt.Sprintf("%s.%s is not known", at, key)
 			}

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -31,6 +32,8 @@ func (r *reader) resolveTuning() {
 		}
 	}
 	r.checkTargets()
+	r.checkPatterns()
+	r.checkSaved()
 	r.checkFreeze()
 	if l.Rank > 0 && len(c.Merged) > 0 {
 		c.note("the adapter that is written belongs to %s with model.adapters merged into it (PEFT's merge_and_unload); model/ has everything", c.Model.From)
@@ -55,15 +58,24 @@ func (r *reader) adapterFrom() {
 		{"train.lora.alpha", l.Alpha == a.LoRA.Alpha, l.Alpha, a.LoRA.Alpha},
 		{"train.lora.rslora", l.RSLoRA == a.LoRA.Stabilized, l.RSLoRA, a.LoRA.Stabilized},
 		{"train.lora.targets", slices.Equal(slices.Sorted(slices.Values(l.Targets)), a.LoRA.Targets), l.Targets, a.LoRA.Targets},
+		{"train.lora.rank_pattern", same(l.Ranks, a.LoRA.Ranks), perLayer{p: &l.Ranks}.yaml(), perLayer{p: &a.LoRA.Ranks}.yaml()},
+		{"train.lora.alpha_pattern", same(l.Alphas, a.LoRA.Alphas), perLayer{p: &l.Alphas}.yaml(), perLayer{p: &a.LoRA.Alphas}.yaml()},
+		{"train.lora.modules_to_save", slices.Equal(slices.Sorted(slices.Values(l.Saved)), a.LoRA.Saved), l.Saved, a.LoRA.Saved},
 	} {
 		if r.has(x.key) && !x.same {
 			r.refuse(fmt.Sprintf("%v, but the adapter in %s has %v", x.job, l.From, x.has), "want the same, or leave it out", x.key, "train.lora.from")
 		}
 	}
-	if a.Dropout > 0 {
-		r.Config.note("the adapter in %s was trained with lora_dropout %g; this job trains it without dropout", l.From, a.Dropout)
+	if !r.has("train.lora.dropout") {
+		l.Dropout = a.LoRA.Dropout
 	}
 	l.Rank, l.Alpha, l.RSLoRA, l.Targets = a.LoRA.Rank, a.LoRA.Alpha, a.LoRA.Stabilized, a.LoRA.Targets
+	l.Ranks, l.Alphas, l.Saved = a.LoRA.Ranks, a.LoRA.Alphas, a.LoRA.Saved
+}
+
+// same reports whether patterns give layers the same values in the same order.
+func same(a, b []nn.Pattern) bool {
+	return slices.EqualFunc(a, b, func(a, b nn.Pattern) bool { return a.Name == b.Name && a.Value == b.Value })
 }
 
 // Coded reports whether the job stores frozen matrices as codes.
@@ -105,14 +117,20 @@ func usualTargets(m hf.Model) []string {
 	return []string{"q_proj", "v_proj"}
 }
 
-func (r *reader) checkTargets() {
-	c := r.Config
-	layers := map[string]bool{} // keys are layer names
+// adaptable returns the names of the layers that can have adapters.
+func adaptable(c *Config) map[string]bool {
+	layers := map[string]bool{}
 	for _, p := range hf.Parameters(c.Model.Network(nn.LoRA{Rank: 1, Targets: []string{nn.AllLinear}})) {
 		if name, ok := strings.CutSuffix(p.Name, ".lora_B.weight"); ok {
 			layers[name] = true
 		}
 	}
+	return layers
+}
+
+func (r *reader) checkTargets() {
+	c := r.Config
+	layers := adaptable(c)
 	for _, t := range c.Train.LoRA.Targets {
 		one, hit := nn.LoRA{Rank: 1, Targets: []string{t}}, false
 		for name := range layers {
@@ -125,6 +143,63 @@ func (r *reader) checkTargets() {
 	if c.Train.LoRA.Rank > 0 && len(c.Train.LoRA.Targets) == 0 {
 		r.refuse("no layer has an adapter", "want some of "+strings.Join(ends(layers), ", ")+", or all-linear", "train.lora.targets")
 	}
+}
+
+// checkPatterns rejects patterns of ranks and alphas that match no adapter, and dropout where ranks
+// divide the columns of an input so that a mask would begin in the middle of eight columns.
+func (r *reader) checkPatterns() {
+	c, l := r.Config, Adapters(r.Config)
+	layers := adaptable(c)
+	if c.Train.LoRA.From != "" {
+		layers = nil // PEFT ignores patterns that match nothing, and so do its adapters here
+	}
+	for key, patterns := range map[string][]nn.Pattern{"train.lora.rank_pattern": l.Ranks, "train.lora.alpha_pattern": l.Alphas} {
+		for _, p := range patterns {
+			hit := layers == nil
+			for name := range layers {
+				hit = hit || l.Targeted(name) && p.Matches(name)
+			}
+			if !hit {
+				r.refuse(fmt.Sprintf("no layer with an adapter has a name that ends with %q", p.Name), "want some of "+strings.Join(ends(layers), ", "), key)
+			}
+		}
+	}
+	n, divided := c.Parallel.Tensor, regexp.MustCompile(`\.(o_proj|down_proj|c_proj)\.lora_A\.`)
+	for _, p := range hf.Parameters(c.Model.Network(l)) {
+		if l.Dropout > 0 && n > 1 && divided.MatchString(p.Name) && p.Shape[1]%(8*n) != 0 {
+			r.refuse(fmt.Sprintf("%s has %d inputs, of which each of %d ranks drops some: they are not a multiple of 8 on each", strings.TrimSuffix(p.Name, ".lora_A.weight"), p.Shape[1], n), "want dropout: 0, or another tensor", "train.lora.dropout", "parallel.tensor")
+			return
+		}
+	}
+}
+
+// checkSaved rejects modules to save that the model does not have, or that have adapters.
+func (r *reader) checkSaved() {
+	c, l := r.Config, Adapters(r.Config)
+	all := hf.Parameters(c.Model.Network(l))
+	for _, s := range l.Saved {
+		one := nn.LoRA{Rank: 1, Saved: []string{s}}
+		if !slices.ContainsFunc(all, func(p shard.Param) bool { return one.Saves(p.Name) }) {
+			r.refuse(fmt.Sprintf("the model has no module whose name ends with %q", s), "want some of "+strings.Join(savable(all), ", "), "train.lora.modules_to_save")
+		}
+		for _, p := range all {
+			if layer := strings.TrimSuffix(p.Name, ".weight"); one.Saves(p.Name) && l.Targeted(layer) && adaptable(c)[layer] {
+				r.refuse(fmt.Sprintf("%s would have an adapter and be trained whole", layer), "want it in one of the two", "train.lora.modules_to_save", "train.lora.targets")
+				return
+			}
+		}
+	}
+}
+
+// savable returns the distinct last parts of the names of modules with parameters.
+func savable(params []shard.Param) []string {
+	modules := map[string]bool{}
+	for _, p := range params {
+		if !nn.IsAdapter(p.Name) {
+			modules[p.Name[:strings.LastIndex(p.Name, ".")]] = true
+		}
+	}
+	return ends(modules)
 }
 
 // ends returns the distinct last parts of names.
@@ -164,13 +239,14 @@ func matches(pattern, name string) bool {
 // Adapters returns the job's adapters, possibly none.
 func Adapters(c *Config) nn.LoRA {
 	l := c.Train.LoRA
-	return nn.LoRA{Rank: l.Rank, Alpha: l.Alpha, Stabilized: l.RSLoRA, Targets: l.Targets}
+	return nn.LoRA{Rank: l.Rank, Alpha: l.Alpha, Stabilized: l.RSLoRA, Dropout: l.Dropout, Targets: l.Targets, Ranks: l.Ranks, Alphas: l.Alphas, Saved: l.Saved}
 }
 
 // frozen returns a function that reports whether the job freezes a parameter.
 func frozen(c *Config) func(shard.Param) bool {
+	l := Adapters(c)
 	return func(p shard.Param) bool {
-		return c.Train.LoRA.Rank > 0 && !nn.IsAdapter(p.Name) ||
+		return l.Rank > 0 && !l.Trains(p.Name) ||
 			slices.ContainsFunc(c.Train.Freeze, func(pattern string) bool { return matches(pattern, p.Name) })
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"zeroth/device"
 	"zeroth/job/hf"
 	"zeroth/job/show"
+	"zeroth/nn"
 )
 
 // value is the type of a key. set stores the value of a node and returns "", or stores nothing and
@@ -474,6 +475,53 @@ func (v texts) yaml() string {
 		quoted[i] = Quote(s)
 	}
 	return "[" + strings.Join(quoted, ", ") + "]"
+}
+
+// mostPatterns is the maximum number of patterns of layers in a value, and their length in bytes.
+const mostPatterns = 256
+
+// perLayer is a mapping of names of layers to numbers, in its order.
+type perLayer struct {
+	p    *[]nn.Pattern
+	ok   func(float64) bool
+	what string
+}
+
+func (v perLayer) set(n *node) string {
+	if n.kind != mapping {
+		return n.String() + " is not a mapping"
+	}
+	if len(n.pairs) > mostPatterns {
+		return fmt.Sprintf("%d names are more than %d", len(n.pairs), mostPatterns)
+	}
+	var out []nn.Pattern
+	for _, p := range n.pairs {
+		var x float64
+		wrong := real{&x, v.ok, v.what}.set(p.value)
+		if wrong == "" && len(p.key) > mostPatterns {
+			wrong = fmt.Sprintf("a name of %d bytes is longer than %d", len(p.key), mostPatterns)
+		}
+		pattern, err := nn.NewPattern(p.key, x)
+		if wrong == "" && err != nil {
+			wrong = err.Error()
+		}
+		if wrong != "" {
+			return p.key + ": " + wrong
+		}
+		out = append(out, pattern)
+	}
+	*v.p = out
+	return ""
+}
+
+func (v perLayer) empty() bool  { return len(*v.p) == 0 }
+func (v perLayer) want() string { return "a mapping of names of layers, each to " + v.what }
+func (v perLayer) yaml() string {
+	var pairs []string
+	for _, p := range *v.p {
+		pairs = append(pairs, Quote(p.Name)+": "+formatReal(p.Value))
+	}
+	return "{" + strings.Join(pairs, ", ") + "}"
 }
 
 // Longest is the maximum time span, a year.

@@ -42,7 +42,8 @@ func networks(t *testing.T) map[string]*config.Config {
 		"gpt2": job("parallel.shard=2", "parallel.replicate=2"), "llama": job(llama, "optimizer.type=lion"), "tied": job(llama, "model.tied=true", "optimizer.type=adamw8bit", "device=cpu"),
 		"long ends": job(llama, "model.vocab=5000"), "muon": job("optimizer.type=muon", "device=cpu", "checkpoint.async=false"), "windows": windows, "given": given,
 		"adapters": job(append(lora, llama)...), "adapters of some": job(append(lora, `train.freeze=["*.h.1*.lora_*"]`)...),
-		"frozen ends": job(`train.freeze=["*.wte.*", "*.ln_f.*"]`), "frozen front": job(llama, `train.freeze=["*.embed_tokens.*", "*.layers.?.*"]`),
+		"ranks of some": job(append(lora, llama, "train.lora.dropout=0.1", `train.lora.rank_pattern={"layers.1.*":5}`, "train.lora.modules_to_save=[3.input_layernorm, lm_head]")...),
+		"frozen ends":   job(`train.freeze=["*.wte.*", "*.ln_f.*"]`), "frozen front": job(llama, `train.freeze=["*.embed_tokens.*", "*.layers.?.*"]`),
 		"every fifth frozen": job(`train.freeze=["*.h.*[05].*"]`), "muon, some frozen": job("optimizer.type=muon", "device=cpu", `train.freeze=["*.h.2?.mlp.*"]`),
 	}
 }

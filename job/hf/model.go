@@ -25,6 +25,15 @@ type Model struct {
 // Head returns the width of a head.
 func (m Model) Head() int { return cmp.Or(m.Llama.Head, m.Width/m.Heads) }
 
+// outputLayer is the name of the output layer, if it has parameters of its own.
+const outputLayer = "lm_head.weight"
+
+// embeddings are the names of the embeddings of all families.
+var embeddings = map[string]bool{"transformer.wte.weight": true, "model.embed_tokens.weight": true}
+
+// tiesOutput reports whether the output layer is the embedding.
+func (m Model) tiesOutput() bool { return m.Tied || m.Family == "gpt2" && !m.Untied }
+
 // Network builds the model, with the adapters of l.
 func (m Model) Network(l nn.LoRA) *nn.Model {
 	shape := m.Shape

@@ -11,10 +11,13 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 
 	"zeroth/checkpoint/safetensors"
+	"zeroth/device"
 	"zeroth/input"
+	"zeroth/input/jsonread"
 	"zeroth/job/show"
 	"zeroth/nn"
 	"zeroth/shard"
@@ -25,11 +28,11 @@ import (
 // adapter_model.safetensors.
 type Adapter struct {
 	*safetensors.Reader
-	LoRA    nn.LoRA
-	Dropout float64 // of the adapters' inputs when PEFT trained it
+	LoRA nn.LoRA
 
 	folder string
-	params []shard.Param // of the model's adapters, all of which are in the folder
+	params []shard.Param // of the model's adapters and of modules saved with them: the tensors of the folder
+	twice  bool          // the folder also has the embedding as the output layer, which it is
 }
 
 // peftPrefix precedes the names of parameters in PEFT's files.
@@ -45,13 +48,18 @@ type adapterConfig struct {
 	Init       any      `json:"init_lora_weights"`
 	Bias       string   `json:"bias"`
 	Dropout    float64  `json:"lora_dropout"`
+	Saved      []string `json:"modules_to_save"`
+	Ties       bool     `json:"ensure_weight_tying"`
+
+	Ranks  json.RawMessage `json:"rank_pattern"`
+	Alphas json.RawMessage `json:"alpha_pattern"`
 }
 
 // peftIgnored lists the keys of adapter_config.json that do not change what a saved adapter
 // computes: its tensors show which layers it has.
 var peftIgnored = []string{"auto_mapping", "base_model_name_or_path", "inference_mode", "revision", "task_type", "peft_version", "fan_in_fan_out",
 	"exclude_modules", "layers_to_transform", "layers_pattern", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "megatron_core", "qalora_group_size",
-	"ensure_weight_tying", "runtime_config"}
+	"runtime_config"}
 
 // readAdapterConfig parses an adapter_config.json and refuses, by name, everything that would
 // compute something else.
@@ -63,7 +71,7 @@ func readAdapterConfig(raw []byte) (c adapterConfig, err error) {
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return c, err
 	}
-	for _, key := range []string{"peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "init_lora_weights", "bias", "lora_dropout"} {
+	for _, key := range []string{"peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "init_lora_weights", "bias", "lora_dropout", "modules_to_save", "ensure_weight_tying", "rank_pattern", "alpha_pattern"} {
 		delete(all, key)
 	}
 	for _, key := range peftIgnored {
@@ -89,8 +97,51 @@ func readAdapterConfig(raw []byte) (c adapterConfig, err error) {
 		return c, fmt.Errorf("r: %d; want 1 to %d", c.Rank, Most)
 	case c.Alpha == nil || !Positive(*c.Alpha):
 		return c, fmt.Errorf("lora_alpha is missing or not positive")
+	case !device.Droppable(c.Dropout):
+		return c, fmt.Errorf("lora_dropout: %v; want 0, or a number from 1/65536 to below 1", c.Dropout)
+	case len(c.Saved) > mostPatterns:
+		return c, fmt.Errorf("modules_to_save: %d names; want at most %d", len(c.Saved), mostPatterns)
 	}
 	return c, nil
+}
+
+// mostPatterns is the maximum number of patterns of layers in an adapter_config.json, and their
+// length in bytes.
+const mostPatterns = 256
+
+// patternsOf reads an object of numbers of layers that ok accepts, in its order.
+func patternsOf(key string, raw json.RawMessage, ok func(float64) bool) (list []nn.Pattern, err error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, nil
+	}
+	err = jsonread.All(raw, func(r *jsonread.Reader) error {
+		return r.Object(func(name string) error {
+			number, err := r.Number()
+			if err != nil {
+				return err
+			}
+			x, err := strconv.ParseFloat(number, 64)
+			if err != nil || !ok(x) || len(name) > mostPatterns || len(list) == mostPatterns {
+				return fmt.Errorf("%s: %s; want at most %d names of up to %d bytes, with positive numbers", show.Brief(name), show.Brief(number), mostPatterns, mostPatterns)
+			}
+			p, err := nn.NewPattern(name, x)
+			list = append(list, p)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return list, nil
+}
+
+// lora returns the adapters without their layers.
+func (c adapterConfig) lora() (l nn.LoRA, err error) {
+	l = nn.LoRA{Rank: c.Rank, Alpha: *c.Alpha, Stabilized: c.Stabilized, Dropout: c.Dropout, Saved: slices.Sorted(slices.Values(c.Saved))}
+	if l.Ranks, err = patternsOf("rank_pattern", c.Ranks, func(x float64) bool { return x == math.Trunc(x) && x >= 1 && x <= Most }); err == nil {
+		l.Alphas, err = patternsOf("alpha_pattern", c.Alphas, Positive)
+	}
+	return l, err
 }
 
 // OpenAdapter opens an adapter of a model. Its LoRA gives every layer of the folder, and no other,
@@ -102,6 +153,10 @@ func OpenAdapter(folder string, m Model) (a *Adapter, err error) {
 		return nil, input.BadInput(fmt.Errorf("%s cannot be read: %w; want a folder with adapter_config.json and adapter_model.safetensors, as PEFT saves an adapter", path, input.Cause(err)))
 	}
 	c, err := readAdapterConfig(raw)
+	var l nn.LoRA
+	if err == nil {
+		l, err = c.lora()
+	}
 	if err != nil {
 		return nil, input.BadInput(fmt.Errorf("%s: %w", path, err))
 	}
@@ -109,8 +164,8 @@ func OpenAdapter(folder string, m Model) (a *Adapter, err error) {
 	if err != nil {
 		return nil, input.BadInput(err)
 	}
-	a = &Adapter{Reader: r, folder: folder, Dropout: c.Dropout, LoRA: nn.LoRA{Rank: c.Rank, Alpha: *c.Alpha, Stabilized: c.Stabilized}}
-	if err := a.find(m, c.Targets); err != nil {
+	a = &Adapter{Reader: r, folder: folder, LoRA: l}
+	if err := a.find(m, c); err != nil {
 		_ = r.Close() // only read from
 		return nil, input.BadInput(fmt.Errorf("%s is not an adapter of the model: %w", folder, err))
 	}
@@ -118,25 +173,29 @@ func OpenAdapter(folder string, m Model) (a *Adapter, err error) {
 }
 
 // find sets the targets and the parameters, and compares these with the tensors.
-func (a *Adapter) find(m Model, said any) error {
+func (a *Adapter) find(m Model, c adapterConfig) error {
 	var layers []string
 	for _, t := range a.Tensors() {
 		name, ours := strings.CutPrefix(t.Name, peftPrefix)
+		if name == outputLayer && m.tiesOutput() && c.Ties {
+			a.twice = true
+			continue
+		}
 		layer, down := strings.CutSuffix(name, ".lora_A.weight")
 		if down {
 			layers = append(layers, layer)
 		}
-		if !ours || !nn.IsAdapter(name) {
-			return fmt.Errorf("%s is no matrix of a LoRA adapter; only such tensors are supported", show.Brief(t.Name))
+		if !ours || !a.LoRA.Trains(name) {
+			return fmt.Errorf("%s is neither a matrix of a LoRA adapter nor in modules_to_save; only such tensors are supported", show.Brief(t.Name))
 		}
 	}
 	slices.Sort(layers)
 	a.LoRA.Targets = layers
-	if ends := texts(said); len(ends) > 0 && a.only(m, ends, layers) {
+	if ends := texts(c.Targets); len(ends) > 0 && a.only(m, ends, layers) {
 		a.LoRA.Targets = ends
 	}
 	for _, p := range Parameters(m.Network(a.LoRA)) {
-		if !nn.IsAdapter(p.Name) {
+		if !a.LoRA.Trains(p.Name) {
 			continue
 		}
 		a.params = append(a.params, p)
@@ -144,14 +203,25 @@ func (a *Adapter) find(m Model, said any) error {
 		if !ok || !slices.Equal(t.Shape, p.Shape) || !t.DType.Float() {
 			return fmt.Errorf("%s has shape %v and type %s, want %v of floats", p.Name, t.Shape, t.DType, p.Shape)
 		}
+		if embeddings[p.Name] && m.tiesOutput() && !c.Ties {
+			return fmt.Errorf("%s is trained, but the output layer of the model, which has the same parameters, is not; want ensure_weight_tying: true", p.Name)
+		}
 	}
-	if len(a.params) != len(a.Tensors()) {
+	a.LoRA.Saved = slices.DeleteFunc(a.LoRA.Saved, func(name string) bool { // PEFT ignores a name that matches nothing
+		one := nn.LoRA{Rank: 1, Saved: []string{name}}
+		return !slices.ContainsFunc(a.params, func(p shard.Param) bool { return one.Saves(p.Name) })
+	})
+	tensors := len(a.Tensors())
+	if a.twice && slices.ContainsFunc(a.params, func(p shard.Param) bool { return embeddings[p.Name] }) {
+		tensors--
+	}
+	if len(a.params) != tensors {
 		for _, layer := range layers {
 			if !slices.ContainsFunc(a.params, func(p shard.Param) bool { return p.Name == layer+".lora_A.weight" }) {
 				return fmt.Errorf("%s has an adapter, which only the linear layers of the model's blocks can have", show.Brief(layer))
 			}
 		}
-		return fmt.Errorf("%d tensors for %d matrices", len(a.Tensors()), len(a.params))
+		return fmt.Errorf("%d tensors for %d parameters of the model", tensors, len(a.params))
 	}
 	return nil
 }
@@ -188,15 +258,30 @@ func (a *Adapter) Check(ctx context.Context) (string, error) {
 	for _, p := range a.params {
 		names = append(names, peftPrefix+p.Name)
 	}
+	if a.twice {
+		names = append(names, peftPrefix+outputLayer)
+	}
 	sums, err := a.Finite(ctx, names, runtime.GOMAXPROCS(0))
 	if err != nil {
 		return "", input.BadInput(fmt.Errorf("%s: %w", a.folder, err))
 	}
 	all := sha256.New()
-	fmt.Fprintf(all, "%x\n", math.Float64bits(a.LoRA.Scale()))
+	for i, p := range a.params {
+		if a.twice && embeddings[p.Name] && sums[i] != sums[len(a.params)] {
+			return "", input.BadInput(fmt.Errorf("%s: %s differs from %s, with which the model shares its parameters", a.folder, outputLayer, p.Name))
+		}
+	}
+	names = names[:len(a.params)]
+	plain := a.LoRA
+	plain.Ranks, plain.Alphas = nil, nil
+	fmt.Fprintf(all, "%x\n", math.Float64bits(plain.Scale("")))
 	for i, name := range names {
 		t, _ := a.Tensor(name)
 		fmt.Fprintf(all, "%s %s %v %08x\n", name, t.DType, t.Shape, sums[i])
+		layer := strings.TrimSuffix(a.params[i].Name, ".lora_A.weight")
+		if scale := a.LoRA.Scale(layer); scale != plain.Scale("") {
+			fmt.Fprintf(all, "%x\n", math.Float64bits(scale))
+		}
 	}
 	return fmt.Sprintf("%x", all.Sum(nil)), nil
 }
@@ -212,8 +297,8 @@ func (a *Adapter) Fill(p zero.Part, dst []float32) error {
 }
 
 // load reads all values, to be merged.
-func (a *Adapter) load(family string) (*Adapters, error) {
-	to := &Adapters{LoRA: a.LoRA, Family: family}
+func (a *Adapter) load(m Model) (*Adapters, error) {
+	to := NewAdapters(a.LoRA, m)
 	for _, p := range a.params {
 		part := zero.Part{Param: p, Kind: zero.Master, At: shard.Range{Hi: p.Numel()}}
 		values := make([]float32, p.Numel())
@@ -240,7 +325,7 @@ func (t *ModelTensors) Merge(ctx context.Context, folders []string, m Model) err
 		if err != nil {
 			return err
 		}
-		values, err := a.load(m.Family)
+		values, err := a.load(m)
 		if err != nil {
 			return err
 		}

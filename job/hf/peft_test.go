@@ -63,7 +63,7 @@ func TestAdapterLayers(t *testing.T) {
 			t.Fatal(config, err)
 		}
 		a.Close()
-		if !slices.Equal(a.LoRA.Targets, want) || a.LoRA.Scale() != 3 {
+		if !slices.Equal(a.LoRA.Targets, want) || a.LoRA.Scale("model.layers.0.self_attn.q_proj") != 3 {
 			t.Errorf("%s: %+v", config, a.LoRA)
 		}
 	}
@@ -72,7 +72,7 @@ func TestAdapterLayers(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.Close()
-	if !slices.Equal(a.LoRA.Targets, []string{"q_proj"}) || a.LoRA.Scale() != 6/math.Sqrt2 {
+	if !slices.Equal(a.LoRA.Targets, []string{"q_proj"}) || a.LoRA.Scale("model.layers.0.self_attn.q_proj") != 6/math.Sqrt2 {
 		t.Errorf("%+v", a.LoRA)
 	}
 }
@@ -82,8 +82,15 @@ func TestAdapterRefusals(t *testing.T) {
 	for more, want := range map[string]string{
 		`"use_dora": true`:                        "use_dora: true is not supported",
 		`"bias": "all"`:                           "bias: all is not supported; want none",
-		`"rank_pattern": {"q_proj": 4}`:           `rank_pattern: {"q_proj": 4} is not supported`,
-		`"modules_to_save": ["lm_head"]`:          `modules_to_save: ["lm_head"] is not supported`,
+		`"rank_pattern": {"q_proj": 4}`:           "q_proj.lora_A.weight has shape [2 8] and type F32, want [4 8] of floats",
+		`"rank_pattern": {"q_proj": 1.5}`:         "rank_pattern: line 1, column 12: q_proj: 1.5; want at most 256 names",
+		`"rank_pattern": 3`:                       "rank_pattern: line 1, column 1",
+		`"alpha_pattern": {"(": 4}`:               `"(" is not a name or a regular expression`,
+		`"alpha_pattern": {"q_proj": 4}`:          "",
+		`"rank_pattern": {"v_proj": 4}`:           "",
+		`"lora_dropout": 1`:                       "lora_dropout: 1; want 0, or a number",
+		`"lora_dropout": 0.5`:                     "",
+		`"modules_to_save": ["lm_head"]`:          "lm_head.weight has shape [] and type , want ",
 		`"trainable_token_indices": [1]`:          "trainable_token_indices: [1] is not supported",
 		`"lora_bias": true`:                       "lora_bias: true is not supported",
 		`"new_in_2027": 3`:                        "new_in_2027: 3 is not supported",
@@ -102,7 +109,7 @@ func TestAdapterRefusals(t *testing.T) {
 	for layer, want := range map[string]string{
 		"base_model.model.lm_head":                             "lm_head has an adapter, which only the linear layers of the model's blocks can have",
 		"base_model.model.layers.0.self_attn.q_proj":           "layers.0.self_attn.q_proj has an adapter, which only",
-		"model.layers.0.self_attn.q_proj":                      "is no matrix of a LoRA adapter",
+		"model.layers.0.self_attn.q_proj":                      "is neither a matrix of a LoRA adapter nor in modules_to_save",
 		"base_model.model.model.layers.2.self_attn.q_proj":     "layers.2.self_attn.q_proj has an adapter, which only",
 		"base_model.model.model.embed_tokens.lora_embedding_A": "embed_tokens.lora_embedding_A has an adapter",
 	} {

@@ -42,11 +42,10 @@ func (w *Weights) Fill(p zero.Part, dst []float32) error {
 		}
 		return err
 	}
-	adapter := nn.IsAdapter(p.Param.Name)
-	if adapter && w.Adapter != nil {
+	if w.Adapter != nil && w.Adapter.LoRA.Trains(p.Param.Name) {
 		return w.Adapter.Fill(p, dst)
 	}
-	if w.From == nil || adapter {
+	if w.From == nil || nn.IsAdapter(p.Param.Name) {
 		nn.Fill(w.Seed, p.Param, p.At, dst)
 		return nil
 	}

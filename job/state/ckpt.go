@@ -169,7 +169,14 @@ func Facts(ck *checkpoint.Checkpoint) ([]Fact, error) {
 		if l.RSLoRA {
 			stabilized = " (rsLoRA)"
 		}
-		facts = append(facts, Fact{"adapters", fmt.Sprintf("rank %d, alpha %v%s, on %s", l.Rank, l.Alpha, stabilized, checkpoint.Plain(strings.Join(l.Targets, ", ")))})
+		say := fmt.Sprintf("rank %d, alpha %v%s, on %s", l.Rank, l.Alpha, stabilized, strings.Join(l.Targets, ", "))
+		if len(l.Ranks)+len(l.Alphas) > 0 {
+			say += ", other ranks and alphas of some layers"
+		}
+		if len(l.Saved) > 0 {
+			say += ", and all of " + strings.Join(l.Saved, ", ")
+		}
+		facts = append(facts, Fact{"adapters", checkpoint.Plain(say)})
 	}
 	if err := p.GoesOnFrom(ck); err != nil {
 		facts = append(facts, Fact{"no resume", "state.json: " + checkpoint.Plain(err.Error())})

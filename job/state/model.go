@@ -148,7 +148,7 @@ func ModelOf(ck *checkpoint.Checkpoint, p Progress) (*hf.Model, error) {
 // AdaptersOf returns the adapters of a checkpoint of a model: exactly those that its job asks
 // for, in their shapes. It may have none.
 func AdaptersOf(ck *checkpoint.Checkpoint, p Progress, m hf.Model) (*hf.Adapters, error) {
-	a := &hf.Adapters{Family: m.Family}
+	a := hf.NewAdapters(nn.LoRA{}, m)
 	if !hf.Adapted(ck) {
 		return a, nil
 	}
@@ -178,7 +178,7 @@ func adaptersOf(ck *checkpoint.Checkpoint, m hf.Model, l nn.LoRA) (want []shard.
 		return nil, fmt.Errorf("alpha is %v", l.Alpha)
 	}
 	for _, p := range hf.Parameters(m.Network(l)) {
-		if nn.IsAdapter(p.Name) {
+		if l.Trains(p.Name) {
 			want = append(want, p)
 		}
 	}
@@ -188,8 +188,14 @@ func adaptersOf(ck *checkpoint.Checkpoint, m hf.Model, l nn.LoRA) (want []shard.
 			return nil, fmt.Errorf("%s has shape %v and type %s, not %v", p.Name, t.Shape, t.DType, p.Shape)
 		}
 	}
-	if n := hf.AdapterTensors(ck); n != len(want) {
-		return nil, fmt.Errorf("there are %d adapter tensors, not %d", n, len(want))
+	matrices := 0
+	for _, p := range want {
+		if nn.IsAdapter(p.Name) {
+			matrices++
+		}
+	}
+	if n := hf.AdapterTensors(ck); n != matrices {
+		return nil, fmt.Errorf("there are %d adapter tensors, not %d", n, matrices)
 	}
 	return want, nil
 }

@@ -64,12 +64,58 @@ def loss(m):
     return torch.nn.functional.cross_entropy(m(ids).logits.flatten(0, 1), want.flatten())
 
 
+class Mask(torch.nn.Module):
+    """The dropout of an adapter's input in zeroth: a function of seed, layer and position; see device.Dropout."""
+
+    step = 0
+
+    def __init__(self, site, p, seed=1):
+        super().__init__()
+        self.site, self.limit, self.seed = site, round(p * 65536), seed
+
+    def forward(self, x):
+        if not self.training:
+            return x
+        rows, columns = x.shape[0] * x.shape[1], x.shape[2]
+        row = numpy.arange(rows, dtype=numpy.uint64)[:, None] + numpy.uint64(Mask.step * rows)
+        words = philox([numpy.arange(-(-columns // 8), dtype=numpy.uint64)[None, :], numpy.uint64(self.site), row & MASK, row >> numpy.uint64(32)],
+                       [(self.seed ^ 0x64726F70) & 0xFFFFFFFF, (self.seed >> 32) ^ 0x6F757400])
+        halves = numpy.stack([h for w in words for h in (w & numpy.uint64(0xFFFF), w >> numpy.uint64(16))], -1).reshape(rows, -1)[:, :columns]
+        kept = torch.tensor(halves >= self.limit).reshape(x.shape)
+        return torch.where(kept, x * (65536 / (65536 - self.limit)), 0.0)
+
+
+MASK = numpy.uint64(0xFFFFFFFF)
+
+
+def philox(counter, key):
+    """Philox4x32-10 (Salmon et al., SC 2011) of arrays of counters."""
+    a, b, c, d = (numpy.broadcast_arrays(*counter)[i].astype(numpy.uint64) for i in range(4))
+    for r in range(10):
+        p, q = a * numpy.uint64(0xD2511F53), c * numpy.uint64(0xCD9E8D57)
+        k = [numpy.uint64((key[0] + r * 0x9E3779B9) & 0xFFFFFFFF), numpy.uint64((key[1] + r * 0xBB67AE85) & 0xFFFFFFFF)]
+        a, b, c, d = (q >> numpy.uint64(32)) ^ b ^ k[0], q & MASK, (p >> numpy.uint64(32)) ^ d ^ k[1], p & MASK
+    return [a, b, c, d]
+
+
+def drops(m, p):
+    """Gives the adapters of a PEFT model zeroth's dropout."""
+    order = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    for name, layer in m.named_modules():
+        if hasattr(layer, "lora_dropout"):
+            parts = name.split(".")
+            number = int(next(x for x in parts if x.isdigit()))
+            at = order.index(parts[-1]) if parts[-1] in order else ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"].index(".".join(parts[-2:]))
+            layer.lora_dropout["default"] = Mask((1 << 30) + 8 * number + at, p)
+    return m
+
+
 def train(m):
     """The same training in PyTorch; its losses."""
     params = [p for p in m.parameters() if p.requires_grad]
     opt = torch.optim.AdamW(params, lr=LR, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
     losses = []
-    for _ in range(STEPS):
+    for Mask.step in range(STEPS):
         opt.zero_grad()
         x = loss(m)
         x.backward()
@@ -83,7 +129,7 @@ def run(name, folder, lora, steps=STEPS, lr=LR, merged=()):
     """Trains with zeroth; the run's folder."""
     text = f"""
 model: {{from: {folder}, context: {CONTEXT}, adapters: {json.dumps(merged) if merged else "null"}}}
-data: {{tokens: [{WORK}/ids.bin], tokenizer: none, dtype: uint16, validation: 0}}
+data: {{tokens: [{WORK}/{TOKENS}.bin], tokenizer: none, dtype: uint16, validation: 0}}
 train: {{steps: {steps}, micro_batch: 2, batch: {ROWS}, clip: 1.0, lora: {json.dumps(lora)}}}
 parallel: {{ranks: 2}}
 zero: {{stage: 3}}
@@ -130,7 +176,8 @@ def fresh(kind, folder, name, lora):
     print(f"{kind}, {name}:", flush=True)
     start = run(f"{kind}-{name}-start", folder, lora, 1, 1e-30)
     out = run(f"{kind}-{name}", folder, lora)
-    same(folder, out, PeftModel.from_pretrained(load(folder), os.path.join(start, "adapter"), is_trainable=True))
+    reference = PeftModel.from_pretrained(load(folder), os.path.join(start, "adapter"), is_trainable=True)
+    same(folder, out, drops(reference, lora["dropout"]) if "dropout" in lora else reference)
 
 
 def of_peft(kind, folder, name, **config):
@@ -138,6 +185,9 @@ def of_peft(kind, folder, name, **config):
     adapter = os.path.join(WORK, f"{kind}-{name}-peft")
     torch.manual_seed(9)
     m = get_peft_model(load(folder), LoraConfig(init_lora_weights=False, task_type="CAUSAL_LM", **config))
+    for n, p in m.named_parameters():
+        if "modules_to_save" in n:
+            p.data += 0.02 * torch.randn_like(p)
     m.save_pretrained(adapter)
     print(f"{kind}, {name}, going on with PEFT's:", flush=True)
     same(folder, run(f"{kind}-{name}-on", folder, {"from": adapter}), PeftModel.from_pretrained(load(folder), adapter, is_trainable=True))
@@ -153,14 +203,22 @@ def of_peft(kind, folder, name, **config):
 transformers.logging.disable_progress_bar()
 ZEROTH, WORK = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 os.makedirs(WORK)
-IDS = numpy.random.default_rng(1).integers(0, 16, ROWS * CONTEXT + 1)
-IDS.astype("<u2").tofile(os.path.join(WORK, "ids.bin"))
+DIFFERENT = numpy.random.default_rng(1).integers(0, 16, ROWS * CONTEXT + 1)
+ALIKE = numpy.concatenate([DIFFERENT[:CONTEXT]] * ROWS + [DIFFERENT[:1]])  # where the order of rows does not matter
+DIFFERENT.astype("<u2").tofile(os.path.join(WORK, "ids.bin"))
+ALIKE.astype("<u2").tofile(os.path.join(WORK, "alike.bin"))
 for kind in ["llama", "tied", "gpt2"]:
     folder = base(kind)
+    IDS, TOKENS = DIFFERENT, "ids"
     fresh(kind, folder, "lora", {"rank": 4, "alpha": 8, "targets": ["all-linear"]})
     layers = {"target_modules": ["c_attn", "c_proj"]} if kind == "gpt2" else {"target_modules": "all-linear"}
     of_peft(kind, folder, "lora", r=4, lora_alpha=6, **layers)
     of_peft(kind, folder, "one-layer", r=2, lora_alpha=6, use_rslora=True, layers_to_transform=[1], **layers | ({} if kind == "gpt2" else {"target_modules": ["q_proj", "up_proj"]}))
     fresh(kind, folder, "rslora", {"rank": 4, "alpha": 8, "rslora": True, "targets": ["all-linear"]})
+    some, whole = ({"c_fc": 2, ".*1.attn.c_proj": 7}, ["ln_f", "wte"]) if kind == "gpt2" else ({"up_proj": 2, "layers.1.self_attn.*": 7}, ["embed_tokens", "model.norm"] + ["lm_head"] * (kind == "llama"))
+    fresh(kind, folder, "patterns", {"rank": 4, "alpha": 8, "targets": ["all-linear"], "rank_pattern": some, "alpha_pattern": {list(some)[1]: 3}, "modules_to_save": whole})
+    of_peft(kind, folder, "patterns", r=4, lora_alpha=6, lora_dropout=0.0, rank_pattern=some, alpha_pattern={list(some)[0]: 3}, modules_to_save=[x for x in whole if x != "wte"], ensure_weight_tying=kind == "tied", **layers)  # reading it again, PEFT unties wte
+    IDS, TOKENS = ALIKE, "alike"
+    fresh(kind, folder, "dropout", {"rank": 4, "alpha": 8, "targets": ["all-linear"], "dropout": 0.25})
 print(f"{len(failed)} failed" + "".join("\n  " + x for x in failed) if failed else "all within their tolerance")
 sys.exit(1 if failed else 0)
