@@ -102,6 +102,17 @@ func TestGPUStagesAgreeToTheBit(t *testing.T) {
 	gpuAgrees(t, []int{1, 2, 3}, 1e-4, append([]string{"precision=fp32", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2"}, sgd...)...)
 }
 
+// TestGPUCodedWeightsAreDecodedOnes checks that a run on GPUs with weights in 4 bits has the losses,
+// norms and merged model, to the bit, of one with their decoded values.
+func TestGPUCodedWeightsAreDecodedOnes(t *testing.T) {
+	fake.Need(t)
+	from := filepath.Join(hfLlama, "llama")
+	plain := decoded(t, from)
+	for _, way := range [][]string{{"parallel.ranks=2", "zero.stage=3", "train.lora.dropout=0.1"}, {"parallel.ranks=1", "zero.stage=0", "zero.recompute=block"}} {
+		codedAsDecoded(t, from, plain, append(way, "device=cuda"))
+	}
+}
+
 // TestGPUMuonAgreesToTheBit checks that stages, ranks and replicas agree to the bit, and that
 // weights move within a tenth of the CPU's distance. Muon orthogonalizes with bf16 products,
 // which amplify rounding of gradients: on the CPU, dividing matrices over two ranks already

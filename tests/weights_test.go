@@ -98,22 +98,27 @@ func TestCodedWeightsAreDecodedOnes(t *testing.T) {
 			{"parallel.ranks=4", "parallel.context=2", "zero.stage=3", "precision=fp32"}, {"parallel.ranks=2", "parallel.master=true", "zero.stage=0"},
 			{"parallel.ranks=2", "zero.stage=3", "zero.offload.optimizer=host"}, {"parallel.ranks=2", "train.delayed_update=true", "precision=fp32"},
 		} {
-			t.Run(fmt.Sprint(name, way), func(t *testing.T) {
-				job := func(from string, sets ...string) *config.Config {
-					sets = append(sets, "train.lora.rank=3", "train.lora.targets=[all-linear]", "optimizer.lr=1e-2", "train.steps=3")
-					return mustHFConfig(t, from, "tokens.bin", append(sets, way...)...)
-				}
-				want, end := lossesAndModel(t, job(plain), t.TempDir())
-				got, own := lossesAndModel(t, job(from, "model.weights=nf4"), t.TempDir())
-				if got != want {
-					t.Errorf("losses and norms%s, with decoded weights%s", got, want)
-				}
-				for name, x := range end {
-					if !slices.Equal(own[name], x) {
-						t.Errorf("%s differs at the end", name)
-					}
-				}
-			})
+			t.Run(fmt.Sprint(name, way), func(t *testing.T) { codedAsDecoded(t, from, plain, way) })
+		}
+	}
+}
+
+// codedAsDecoded compares a run with the coded weights of a folder with one that has the decoded ones,
+// those of plain.
+func codedAsDecoded(t *testing.T, from, plain string, way []string) {
+	t.Helper()
+	job := func(from string, sets ...string) *config.Config {
+		sets = append(sets, "train.lora.rank=3", "train.lora.targets=[all-linear]", "optimizer.lr=1e-2", "train.steps=3")
+		return mustHFConfig(t, from, "tokens.bin", append(sets, way...)...)
+	}
+	want, end := lossesAndModel(t, job(plain), t.TempDir())
+	got, own := lossesAndModel(t, job(from, "model.weights=nf4"), t.TempDir())
+	if got != want {
+		t.Errorf("losses and norms%s, with decoded weights%s", got, want)
+	}
+	for name, x := range end {
+		if !slices.Equal(own[name], x) {
+			t.Errorf("%s differs at the end", name)
 		}
 	}
 }
