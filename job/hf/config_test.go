@@ -118,6 +118,8 @@ func TestModelConfigRefusals(t *testing.T) {
 	})
 	for raw, want := range map[string]string{
 		`{}`:                             `model_type "" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2 or gemma3_text`,
+		`{"model_type": "phi"}`:          `model_type "phi" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2 or gemma3_text`,
+		`{"model_type": "starcoder2"}`:   `model_type "starcoder2" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2 or gemma3_text`,
 		`{"model_type": 2}`:              `model_type 2 is not a string`,
 		`[]`:                             `not a model's config: line 1, column 1: an array where an object is wanted`,
 		`null`:                           `not a model's config: line 1, column 1: null where an object is wanted`,
