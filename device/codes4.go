@@ -98,36 +98,63 @@ var nf4Limits = func() (limits [15]float32) {
 // returns the magnitude of each block. Words must be zero.
 func EncodeNF4(words []uint32, x []float32) (most []float32) {
 	for at := 0; at < len(x); at += nf4Block {
-		block := x[at:min(at+nf4Block, len(x))]
-		m := float32(0)
+		block, codes := x[at:min(at+nf4Block, len(x))], words[nf4Head+at/8:]
+		var magnitude uint32 // as bits, whose order is that of positive numbers
 		for _, v := range block {
-			m = max(m, float32(math.Abs(float64(v))))
+			magnitude = max(magnitude, math.Float32bits(v)&^(1<<31))
 		}
-		whole := len(block) == nf4Block
-		if !whole {
+		m := math.Float32frombits(magnitude)
+		if len(block) == nf4Block {
+			encodeBlock((*[nf4Block / 8]uint32)(codes), (*[nf4Block]float32)(block), 1/max(m, 1e-38))
+		} else {
 			m = max(m, 1e-38)
-		}
-		inverse := 1 / max(m, 1e-38)
-		for i, v := range block {
-			if v *= inverse; !whole {
-				v = block[i] / m
+			for i, v := range block {
+				codes[i/8] |= nf4Code(v/m) << (8*(i/2%4) + 4*(1-i%2))
 			}
-			n := at + i
-			words[nf4Head+n/8] |= nf4Code(v) << (8*(n/2%4) + 4*(1-n%2))
 		}
 		most = append(most, m)
 	}
 	return most
 }
 
-func nf4Code(v float32) (code uint32) {
-	for step := uint32(8); step > 0; step /= 2 {
-		if v > nf4Limits[code+step-1] {
-			code += step
+func encodeBlock(codes *[nf4Block / 8]uint32, x *[nf4Block]float32, inverse float32) {
+	for i := range codes {
+		v := (*[8]float32)(x[8*i:])
+		codes[i] = nf4Code(v[0]*inverse)<<4 | nf4Code(v[1]*inverse) | nf4Code(v[2]*inverse)<<12 | nf4Code(v[3]*inverse)<<8 |
+			nf4Code(v[4]*inverse)<<20 | nf4Code(v[5]*inverse)<<16 | nf4Code(v[6]*inverse)<<28 | nf4Code(v[7]*inverse)<<24
+	}
+}
+
+// nf4Code returns the number of limits below v.
+func nf4Code(v float32) uint32 {
+	c := &nf4Cells[min(cellOf(v), uint(len(nf4Cells)-1))]
+	if v > c.limit {
+		return c.below + 1
+	}
+	return c.below
+}
+
+// nf4Cells divides the numbers from -1 to 1 into cells with at most one limit each. Since cellOf never
+// falls, all numbers of a cell are above the limits of earlier cells.
+var nf4Cells = func() (cells [1026]struct {
+	below uint32 // limits in earlier cells
+	limit float32
+}) {
+	for i := range cells {
+		cells[i].limit = math.MaxFloat32
+		for _, l := range nf4Limits {
+			if at := cellOf(l); at < uint(i) {
+				cells[i].below++
+			} else if at == uint(i) {
+				cells[i].limit = l
+			}
 		}
 	}
-	return code
-}
+	return cells
+}()
+
+// cellOf returns the cell of a number, and a large one for a number that is not in [-1, 1].
+func cellOf(v float32) uint { return uint(int(float32(v*512) + 512)) }
 
 // Mean returns the mean of magnitudes, added like torch.mean adds on one thread: four vectors of eight
 // lanes side by side, whose sums of levels of 16 or more are added apart.

@@ -159,3 +159,24 @@ func BenchmarkNF4(b *testing.B) {
 		})
 	}
 }
+
+// TestNF4CodesCountLimits compares codes with the number of limits below, next to all limits and in
+// between.
+func TestNF4CodesCountLimits(t *testing.T) {
+	x := append([]float32{-1, 1, 0}, numbers(100_000, 3)...)
+	for _, l := range nf4Limits {
+		x = append(x, l, math.Nextafter32(l, 2), math.Nextafter32(l, -2))
+	}
+	for _, v := range x {
+		v = max(-1, min(1, v))
+		want := uint32(0)
+		for _, l := range nf4Limits {
+			if v > l {
+				want++
+			}
+		}
+		if got := nf4Code(v); got != want {
+			t.Fatalf("the code of %v is %d, want %d", v, got, want)
+		}
+	}
+}
