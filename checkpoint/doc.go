@@ -125,9 +125,9 @@
 // # Base folders
 //
 // Tensors that do not change from checkpoint to checkpoint, such as frozen parameters, can be in a
-// base folder beside those that need them. It has the files of a checkpoint, in either format, and is
-// named base- and the SHA-256 of its MANIFEST.json. Its seq orders nothing, its state.json may be
-// empty, and it names no base folder of its own.
+// base folder next to the checkpoints that need them. It has the files of a checkpoint, in either
+// format, and is named base- and the SHA-256 of its MANIFEST.json. Its seq orders nothing, its
+// state.json may be empty, and it names no base folder of its own.
 //
 // A checkpoint that needs one has its name in base, and "tensors in a base folder" in uses. Its
 // tensors are those of both manifests, which have none in common; its parts contain only its own.

@@ -41,7 +41,7 @@ type manifest struct {
 	Metrics map[string]float64 `json:"metrics,omitempty"`
 	Writers int                `json:"writers"`
 	Uses    []string           `json:"uses,omitempty"` // features that a reader must support, sorted
-	Base    string             `json:"base,omitempty"` // folder beside this one with more tensors; "" if there is none
+	Base    string             `json:"base,omitempty"` // folder next to this one with more tensors; "" if there is none
 	Tensors []Tensor           `json:"tensors"`        // sorted by name, then kind
 	Files   []fileEntry        `json:"files"`          // all but MANIFEST.json and COMMIT
 }

@@ -20,7 +20,7 @@ type model struct {
 	state   string
 
 	shares bool   // parameters are saved to a base folder
-	base   string // that they are in; "" if the next save writes one
+	base   string // folder that contains them; "" if the next save writes one
 }
 
 // shared returns the tensors that the model saves to a base folder, and own returns the others.

@@ -249,7 +249,7 @@ func follows(a, b []byte) bool {
 	return cap(a) > len(a) && &a[:len(a)+1][len(a)] == &b[0]
 }
 
-// tasks appends the tasks of a request, each of at most most bytes.
+// tasks appends the tasks of a request, each of up to most bytes.
 func (s *storedPart) tasks(out []task, t Tensor, q Request, most int64) []task {
 	size := t.DType.Size()
 	i := sort.Search(len(s.ext), func(i int) bool { return s.ext[i].Hi > q.Range.Lo })

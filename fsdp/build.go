@@ -99,7 +99,7 @@ func (r *Runner) layOutSteps() {
 }
 
 // lay assigns slots to the units selected by takes: one of its own to each unit selected by own,
-// the others use shared slots in rotation. It returns the length of each slot, which is that of its
+// the others use shared slots in rotation. It returns the length of each slot: that of its
 // longest unit. If a step uses several units, each rotates through slots of its own. A first unit
 // that is only looked up takes the turn of the last one, so that memory is not reserved for both:
 // they are an embedding and an output layer, longer than the units between them, and their uses are

@@ -6,8 +6,8 @@
 // of upcoming modules into slots on the communication queue while the compute queue works on the
 // current one, and reduce-scatters each unit's gradient while the next is computed.
 //
-// ZeRO stages are choices of what is kept after use; see Policy. New allocates everything; passes
-// allocate nothing.
+// A ZeRO stage determines which memory is kept after use; see Policy. New allocates everything;
+// passes allocate nothing.
 //
 // A unit used by several modules (a tied embedding, used first and last) has its own slot and
 // gradient at every stage: it is gathered once for all uses, which add to the same gradient, and

@@ -187,8 +187,8 @@ func TestUnits(t *testing.T) {
 }
 
 // TestUnitsOfAStep checks steps with two units: both are gathered, and rotating units have separate
-// slots. Norms form one unit that every rank holds whole. A frozen unit has no gradient, and
-// nothing of it is reduced.
+// slots. Norms form one unit that every rank holds whole. A frozen unit has no gradient and
+// is not reduced.
 func TestUnitsOfAStep(t *testing.T) {
 	policy := fsdp.Policy{Prefetch: 1}
 	for f, want := range map[form][]string{

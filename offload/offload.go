@@ -169,8 +169,8 @@ type tile struct {
 	lent                 Part         // the part lent last
 }
 
-// moves transfers a part of a tile's state between disk and slot, in whole chunks, of which
-// one may also contain some of the other part.
+// moves transfers a part of a tile's state between disk and slot, in whole chunks. One chunk
+// may also contain some of the other part.
 type moves struct {
 	bytes      int // 0 if none of the part is on disk
 	load, save func() error

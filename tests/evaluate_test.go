@@ -166,7 +166,7 @@ func TestValidationIsTheSameOnAnyRanks(t *testing.T) {
 	}
 }
 
-// byteModel returns the folder of a small, untrained model of bytes.
+// byteModel returns the folder of a small, untrained byte-level model.
 func byteModel(t *testing.T) string {
 	t.Helper()
 	out := t.TempDir()

@@ -32,7 +32,7 @@ const hfFamilies = "testdata/hf-families/expect.json"
 // familyVariant is a model in expect.json.
 type familyVariant struct {
 	number        int             // of the variant, by name
-	Config, Saved json.RawMessage // as a hub's folder has it, as transformers writes it
+	Config, Saved json.RawMessage // config.json as on the Hub, and as saved by transformers
 	Logits        []float64       // of window 3, position 17
 	Losses, Norms []float64       // of each step
 	Gradients     map[string]float64

@@ -29,7 +29,7 @@ type mutated struct {
 }
 
 // mutatedJobs contain waits of every kind: two ranks that gather, reduce and recompute,
-// micro-batches whose gradients accumulate, and optimizer states of which half are on the host.
+// micro-batches whose gradients accumulate, and optimizer states that are half on the host.
 // In the second job, buffers that are used in turn (token ids and staging) are reused before the
 // step's only wait on the host, and the host is late.
 var mutatedJobs = []mutated{

@@ -155,7 +155,7 @@ func stepTime(t *testing.T, c *config.Config, p pace, replicas bool) (took time.
 	return took
 }
 
-// atPace delays a module's pass: the first work of it that does not wait for other queues sleeps.
+// atPace delays a module's pass: its first task that does not wait for other queues sleeps.
 func atPace(p pace) func(device.Span) {
 	at := ""
 	return func(s device.Span) {

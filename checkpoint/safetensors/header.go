@@ -232,7 +232,7 @@ func readDType(r *jsonread.Reader) (DType, error) {
 	return t, nil
 }
 
-// readSizes reads an array of at most most non-negative numbers.
+// readSizes reads an array of up to most non-negative numbers.
 func readSizes(r *jsonread.Reader, most int) (sizes []int, err error) {
 	sizes = []int{}
 	err = r.Array(func(i int) error {

@@ -39,7 +39,7 @@ const mostOrder = 4 << 20
 const bySignal = 192
 
 // agent returns the command that launch runs on other hosts, one for each process. After its order
-// it reads the signals to send, each a number in a line. At the end of its input it kills the process:
+// it reads the signals to send, one number per line. At the end of its input it kills the process:
 // the launch, or the connection to it, has ended.
 func (a *app) agent() *cobra.Command {
 	return &cobra.Command{

@@ -89,7 +89,7 @@ func (a *app) writeJSON(v any) error {
 }
 
 // long runs work that reads or writes total bytes, with a progress bar, until a signal
-// stops it. speed describes how much was done in which time.
+// stops it. speed describes the amount and the time.
 func (a *app) long(cmd *cobra.Command, verb string, total int64, work func(ctx context.Context, done func(int64)) error) (speed string, err error) {
 	ctx, release := a.untilSignal(cmd.Context(), func() { afterEcho(a.side()) }, nil)
 	defer release()

@@ -25,15 +25,15 @@ const mostHostfile = 1 << 20
 
 // host is a machine that runs processes of a launch.
 type host struct {
-	name  string // as ssh takes it
+	name  string // in a form that ssh accepts
 	slots int    // processes
 }
 
 // address returns the name by which other hosts reach h.
 func (h host) address() string { return h.name[strings.LastIndexByte(h.name, '@')+1:] }
 
-// parseHosts parses the value of --hosts: names that ssh takes, each with its number of processes
-// if that is not the default.
+// parseHosts parses the value of --hosts: names that ssh accepts, each with its number of processes
+// unless that is the default.
 func parseHosts(list string, slots int) (hosts []host, err error) {
 	for _, text := range strings.Split(list, ",") {
 		name, count, given := strings.Cut(text, ":")
@@ -87,7 +87,7 @@ func readHostfile(path string, slots int) (hosts []host, err error) {
 	return hosts, distinct(hosts)
 }
 
-// validHost reports whether ssh takes a name as a host, rather than as an option.
+// validHost reports whether ssh interprets a name as a host rather than an option.
 func validHost(name string) bool {
 	return name != "" && name[0] != '-' && !strings.ContainsFunc(name, func(r rune) bool {
 		return r <= ' ' || r > '~' || strings.ContainsRune(`"'\$;&|<>()`+"`", r)

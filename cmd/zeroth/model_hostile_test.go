@@ -24,8 +24,8 @@ type hostile struct {
 	said   string // expected text: the file, the position and the reason
 }
 
-// TestHostileModels checks that every command refuses hostile model folders with exit code 2,
-// naming the file and position, within small memory and time, and writes nothing.
+// TestHostileModels checks that every command refuses hostile model folders with exit code 2 and
+// names the file and position, using little memory and time and writing nothing.
 func TestHostileModels(t *testing.T) {
 	tiny, err := filepath.Abs("../../tests/testdata/hf/tiny")
 	if err != nil {

@@ -193,7 +193,7 @@ func (a *app) messages(ctx context.Context) func() (string, error) {
 	}
 }
 
-// readLine reads a line of at most most bytes, without the characters that end it. The last one
+// readLine reads a line of up to most bytes, without the characters that end it. The last one
 // may end with the file.
 func readLine(r *bufio.Reader, most int) (string, error) {
 	var text []byte

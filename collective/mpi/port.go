@@ -331,7 +331,7 @@ func (p *port) lost(why error) {
 	p.end(why)
 }
 
-// lose gives up a peer, after lost.
+// lose abandons a peer of the lost process. lost must have been called.
 func (p *port) lose(r int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -222,7 +222,7 @@ func (p *peerMemory) at(at int64, n int) ([]byte, error) {
 	return p.maps[len(p.maps)-1][at:][:n:n], nil
 }
 
-// remap maps the whole file, which must have at least least bytes.
+// remap maps the whole file, which must have no fewer than least bytes.
 func (p *peerMemory) remap(least int64) error {
 	info, err := p.file.Stat()
 	if err != nil {

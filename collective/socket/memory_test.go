@@ -27,7 +27,7 @@ func floats(b []byte) device.Buffer {
 	return device.OfF32(unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4))
 }
 
-// lentFrom makes tests allocate buffers from shared memory, lending frames of at least least bytes.
+// lentFrom makes tests allocate buffers from shared memory, lending frames of no fewer than least bytes.
 func lentFrom(t *testing.T, least int) *socket.Memory {
 	mem := memory(t)
 	mem.Least = least

@@ -346,7 +346,7 @@ func (t *Tokenizer) setModel(m *modelReader) error {
 		t.unknown = int64(id)
 	}
 	if t.uni = m.uni; t.uni != nil {
-		id, _ := strconv.Atoi(m.unknownID) // it was checked
+		id, _ := strconv.Atoi(m.unknownID) // checked before
 		t.unknown = int64(id)
 		t.ignoreMerges = false // there are none
 	}

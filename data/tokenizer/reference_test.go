@@ -187,7 +187,7 @@ func real(t testing.TB, f func(name, folder string, tok *Tokenizer)) {
 	}
 }
 
-// TestRealTokenizers compares complete vocabularies.
+// TestRealTokenizers compares complete vocabularies with the reference.
 func TestRealTokenizers(t *testing.T) {
 	dir := os.Getenv("ZEROTH_TOKENIZERS")
 	real(t, func(name, folder string, tok *Tokenizer) {

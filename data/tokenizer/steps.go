@@ -105,7 +105,7 @@ func (s step) literal() (from, to string, err error) {
 // long.
 func (s step) grow(times *int, from, to string) error {
 	if from == "" {
-		return nil // which is refused
+		return nil // refused elsewhere
 	}
 	*times *= max(1, (len(to)+len(from)-1)/len(from))
 	if *times > maxGrowth {

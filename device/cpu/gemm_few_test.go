@@ -92,7 +92,7 @@ func benchQueue(b *testing.B, workers int) (*Device, *Queue) {
 	return d, q
 }
 
-// benchBuffer returns zeroed device memory, as a model has, whose pages have been touched.
+// benchBuffer returns zeroed device memory with touched pages, like a model's.
 func benchBuffer(b *testing.B, d *Device, t device.DType, n int) device.Buffer {
 	x, err := d.Alloc(t, n, device.Params)
 	if err != nil {

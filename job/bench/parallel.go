@@ -28,7 +28,7 @@ type Comparison struct {
 	Batch     int        `json:"batch"`   // sequences per step
 	Context   int        `json:"context"` // tokens per sequence
 	Precision string     `json:"precision"`
-	Steps     int        `json:"steps"` // that count
+	Steps     int        `json:"steps"` // measured steps
 	Hardware  string     `json:"simulated_on,omitempty"`
 	Unknown   string     `json:"not_simulated,omitempty"` // why no way was simulated
 	Ways      []Compared `json:"ways"`

@@ -80,7 +80,7 @@ func (w way) own(along int) []string {
 	return sets
 }
 
-// largestDivisor returns the largest divisor of n that is at most most.
+// largestDivisor returns the largest divisor of n up to most.
 func largestDivisor(n, most int) int {
 	for d := min(n, most); d > 1; d-- {
 		if n%d == 0 {
@@ -96,7 +96,7 @@ type Load func(sets []string) (*config.Config, error)
 // chosen is a way with its job, or the reason why there is none.
 type chosen struct {
 	way
-	set    []string // that make the job
+	set    []string // settings that select the way
 	job    *config.Config
 	refuse error
 }

@@ -38,7 +38,7 @@ func (m measured) plus(o measured, times int) measured {
 }
 
 // extrapolated returns the result for a sequence of modules, extrapolated from runs in which each
-// stretch has at least least repetitions. Repetitions are removed and added in multiples of step.
+// stretch has no fewer than least repetitions. Repetitions are removed and added in multiples of step.
 func extrapolated(all []token, least, step int, run func(modules []int) (measured, error)) (measured, error) {
 	list := stretches(all, least+step)
 	reps := make([]int, len(list))

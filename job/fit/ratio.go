@@ -163,8 +163,8 @@ func (c *Choice) simulate() (err error) {
 	return err
 }
 
-// perProcessor is the number of goroutines per processor, of which some wait for a memo that
-// others compute.
+// perProcessor is the number of goroutines per processor: several, because some wait for a memo
+// that others compute.
 const perProcessor = 4
 
 // each calls do(0) to do(n-1) on all processors. It returns the error of the lowest index.

@@ -162,10 +162,10 @@ func Extent(points []XY) (xs, ys []float64) {
 	return xs, ys
 }
 
-// broken breaks a text between words into lines of at most most characters.
+// broken breaks a text between words into lines of up to most characters.
 func broken(text string, most int) []string { return lined(strings.Fields(text), most) }
 
-// lined joins pieces of text to lines of at most most characters; a longer piece gets its own
+// lined joins pieces of text to lines of up to most characters; a longer piece gets its own
 // line.
 func lined(pieces []string, most int) (lines []string) {
 	line := ""

@@ -354,7 +354,7 @@ func (s *State) Doc() (Run, uint64) {
 	return s.run, s.version
 }
 
-// Series returns the numbers of the steps in (from, to] as JSON, in at most most points: an array
+// Series returns the numbers of the steps in (from, to] as JSON, in up to most points: an array
 // for each name, and for the lowest and the highest loss.
 func (s *State) Series(from, to, most int) []byte {
 	s.mu.Lock()
@@ -371,7 +371,7 @@ func (s *State) Series(from, to, most int) []byte {
 	return encode(points, evals)
 }
 
-// thin reduces points to at most most means of neighbors.
+// thin reduces points to up to most means of neighbors.
 func thin(points []point, most int) []point {
 	run := (len(points) + most - 1) / most
 	if run <= 1 {

@@ -206,7 +206,7 @@ func command(args []string) string {
 
 func brief(s string) string { return shortened(s, 1500) }
 
-// shortened returns the beginning and the end of a text, at most most bytes in total.
+// shortened returns the beginning and the end of a text, limited to most bytes in total.
 func shortened(s string, most int) string {
 	s = strings.TrimSpace(s)
 	if len(s) > most {

@@ -62,7 +62,7 @@ type setting struct {
 
 func (s setting) String() string { return s.key + "=" + s.value }
 
-// absurd returns a random setting; if tame, none that makes a run long.
+// absurd returns a random setting. If tame, it does not make a run long.
 func absurd(rng *rand.Rand, tame bool) setting {
 	key := pick(rng, keys)
 	switch {

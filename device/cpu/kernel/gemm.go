@@ -88,7 +88,7 @@ func NewGemm(c, a, b device.Mat, bias device.Buffer, add bool) Gemm {
 }
 
 // Cut returns the length of a piece, a multiple of unit, when n is divided into the fewest equal
-// pieces of at most most elements.
+// pieces of up to most elements.
 func Cut(n, most, unit int) int {
 	pieces := max(1, Ceil(n, most))
 	return max(unit, Ceil(Ceil(n, pieces), unit)*unit)

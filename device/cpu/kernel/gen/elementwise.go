@@ -126,8 +126,8 @@ var halfConstants = []constant{{"high", 0xffff0000}, {"last", 0x10000}}
 
 // byHalves runs step on the 32 elements of bf16 from at+i on: those in the upper halves of words
 // separately from the lower ones, so that they need not move between lanes. Rounding adds half a
-// unit, less one if the last kept bit is even. NaN needs no check: one that comes from bf16 has
-// zeros there, from which nothing is carried.
+// unit, less one if the last kept bit is even. NaN needs no check: its lower half, widened from
+// bf16, is zero, so nothing is carried.
 func byHalves(c *build.Context, w width, t *constants, at reg.GPVirtual, i int, stream bool, step func(get getVec, put putVec)) {
 	var rounded [2][]reg.VecVirtual
 	var dst []operand.Mem
@@ -383,9 +383,9 @@ func rope(c *build.Context, w width, t *constants, e elem) {
 // The blocks of a group are far apart: a core reads several pages in parallel half as fast again as
 // one page after the other.
 //
-// A sum m * 2^e, of an integer m < 2^53, whose last bit is in the window is added to it as the
-// halves of the lower 64 bits of m * 2^(e - window's begin), and the bits above; others are left to
-// the caller, among zeros.
+// A sum is m * 2^e with an integer m < 2^53. If its last bit is in the window, it is added as three
+// numbers: the two halves of the lower 64 bits of m * 2^(e - window's begin), and the bits above.
+// Otherwise it is left to the caller, among zeros.
 func sumSquares(c *build.Context, w width, t *constants) {
 	name := "sumSquares" + w.suffix
 	text(c, name, "func(odd, x *byte, blocks int, window *byte, base int) int",
@@ -459,8 +459,8 @@ func sumSquares(c *build.Context, w width, t *constants) {
 	c.RET()
 }
 
-// squareWindow contains the registers of a window: three sums, whose lanes are stored one sum after
-// the other at the end, and in every lane its begin.
+// squareWindow contains the registers of a window: three sums, stored one after the other at the
+// end, and the window's begin in every lane.
 type squareWindow struct {
 	sums [3]reg.VecVirtual
 	base reg.VecVirtual

@@ -129,7 +129,7 @@ func tile512(c *build.Context, name, what string, mul func(b, x, acc reg.VecPhys
 	c.RET()
 }
 
-// tileSums generates the inner loop of a tile of at most most rows: columns loads a word of B,
+// tileSums generates the inner loop of a tile of up to most rows: columns loads a word of B,
 // bStep bytes, and row adds its products with that of one row of A. A tile of fewer rows, the last
 // of a block, checks after each row whether there are more.
 func tileSums(c *build.Context, most int, rows, k, a, b reg.GPVirtual, bStep int, columns func(u int), row func(u, i int)) {
@@ -159,7 +159,7 @@ func tileSums(c *build.Context, most int, rows, k, a, b reg.GPVirtual, bStep int
 	c.Label("summed")
 }
 
-// untilRow jumps to done if row i of at most most is the last.
+// untilRow jumps to done if row i of up to most is the last.
 func untilRow(c *build.Context, done string, most int, rows reg.GPVirtual, i int) {
 	if i < most-1 {
 		c.CMPQ(rows, operand.U8(uint8(i+1)))

@@ -178,8 +178,8 @@ func (f *fn) scope(body func()) {
 	f.v = before
 }
 
-// param returns a parameter or, with a dot, a field of the struct that one points to, whose address
-// is then loaded into r.
+// param returns a parameter or, for a name with a dot, a field of the struct that the parameter
+// points to. It then loads the struct's address into r.
 func (f *fn) param(name string, r gp) string {
 	of, field, ok := strings.Cut(name, ".")
 	at, known := f.params[of]

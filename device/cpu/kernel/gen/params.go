@@ -15,7 +15,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// argsFile declares the structs whose addresses functions with many arguments get.
+// argsFile declares the structs that are passed by address to functions with many arguments.
 const argsFile = "../args.go"
 
 // argStructs contains these structs as types of a separate package, with pointers as *byte, since
@@ -49,8 +49,8 @@ func parsed(signature string) *gotypes.Signature {
 	return s
 }
 
-// param returns a parameter or, with a dot, a field of the struct that one points to, whose address
-// stays in a register.
+// param returns a parameter or, for a name with a dot, a field of the struct that the parameter
+// points to. The struct's address stays in a register.
 func param(c *build.Context, name string) gotypes.Component {
 	of, field, ok := strings.Cut(name, ".")
 	if !ok {
