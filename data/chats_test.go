@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"compress/gzip"
 	"encoding/json"
 	"fmt"
@@ -34,7 +35,7 @@ type recordedChats struct {
 }
 
 func readRecordedChats(t *testing.T) (all recordedChats) {
-	f, err := os.Open("testdata/chats.json.gz")
+	f, err := os.Open(cmp.Or(os.Getenv("ZEROTH_CHATS"), "testdata/chats.json.gz"))
 	if err != nil {
 		t.Fatal(err)
 	}

