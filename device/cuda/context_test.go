@@ -165,9 +165,9 @@ func TestNCCLMakesTheContextCurrent(t *testing.T) {
 	var r driver.Registration
 	a.do("register", func() (err error) { r, err = c.Register(mem, n); return err })
 	a.settled(c)
-	a.do("all-gather", func() error { return c.AllGather(a.s, mem, mem, 16, driver.NCCLFloat32) })
-	a.do("reduce-scatter", func() error { return c.ReduceScatter(a.s, mem, mem, 16, driver.NCCLFloat32) })
-	a.do("reduce", func() error { return c.Reduce(a.s, 0, mem, 16, driver.NCCLFloat32) })
+	a.do("all-gather", func() error { return settled(c, c.AllGather(a.s, mem, mem, 16, driver.NCCLFloat32)) })
+	a.do("reduce-scatter", func() error { return settled(c, c.ReduceScatter(a.s, mem, mem, 16, driver.NCCLFloat32)) })
+	a.do("reduce", func() error { return settled(c, c.Reduce(a.s, 0, mem, 16, driver.NCCLFloat32)) })
 	a.do("send", func() error { // to a nonexistent rank, which is checked second
 		say(t, c.SendParts(a.s, driver.Parts{Ranks: 2, Whole: mem, Slots: mem, Stride: 8, Slot: 8, N: 8}), "ncclSend: rank 1 of 1")
 		return nil
@@ -178,8 +178,7 @@ func TestNCCLMakesTheContextCurrent(t *testing.T) {
 	})
 	a.do("deregister", r.Deregister)
 	a.do("free", func() error { return a.g.FreeNCCL(mem) })
-	a.do("finalize", c.Finalize)
-	a.settled(c)
+	a.do("finalize", func() error { return settled(c, c.Finalize()) })
 	a.do("close", c.Close)
 }
 

@@ -123,6 +123,17 @@ func (c *Comm) refused(code C.int, call string, args ...any) error {
 	return e
 }
 
+// issued is refused for an operation on n elements or bytes. It allocates nothing unless there is an error.
+func (c *Comm) issued(code C.int, call string, n int) error {
+	switch code {
+	case 0:
+		return nil
+	case ncclInProgress:
+		return ErrInProgress
+	}
+	return c.refused(code, call, n)
+}
+
 // State returns the communicator's state: nil, ErrInProgress, or an error.
 func (c *Comm) State() error {
 	if code := C.z_nccl_state(c.h); code != 0 {
@@ -143,34 +154,22 @@ const (
 
 // AllGather gathers n elements of each rank, in the order of the stream.
 func (c *Comm) AllGather(s Stream, whole, own unsafe.Pointer, n, typ int) error {
-	if code := C.z_nccl_all_gather(c.gpu.ctx, c.h, s.h, address(own), address(whole), C.size_t(n), C.int(typ)); code != 0 {
-		return c.refused(code, "all-gather of %d elements a rank", n)
-	}
-	return nil
+	return c.issued(C.z_nccl_all_gather(c.gpu.ctx, c.h, s.h, address(own), address(whole), C.size_t(n), C.int(typ)), "all-gather of %d elements a rank", n)
 }
 
 // ReduceScatter adds n elements for each rank, in the order of the stream.
 func (c *Comm) ReduceScatter(s Stream, own, whole unsafe.Pointer, n, typ int) error {
-	if code := C.z_nccl_reduce_scatter(c.gpu.ctx, c.h, s.h, address(whole), address(own), C.size_t(n), C.int(typ)); code != 0 {
-		return c.refused(code, "reduce-scatter of %d elements a rank", n)
-	}
-	return nil
+	return c.issued(C.z_nccl_reduce_scatter(c.gpu.ctx, c.h, s.h, address(whole), address(own), C.size_t(n), C.int(typ)), "reduce-scatter of %d elements a rank", n)
 }
 
 // Broadcast sends n bytes of rank 0 to the other ranks, in the order of the stream.
 func (c *Comm) Broadcast(s Stream, rank, ranks int, b unsafe.Pointer, n int) error {
-	if code := C.z_nccl_broadcast(c.gpu.ctx, c.h, s.h, C.int(rank), C.int(ranks), address(b), C.size_t(n)); code != 0 {
-		return c.refused(code, "broadcast of %d bytes", n)
-	}
-	return nil
+	return c.issued(C.z_nccl_broadcast(c.gpu.ctx, c.h, s.h, C.int(rank), C.int(ranks), address(b), C.size_t(n)), "broadcast of %d bytes", n)
 }
 
 // Reduce adds n elements of each rank in rank 0's, in the order of the stream.
 func (c *Comm) Reduce(s Stream, rank int, b unsafe.Pointer, n, typ int) error {
-	if code := C.z_nccl_reduce(c.gpu.ctx, c.h, s.h, C.int(rank), address(b), C.size_t(n), C.int(typ)); code != 0 {
-		return c.refused(code, "reduce of %d elements", n)
-	}
-	return nil
+	return c.issued(C.z_nccl_reduce(c.gpu.ctx, c.h, s.h, C.int(rank), address(b), C.size_t(n), C.int(typ)), "reduce of %d elements", n)
 }
 
 // Parts describes an exchange between the ranks of a communicator: N bytes of each part of Whole,
@@ -185,19 +184,13 @@ type Parts struct {
 // SendParts makes each rank send every other its part, in the order of the stream.
 func (c *Comm) SendParts(s Stream, p Parts) error {
 	code := C.z_nccl_send_parts(c.gpu.ctx, c.h, s.h, C.int(p.Rank), C.int(p.Ranks), address(p.Whole), C.size_t(p.Stride), address(p.Slots), C.size_t(p.Slot), C.size_t(p.N))
-	if code != 0 {
-		return c.refused(code, "send of %d bytes to each rank", p.N)
-	}
-	return nil
+	return c.issued(code, "send of %d bytes to each rank", p.N)
 }
 
 // Collect makes each other rank send its Whole, of N bytes, to rank 0, in stream order.
 func (c *Comm) Collect(s Stream, p Parts) error {
 	code := C.z_nccl_collect(c.gpu.ctx, c.h, s.h, C.int(p.Rank), C.int(p.Ranks), address(p.Whole), address(p.Slots), C.size_t(p.Slot), C.size_t(p.N))
-	if code != 0 {
-		return c.refused(code, "send of %d bytes to rank 0", p.N)
-	}
-	return nil
+	return c.issued(code, "send of %d bytes to rank 0", p.N)
 }
 
 // Finalize starts to send pending data; State reports when that is done.

@@ -12,9 +12,13 @@
 //                             the file is there: "error", which the library finds out
 //                             by itself, or "hang", for ever
 //
-// Operations block a stream, so FAKECUDA_MODE has to be threads. A send or a receive
-// outside of a group is refused: it would wait for the peer's, which may come behind one
-// that waits for this rank. VERSION, when it is compiled, decides what there is: memory
+// Operations block a stream, so FAKECUDA_MODE has to be threads. A communicator that does
+// not block enqueues and finalizes in a thread of its own, a moment later: until then it
+// is in progress and takes nothing else. Also refused is what NCCL does not check and a GPU
+// may survive or not: a send or a receive outside of a group, which would wait for the
+// peer's, which may come behind one that waits for this rank; calls that ranks disagree
+// about; addresses that are null, nobody's, or no multiple of an element; operands that
+// overlap otherwise than in place; and calls after finalizing. VERSION, when it is compiled, decides what there is: memory
 // can be registered since 21900, as windows since 22700.
 #include <atomic>
 #include <chrono>
@@ -76,6 +80,7 @@ struct Shared {
 struct Comm {
 	std::atomic<int> magic{MAGIC}, state{SUCCESS}, pending{0}, users{0};
 	std::atomic<bool> abort{false};
+	bool blocking = true, finalized = false;
 	Shared *s = nullptr;
 	int n, rank, device;
 	uint64_t chunks = 0; // done by this rank's stream
@@ -98,6 +103,13 @@ static int host_func(void *stream, void (*f)(void *), void *arg) {
 	static auto call = (int (*)(void *, void (*)(void *), void *))driver("cuLaunchHostFunc");
 	return call(stream, f, arg);
 }
+
+// Context is what a thread that does a communicator's work makes current.
+struct Context {
+	void *current = nullptr;
+	Context() { ((int (*)(void **))driver("cuCtxGetCurrent"))(&current); }
+	void enter() const { ((int (*)(void *))driver("cuCtxSetCurrent"))(current); }
+};
 
 static int current_device() {
 	static auto call = (int (*)(int *))driver("cuCtxGetDevice");
@@ -233,7 +245,8 @@ API int ncclCommInitRankConfig(Comm **out, int n, Id id, int rank, Config *confi
 		return complain(INVALID_ARGUMENT, "this is no id");
 	Comm *c = *out = new Comm;
 	c->n = n, c->rank = rank, c->device = device, c->file = folder() + "/" + id.bytes;
-	if (!config || config->blocking)
+	c->blocking = !config || config->blocking;
+	if (c->blocking)
 		return c->state = join(c);
 	c->state = IN_PROGRESS;
 	c->users++;
@@ -265,9 +278,30 @@ static int usable(Comm *c, const char *name) {
 		return r;
 	if (int state = c->state) // of one that has failed it is its error, as in ncclCommEnsureReady
 		return state == IN_PROGRESS ? complain(INVALID_ARGUMENT, "%s: the communicator is not ready", name) : state;
+	if (c->finalized)
+		return complain(INVALID_USAGE, "%s: the communicator has been finalized", name);
 	if (current_device() != c->device)
 		return complain(INVALID_ARGUMENT, "%s: the current device is %d, the communicator's %d", name, current_device(), c->device);
 	return SUCCESS;
+}
+
+static bool failed(Comm *c) { return c->state && c->state != IN_PROGRESS; }
+
+// later does work and sets the state to its result: now, or if the communicator does not
+// block in a thread, a moment later.
+static int later(Comm *c, std::function<int()> work) {
+	if (c->blocking)
+		return work();
+	c->state = IN_PROGRESS;
+	c->users++;
+	std::thread([=, context = Context()] {
+		context.enter();
+		usleep(20);
+		int r = work(), busy = IN_PROGRESS;
+		c->state.compare_exchange_strong(busy, r); // unless an operation has failed meanwhile
+		c->users--;
+	}).detach();
+	return IN_PROGRESS;
 }
 
 API int ncclCommGetAsyncError(Comm *c, int *state) {
@@ -302,9 +336,12 @@ API int ncclCommAbort(Comm *c) {
 API int ncclCommFinalize(Comm *c) {
 	if (int r = entered(c, "ncclCommFinalize"))
 		return r;
+	if (c->finalized)
+		return complain(INVALID_ARGUMENT, "ncclCommFinalize: the communicator has been finalized");
 	if (c->state)
 		return complain(INVALID_USAGE, "ncclCommFinalize: the communicator is not ready");
-	return SUCCESS;
+	c->finalized = true;
+	return later(c, [=] { return wait_until(c, [=] { return c->pending == 0; }) ? SUCCESS : REMOTE_ERROR; });
 }
 
 API int ncclCommDestroy(Comm *c) {
@@ -600,7 +637,7 @@ static int launch(Comm *c, void *stream, std::function<void()> work) {
 	c->users++;
 	auto f = new std::function<void()>([=] {
 		befall(c);
-		if (!c->state && !c->abort)
+		if (!failed(c) && !c->abort)
 			work();
 		c->pending--;
 		c->users--;
@@ -665,13 +702,43 @@ static void converse(Comm *c, std::vector<Item> items) {
 				rest.push_back(m);
 		}
 		left = rest;
-		return left.empty() || c->state;
+		return left.empty() || failed(c);
 	});
 }
 
 API int ncclGroupStart() {
 	depth++;
 	return SUCCESS;
+}
+
+// launch_group puts the work of a group into its streams, the messages of each at once.
+static int launch_group(std::vector<Item> items) {
+	int code = SUCCESS;
+	while (!code && !items.empty()) {
+		Item first = items[0];
+		if (first.work) {
+			code = launch(first.c, first.stream, first.work);
+			items.erase(items.begin());
+			continue;
+		}
+		std::vector<Item> messages, rest;
+		for (auto &i : items)
+			(!i.work && i.c == first.c && i.stream == first.stream ? messages : rest).push_back(i);
+		code = launch(first.c, first.stream, [=] { converse(first.c, messages); });
+		items = rest;
+	}
+	return code;
+}
+
+static bool overlap(const void *a, size_t n, const void *b, size_t m) { return (const char *)a < (const char *)b + m && (const char *)b < (const char *)a + n; }
+
+// clash says whether a message of a group is received where another one is.
+static bool clash(const std::vector<Item> &items) {
+	for (auto &a : items)
+		for (auto &b : items)
+			if (a.out && &a != &b && overlap(a.out, a.bytes, b.in ? b.in : b.out, b.bytes))
+				return true;
+	return false;
 }
 
 API int ncclGroupEnd() {
@@ -681,22 +748,16 @@ API int ncclGroupEnd() {
 		return SUCCESS;
 	std::vector<Item> items;
 	items.swap(group);
-	int failed = group_failed;
+	int code = group_failed;
 	group_failed = 0;
-	while (!failed && !items.empty()) {
-		Item first = items[0];
-		if (first.work) {
-			failed = launch(first.c, first.stream, first.work);
-			items.erase(items.begin());
-			continue;
-		}
-		std::vector<Item> messages, rest;
-		for (auto &i : items)
-			(!i.work && i.c == first.c && i.stream == first.stream ? messages : rest).push_back(i);
-		failed = launch(first.c, first.stream, [=] { converse(first.c, messages); });
-		items = rest;
-	}
-	return failed;
+	if (code || items.empty())
+		return code;
+	for (auto &i : items)
+		if (i.c != items[0].c)
+			return complain(INVALID_USAGE, "ncclGroupEnd: a group of several communicators is not emulated");
+	if (clash(items))
+		return complain(INVALID_USAGE, "ncclGroupEnd: a message is received in memory of another one");
+	return later(items[0].c, [=] { return launch_group(items); });
 }
 
 // noted has the end of the thread's group know of what failed in it.
@@ -706,42 +767,58 @@ static int noted(int code) {
 	return code;
 }
 
-// enqueue checks an operation and puts it into the stream.
+// operand checks the memory of n elements.
+static int operand(Comm *c, const char *name, int type, const void *p, size_t n) {
+	if (type < INT8 || type > BF16)
+		return complain(INVALID_ARGUMENT, "%s: there is no type %d", name, type);
+	if (n && (uintptr_t)p % size(type))
+		return complain(INVALID_ARGUMENT, "%s: %p is no address of elements of %zu bytes", name, p, size(type));
+	if (!live(p, n * size(type)))
+		return complain(INVALID_ARGUMENT, "%s: an argument is not memory of device %d", name, c->device);
+	return SUCCESS;
+}
+
+// enqueue checks an operation and puts it into the stream. in_parts and out_parts are 1 or,
+// of an operand with a part for each rank, their number.
 static int enqueue(Comm *c, const char *name, Call call, const void *in, size_t in_parts, const void *out, size_t out_parts, void *stream, std::function<void()> work) {
 	if (int r = usable(c, name))
 		return noted(r);
-	size_t part = call.n * size(call.type);
-	if (!live(in, in_parts * part) || !live(out, out_parts * part))
-		return noted(complain(INVALID_ARGUMENT, "%s: an argument is not memory of device %d", name, c->device));
+	for (auto o : {std::make_pair(in, in_parts), std::make_pair(out, out_parts)})
+		if (int r = operand(c, name, call.type, o.first, o.second * call.n))
+			return noted(r);
+	size_t part = call.n * size(call.type), own = in_parts == out_parts ? 0 : c->rank * part;
+	const char *place = (const char *)(in_parts > out_parts ? in : out) + own;
+	if (overlap(in, in_parts * part, out, out_parts * part) && place != (in_parts > out_parts ? out : in))
+		return noted(complain(INVALID_USAGE, "%s: its operands overlap, and not in place", name));
 	if (!call.n)
 		work = [] {};
 	if (depth > 0) {
 		group.push_back({c, stream, work, 0, nullptr, nullptr, 0});
 		return SUCCESS;
 	}
-	return launch(c, stream, work);
+	return later(c, [=] { return launch(c, stream, work); });
 }
 
-static int message(Comm *c, const char *name, Item i) {
+static int message(Comm *c, const char *name, int type, Item i) {
 	if (int r = usable(c, name))
 		return noted(r);
 	if (depth == 0)
 		return complain(INVALID_USAGE, "%s outside of a group: it would wait for rank %d, which may wait for this one", name, i.peer);
 	if (i.peer < 0 || i.peer >= c->n)
 		return noted(complain(INVALID_ARGUMENT, "%s: rank %d of %d", name, i.peer, c->n));
-	if (!live(i.in ? (const void *)i.in : i.out, i.bytes))
-		return noted(complain(INVALID_ARGUMENT, "%s: an argument is not memory of device %d", name, c->device));
+	if (int r = operand(c, name, type, i.in ? i.in : i.out, i.bytes / size(type)))
+		return noted(r);
 	if (i.bytes)
 		group.push_back(i);
 	return SUCCESS;
 }
 
 API int ncclSend(const void *in, size_t n, int type, int peer, Comm *c, void *stream) {
-	return message(c, "ncclSend", {c, stream, nullptr, peer, (const char *)in, nullptr, n * size(type)});
+	return message(c, "ncclSend", type, {c, stream, nullptr, peer, (const char *)in, nullptr, n * size(type)});
 }
 
 API int ncclRecv(void *out, size_t n, int type, int peer, Comm *c, void *stream) {
-	return message(c, "ncclRecv", {c, stream, nullptr, peer, nullptr, (char *)out, n * size(type)});
+	return message(c, "ncclRecv", type, {c, stream, nullptr, peer, nullptr, (char *)out, n * size(type)});
 }
 
 API int ncclAllGather(const void *in, void *out, size_t n, int type, Comm *c, void *stream) {
