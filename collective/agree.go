@@ -8,8 +8,8 @@ import (
 // Only the ranks that a missing rank owes a note can name it; the other waiting ranks learn the
 // name from them.
 
-// fewRanks is the largest group in which all ranks exchange calls directly. Up to that size, this
-// takes no more notes.
+// fewRanks is the largest group in which all ranks exchange calls directly. Up to this size, that
+// takes no more notes than passing them on.
 const fewRanks = 8
 
 // Kinds of notes of an agreement, in addition to noteCall and noteCredit.

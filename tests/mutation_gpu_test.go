@@ -161,7 +161,8 @@ func TestWithoutWaits(t *testing.T) {
 // with several orders of work. A wait may be redundant where it stands in these jobs, so the test
 // considers places: a place, which is a line of code that issues work to a queue, is needed if
 // removing one of its waits is detected. It lists the places and how many of their waits were
-// detected. Later jobs try only some waits of each place that no earlier job showed to be needed.
+// detected. For later jobs it tries only places not yet known to be needed, and only some of their
+// waits.
 func TestEveryWaitOfAJobIsNeeded(t *testing.T) {
 	fake.Only(t)
 	places, caught := map[string]int{}, map[string]int{}

@@ -164,8 +164,8 @@ func TestTrainsUnderABudget(t *testing.T) {
 	}
 }
 
-// closing returns the errors of all ranks, and the first of them, when a disk error ends a run.
-// The error names the file, the unit and the offset.
+// closing trains until an error of the disk ends the run, and returns the errors of all ranks and
+// the one that caused the others.
 func closing(t *testing.T, c *config.Config, files vfs.ScratchFS) (all []error, first error) {
 	t.Helper()
 	ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{Files: files, Tile: 200}))

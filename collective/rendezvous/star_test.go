@@ -450,7 +450,7 @@ func TestBroke(t *testing.T) {
 	closeAll(stars)
 }
 
-// TestDoneIsNoLoss makes processes end one after the other.
+// TestDoneIsNoLoss checks that processes that close one after the other are not reported as lost.
 func TestDoneIsNoLoss(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}} {
 		stars := joined(t, 3, nil)

@@ -515,8 +515,8 @@ func TestAttentionRefuses(t *testing.T) {
 	}
 }
 
-// TestMicrokernel tests the microkernel's contract, including addition and shapes that attention
-// does not use on every instruction set.
+// TestMicrokernel tests the microkernel's contract, including addition, and shapes that attention
+// uses only on some instruction sets.
 func TestMicrokernel(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(21, 22))
