@@ -20,7 +20,7 @@ var baseForm = regexp.MustCompile(`^` + basePrefix + `[0-9a-f]{64}$`)
 func isBase(name string) bool { return baseForm.MatchString(name) }
 
 // beside returns the path of a base folder next to the checkpoint at a path.
-func beside(checkpoint, base string) string { return filepath.Join(checkpoint, "..", base) }
+func beside(checkpoint, base string) string { return vfs.Join(checkpoint, "..", base) }
 
 // readBase reads the manifest of a base folder and checks the sizes of its files.
 func readBase(fsys vfs.FS, dir string) (*manifest, error) {
@@ -74,7 +74,7 @@ func (s *Save) checkBase(m *manifest) error {
 	if m.Base == "" {
 		return nil
 	}
-	b, err := readBase(s.opt.FS, filepath.Join(s.root, m.Base))
+	b, err := readBase(s.opt.FS, vfs.Join(s.root, m.Base))
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (p *Pruned) cleanBases(fsys vfs.FS, root string, remove func(vfs.FS, string
 		if _, step := parseStepName(d.Name); !step || slices.Contains(p.Deleted, d.Name) {
 			continue
 		}
-		m := looseManifest(fsys, filepath.Join(root, d.Name))
+		m := looseManifest(fsys, vfs.Join(root, d.Name))
 		if m == nil {
 			return nil
 		}
@@ -110,7 +110,7 @@ func (p *Pruned) cleanBases(fsys vfs.FS, root string, remove func(vfs.FS, string
 	}
 	for _, d := range in {
 		if isBase(d.Name) && !needed[d.Name] {
-			if err := p.take(fsys, filepath.Join(root, d.Name), remove); err != nil {
+			if err := p.take(fsys, vfs.Join(root, d.Name), remove); err != nil {
 				return fmt.Errorf("prune: %w", err)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"zeroth/input/jsonread"
 
 	"zeroth/checkpoint/safetensors"
+	"zeroth/checkpoint/vfs"
 )
 
 // gauss returns n numbers distributed like weights: normal with a given spread.
@@ -203,7 +204,7 @@ func TestJoinCRC(t *testing.T) {
 	for range 200 {
 		n := r.IntN(1 << uint(r.IntN(21)))
 		k := r.IntN(n + 1)
-		if got, want := joinCRC(crc(b[:k]), crc(b[k:n]), int64(n-k)), crc(b[:n]); got != want {
+		if got, want := vfs.JoinCRC(crc(b[:k]), crc(b[k:n]), int64(n-k)), crc(b[:n]); got != want {
 			t.Fatalf("%d+%d bytes: %08x, want %08x", k, n-k, got, want)
 		}
 	}

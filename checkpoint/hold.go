@@ -2,8 +2,8 @@ package checkpoint
 
 import (
 	"io"
-	"path/filepath"
 
+	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
 )
 
@@ -20,7 +20,7 @@ type Hold struct {
 // file system. If another process holds the lock, the error is a *vfs.Locked.
 func HoldFolder(fsys vfs.FS, root string) (*Hold, error) {
 	if fsys == nil {
-		fsys = vfs.OS{}
+		fsys = store.Files{}
 	}
 	if err := vfs.MkdirAll(fsys, root); err != nil {
 		return nil, err
@@ -29,7 +29,7 @@ func HoldFolder(fsys vfs.FS, root string) (*Hold, error) {
 }
 
 func hold(fsys vfs.FS, root string) (*Hold, error) {
-	lock, err := fsys.Lock(filepath.Join(root, lockName))
+	lock, err := fsys.Lock(vfs.Join(root, lockName))
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func hold(fsys vfs.FS, root string) (*Hold, error) {
 // Close releases the lock. If the folder contains only the lock file, Close removes that.
 func (h *Hold) Close() error {
 	if in, err := h.fsys.List(h.root); err == nil && len(in) == 1 && in[0].Name == lockName {
-		_ = h.fsys.Remove(filepath.Join(h.root, lockName)) // an unused lock file is harmless
+		_ = h.fsys.Remove(vfs.Join(h.root, lockName)) // an unused lock file is harmless
 	}
 	return h.lock.Close()
 }

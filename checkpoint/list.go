@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
 )
 
@@ -94,7 +95,7 @@ var ErrNone = errors.New("no checkpoint")
 // List returns the entries of a folder of checkpoints: commits in order, then those with unknown
 // order, then partial saves and trash. A missing folder counts as empty. List examines names and
 // sizes; Verify examines every byte.
-func List(root string) ([]Entry, error) { return ListIn(vfs.OS{}, root) }
+func List(root string) ([]Entry, error) { return ListIn(store.Files{}, root) }
 
 // ListIn is like List in another file system.
 func ListIn(fsys vfs.FS, root string) ([]Entry, error) {
@@ -115,7 +116,7 @@ func listOnce(fsys vfs.FS, root string) (list []Entry, moved bool, err error) {
 		return nil, moved, err
 	}
 	for _, d := range in {
-		e := Entry{Path: filepath.Join(root, d.Name)}
+		e := Entry{Path: vfs.Join(root, d.Name)}
 		if !e.parseName(d.Name) || e.Status != Complete && d.Kind != vfs.Dir {
 			continue
 		}
@@ -173,7 +174,7 @@ func markDuplicates(list []Entry) {
 
 // Stat describes the folder of a checkpoint, even if renamed, or a folder named like one. ok is
 // false for any other folder or file.
-func Stat(path string) (e Entry, ok bool) { return StatIn(vfs.OS{}, path) }
+func Stat(path string) (e Entry, ok bool) { return StatIn(store.Files{}, path) }
 
 // StatIn is like Stat in another file system.
 func StatIn(fsys vfs.FS, path string) (e Entry, ok bool) {
@@ -294,7 +295,7 @@ func looseManifest(fsys vfs.FS, dir string) *manifest {
 // sizes checks that the files of a manifest exist with the right size.
 func sizes(fsys vfs.FS, dir string, m *manifest) error {
 	for _, f := range m.Files {
-		st, err := fsys.Stat(filepath.Join(dir, f.Name))
+		st, err := fsys.Stat(vfs.Join(dir, f.Name))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return &Damage{File: f.Name, Why: "is missing"}
@@ -316,7 +317,7 @@ func lastSeq(fsys vfs.FS, root string) (seq int64, err error) {
 		if _, ok := parseStepName(d.Name); !ok {
 			continue
 		}
-		path := filepath.Join(root, d.Name)
+		path := vfs.Join(root, d.Name)
 		if c, err := readMarker(fsys, path); err == nil {
 			seq = max(seq, c.seq)
 		}
@@ -333,7 +334,7 @@ func lastSeq(fsys vfs.FS, root string) (seq int64, err error) {
 // earlier step commits that step again. If a newer commit is damaged, or may be newer because its
 // number cannot be read, Resolve returns an error naming it and the newest intact one, because
 // going back silently could lose days of work. Without any checkpoint the error is ErrNone.
-func Resolve(root, which string) (string, error) { return ResolveIn(vfs.OS{}, root, which) }
+func Resolve(root, which string) (string, error) { return ResolveIn(store.Files{}, root, which) }
 
 // ResolveIn is like Resolve in another file system.
 func ResolveIn(fsys vfs.FS, root, which string) (string, error) {
@@ -412,7 +413,7 @@ func alternative(list []Entry) string {
 
 // Alternative describes the checkpoint in the same folder to use instead of a damaged one.
 func Alternative(path string) string {
-	list, err := List(filepath.Dir(path))
+	list, err := List(vfs.Parent(path))
 	if err != nil {
 		return err.Error()
 	}

@@ -347,7 +347,7 @@ func baseName(dir string) string {
 
 // readSmall reads a file of at most limit bytes.
 func readSmall(fsys vfs.FS, dir, name string, limit int64) ([]byte, error) {
-	b, err := vfs.ReadFile(fsys, filepath.Join(dir, name), limit)
+	b, err := vfs.ReadFile(fsys, vfs.Join(dir, name), limit)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &Damage{File: name, Why: "is missing"}
 	}

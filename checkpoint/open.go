@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 	"slices"
 	"sort"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
 	"zeroth/shard"
 )
@@ -67,7 +67,7 @@ type located struct {
 
 // Open opens a checkpoint's folder. It verifies everything except the content of data files, which
 // is verified when read.
-func Open(path string) (*Checkpoint, error) { return OpenIn(vfs.OS{}, path) }
+func Open(path string) (*Checkpoint, error) { return OpenIn(store.Files{}, path) }
 
 // OpenIn is like Open in another file system.
 func OpenIn(fsys vfs.FS, path string) (*Checkpoint, error) {
@@ -96,7 +96,7 @@ func missing(fsys vfs.FS, path string) bool {
 
 // Find opens the checkpoint found by Resolve. If that is deleted before it is open, as when a
 // running job keeps only the newest, Find tries again.
-func Find(root, which string) (*Checkpoint, error) { return FindIn(vfs.OS{}, root, which) }
+func Find(root, which string) (*Checkpoint, error) { return FindIn(store.Files{}, root, which) }
 
 // FindIn is like Find in another file system.
 func FindIn(fsys vfs.FS, root, which string) (c *Checkpoint, err error) {
@@ -191,7 +191,7 @@ func (c *Checkpoint) openData(p *part, i int) error {
 	if e, ok := c.names[d.Name]; !ok || e.Bytes != d.Bytes || e.CRC[0] != d.CRC[0] {
 		return &Damage{File: partName(p.Writer), Why: fmt.Sprintf("disagrees with the manifest on %s", d.Name)}
 	}
-	f, err := c.fsys.Open(filepath.Join(c.Path, d.Name))
+	f, err := c.fsys.Open(vfs.Join(c.Path, d.Name))
 	if err != nil {
 		return err
 	}

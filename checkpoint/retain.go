@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
 )
 
@@ -82,7 +83,7 @@ func (l Left) String() string { return fmt.Sprintf("%s stays: %s", Plain(l.Name)
 
 // Prune locks the folder and calls Hold.Prune. While a run or a save holds the lock it deletes
 // nothing and returns a *vfs.Locked.
-func Prune(root string, rules ...Keep) (Pruned, error) { return PruneIn(vfs.OS{}, root, rules...) }
+func Prune(root string, rules ...Keep) (Pruned, error) { return PruneIn(store.Files{}, root, rules...) }
 
 // PruneIn is like Prune in another file system.
 func PruneIn(fsys vfs.FS, root string, rules ...Keep) (Pruned, error) {
@@ -99,7 +100,7 @@ func PruneIn(fsys vfs.FS, root string, rules ...Keep) (Pruned, error) {
 
 // Prunable returns what Prune would do.
 func Prunable(root string, rules ...Keep) (p Pruned, err error) {
-	err = p.prune(vfs.OS{}, root, rules, func(vfs.FS, string) error { return nil })
+	err = p.prune(store.Files{}, root, rules, func(vfs.FS, string) error { return nil })
 	return p, err
 }
 
@@ -132,7 +133,7 @@ func (p *Pruned) clean(fsys vfs.FS, root string, remove func(vfs.FS, string) err
 	}
 	for _, d := range in {
 		if _, tmp := parseTmpName(d.Name); tmp || isTrashName(d.Name) {
-			if err := p.take(fsys, filepath.Join(root, d.Name), remove); err != nil {
+			if err := p.take(fsys, vfs.Join(root, d.Name), remove); err != nil {
 				return fmt.Errorf("clean: %w", err)
 			}
 		}
@@ -186,13 +187,13 @@ func undeletable(fsys vfs.FS, path string) (why string, err error) {
 // half deleted and no writer still running creates files in it. Other files created in the meantime
 // are not touched.
 func remove(fsys vfs.FS, path string) error {
-	dir, name := filepath.Split(path)
+	dir, name := vfs.Parent(path), filepath.Base(path)
 	if !isTrashName(name) {
-		trash := filepath.Join(dir, trashPrefix+name+"-"+newNonce())
+		trash := vfs.Join(dir, trashPrefix+name+"-"+newNonce())
 		if err := fsys.Rename(path, trash); err != nil {
 			return err
 		}
-		if err := fsys.SyncDir(filepath.Clean(dir)); err != nil {
+		if err := fsys.SyncDir(dir); err != nil {
 			return err
 		}
 		path = trash
@@ -203,7 +204,7 @@ func remove(fsys vfs.FS, path string) error {
 	}
 	for _, e := range in {
 		if e.Kind == vfs.Regular && isOurs(e.Name) {
-			if err := fsys.Remove(filepath.Join(path, e.Name)); err != nil {
+			if err := fsys.Remove(vfs.Join(path, e.Name)); err != nil {
 				return err
 			}
 		}

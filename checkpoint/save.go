@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"path/filepath"
 	"regexp"
 	"time"
 
+	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
 )
 
@@ -30,7 +30,7 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	if o.FS == nil {
-		o.FS = vfs.OS{}
+		o.FS = store.Files{}
 	}
 	if o.Workers == 0 {
 		o.Workers = defaultWorkers()
@@ -77,7 +77,7 @@ func newSave(root string, step int64, nonce string, opt Options) (*Save, error) 
 		return nil, fmt.Errorf("save of step %d: steps are not negative", step)
 	}
 	s := &Save{Step: step, Nonce: nonce, root: root, opt: opt.withDefaults()}
-	s.tmp = filepath.Join(root, tmpPrefix+stepName(step, 0)+"-"+nonce)
+	s.tmp = vfs.Join(root, tmpPrefix+stepName(step, 0)+"-"+nonce)
 	return s, nil
 }
 
@@ -182,7 +182,7 @@ func (s *Save) commit(c Commit) (string, error) {
 		name string
 		b    []byte
 	}{{stateName, c.State}, {manifestName, b}, {commitName, []byte(mark.String())}} {
-		if err := vfs.WriteFile(s.opt.FS, filepath.Join(s.tmp, f.name), f.b); err != nil {
+		if err := vfs.WriteFile(s.opt.FS, vfs.Join(s.tmp, f.name), f.b); err != nil {
 			return "", fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
@@ -190,7 +190,7 @@ func (s *Save) commit(c Commit) (string, error) {
 		return "", err
 	}
 	if c.AsBase {
-		return s.publish(filepath.Join(s.root, basePrefix+mark.manifest))
+		return s.publish(vfs.Join(s.root, basePrefix+mark.manifest))
 	}
 	return s.rename()
 }
@@ -210,7 +210,7 @@ func readable(manifest, state []byte) error {
 // the step exists. It does not touch the older folder; Prune removes it.
 func (s *Save) rename() (string, error) {
 	for try := 0; ; try++ {
-		final := filepath.Join(s.root, stepName(s.Step, try))
+		final := vfs.Join(s.root, stepName(s.Step, try))
 		if _, err := s.opt.FS.Lstat(final); err == nil {
 			continue
 		} else if !errors.Is(err, fs.ErrNotExist) {
@@ -329,7 +329,10 @@ func (s *Save) parts(ps []PartFile, m *manifest) ([]*part, error) {
 
 func (s *Save) addData(p *part, m *manifest) error {
 	for _, f := range p.Files {
-		e, err := s.opt.FS.Stat(filepath.Join(s.tmp, f.Name))
+		e, err := s.opt.FS.Stat(vfs.Join(s.tmp, f.Name))
+		if errors.Is(err, fs.ErrNotExist) && s.isApart() { // on another host
+			e.Bytes, err = f.Bytes, nil
+		}
 		if err != nil {
 			return err
 		}

@@ -4,7 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
+
+	"zeroth/checkpoint/vfs"
 )
 
 // Gather returns the message of each rank, in rank order. All ranks must call it the same number of
@@ -23,6 +26,26 @@ type message struct {
 	Part  *PartFile `json:"part,omitempty"`
 	Path  string    `json:"path,omitempty"`
 	Err   string    `json:"err,omitempty"`
+
+	// of ranks that do not see each other's files
+	Have  []string          `json:"have,omitempty"`  // folders of process 0
+	Files map[string][]byte `json:"files,omitempty"` // a rank's part file, or what commits the checkpoint
+}
+
+// apart is a file system in which hosts may not see each other's files. Then part files and what
+// commits a checkpoint travel in messages, and every host has a folder with the data files of its ranks.
+type apart interface {
+	vfs.FS
+	// Apart reports whether that is so in a folder of checkpoints.
+	Apart(root string) bool
+	// Keep removes from this host's folder the checkpoints, and base folders, with other names.
+	Keep(root string, names []string) error
+}
+
+// isApart reports whether hosts do not see each other's files in a save's folder.
+func (s *Save) isApart() bool {
+	f, ok := s.opt.FS.(apart)
+	return ok && f.Apart(s.root)
 }
 
 // Together saves with all ranks: rank 0 begins the save, each rank puts its own share of the
@@ -38,6 +61,7 @@ func (r Rank) Together(root string, step int64, opt Options, put func(*Writer) e
 		if save, err = Begin(root, step, opt); err == nil {
 			defer save.Abort()
 			begun.Nonce = save.Nonce
+			begun.Have, err = save.have()
 		}
 		begun.Err = text(err)
 	}
@@ -46,7 +70,7 @@ func (r Rank) Together(root string, step int64, opt Options, put func(*Writer) e
 		return "", err
 	}
 	if r.Rank != 0 {
-		save, err = Join(root, step, all[0].Nonce, opt)
+		save, err = join(root, step, all[0], opt)
 	}
 	if all, err = r.exchange(writePart(save, err, r.Rank, put)); err != nil {
 		return "", err
@@ -58,7 +82,12 @@ func (r Rank) Together(root string, step int64, opt Options, put func(*Writer) e
 	if all, err = r.exchange(done); err != nil {
 		return "", err
 	}
-	return filepath.Join(root, all[0].Path), nil
+	if save.isApart() {
+		if _, err = r.exchange(message{Err: text(save.copy(all[0]))}); err != nil {
+			return "", err
+		}
+	}
+	return vfs.Join(root, all[0].Path), nil
 }
 
 // writePart writes a rank's share and returns the message that reports it.
@@ -71,7 +100,14 @@ func writePart(s *Save, err error, rank int, put func(*Writer) error) message {
 		return message{Err: errors.Join(err, w.Abort()).Error()}
 	}
 	p, err := w.Finish()
-	return message{Part: &p, Err: text(err)}
+	m := message{Part: &p}
+	if err == nil && s.isApart() {
+		name := partName(rank)
+		m.Files = map[string][]byte{}
+		m.Files[name], err = readSmall(s.opt.FS, s.tmp, name, maxJSON)
+	}
+	m.Err = text(err)
+	return m
 }
 
 func commitAll(s *Save, all []message, finish func() (Commit, error)) message {
@@ -81,9 +117,23 @@ func commitAll(s *Save, all []message, finish func() (Commit, error)) message {
 	}
 	for _, x := range all {
 		c.Parts = append(c.Parts, *x.Part)
+		if err := s.write(x.Files); err != nil {
+			return message{Err: err.Error()}
+		}
 	}
+	apart := s.isApart()
 	path, err := s.Commit(c)
-	return message{Path: filepath.Base(path), Err: text(err)}
+	m := message{Path: filepath.Base(path)}
+	if err == nil && apart {
+		m.Files = map[string][]byte{}
+		for _, name := range []string{manifestName, stateName, commitName} {
+			if m.Files[name], err = readSmall(s.opt.FS, path, name, maxJSON); err != nil {
+				break
+			}
+		}
+	}
+	m.Err = text(err)
+	return m
 }
 
 // exchange gathers the messages of all ranks. If one contains an error, every rank returns it.
@@ -120,4 +170,58 @@ func text(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+// have returns the names of the folders that other hosts keep, if ranks do not see each other's files.
+func (s *Save) have() (names []string, err error) {
+	if !s.isApart() {
+		return nil, nil
+	}
+	in, err := s.opt.FS.List(s.root)
+	for _, e := range in {
+		names = append(names, e.Name)
+	}
+	return names, err
+}
+
+// join joins a save that rank 0 began.
+func join(root string, step int64, begun message, opt Options) (*Save, error) {
+	s, err := newSave(root, step, begun.Nonce, opt)
+	if err != nil || !s.isApart() {
+		return Join(root, step, begun.Nonce, opt)
+	}
+	if err := s.opt.FS.Mkdir(s.tmp); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("join save of step %d: %w", step, err)
+	}
+	return s, s.opt.FS.(apart).Keep(root, begun.Have)
+}
+
+// write writes files that are not in the temporary folder yet.
+func (s *Save) write(files map[string][]byte) error {
+	for name, b := range files {
+		if err := vfs.WriteFile(s.opt.FS, vfs.Join(s.tmp, name), b); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// copy commits this host's folder with the files of rank 0, unless another rank of the host does.
+func (s *Save) copy(done message) error {
+	f, err := s.opt.FS.Create(vfs.Join(s.tmp, manifestName))
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) { // another rank is doing that, or has
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(done.Files[manifestName], 0)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := s.write(done.Files); err != nil {
+		return err
+	}
+	_, err = s.publish(vfs.Join(s.root, done.Path))
+	return err
 }

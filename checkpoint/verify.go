@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"zeroth/checkpoint/safetensors"
+	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
 	"zeroth/shard"
 )
@@ -27,7 +28,7 @@ type Walk struct {
 
 func (w Walk) withDefaults() Walk {
 	if w.FS == nil {
-		w.FS = vfs.OS{}
+		w.FS = store.Files{}
 	}
 	if w.Workers == 0 {
 		w.Workers = runtime.GOMAXPROCS(0)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -266,7 +265,7 @@ func (w *Writer) allocate(t Tensor, e *extent, n int64) (*outFile, error) {
 		}
 	}
 	name := dataName(w.part.Writer, len(w.files))
-	out, err := w.fsys.Create(filepath.Join(w.dir, name))
+	out, err := w.fsys.Create(vfs.Join(w.dir, name))
 	if err != nil {
 		return nil, err
 	}
@@ -322,7 +321,7 @@ func (w *Writer) Finish() (PartFile, error) {
 	if len(b) > maxJSON {
 		return PartFile{}, w.wrap(w.fail(fmt.Errorf("%s would have %d bytes, at most %d can be read: save by more ranks", name, len(b), maxJSON)))
 	}
-	if err := vfs.WriteFile(w.fsys, filepath.Join(w.dir, name), b); err != nil {
+	if err := vfs.WriteFile(w.fsys, vfs.Join(w.dir, name), b); err != nil {
 		return PartFile{}, w.wrap(fmt.Errorf("%s: %w", name, w.fail(err)))
 	}
 	if err := w.fsys.SyncDir(w.dir); err != nil { // needed because the committing process may be on another machine
@@ -390,7 +389,7 @@ func (d *dataFile) sum(ts []Tensor) uint32 {
 			} else {
 				n = int(e.Stored[k])
 			}
-			sum = joinCRC(sum, c, int64(n))
+			sum = vfs.JoinCRC(sum, c, int64(n))
 		}
 	}
 	return sum

@@ -6,8 +6,8 @@
 // ReadAt reads any range of a file. Two operations are conditional commits, which succeed for
 // at most one of several processes that race for a name: Create of a file that must not exist,
 // and Rename of a folder to the name of a non-empty one, which fails. Checkpoints commit by
-// Rename, as the last step after everything in the folder is durable. In an object store,
-// which cannot rename folders, Create would be a write that fails if the object exists.
+// Rename, as the last step after everything in the folder is durable. Package store adds object
+// storage, which cannot rename folders.
 //
 // Operations guarantee only what POSIX does: the content of a file survives a power loss after
 // Sync, the names in a folder after SyncDir.
@@ -21,7 +21,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"path"
 	"path/filepath"
+	"strings"
 
 	"zeroth/input"
 )
@@ -104,7 +106,7 @@ func MkdirAll(f FS, dir string) error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	parent := filepath.Dir(dir)
+	parent := Parent(dir)
 	if parent != dir {
 		if err := MkdirAll(f, parent); err != nil {
 			return err
@@ -114,6 +116,22 @@ func MkdirAll(f FS, dir string) error {
 		return err
 	}
 	return f.SyncDir(parent)
+}
+
+// Join is filepath.Join, except that s3://BUCKET stays at the beginning of a name.
+func Join(dir string, names ...string) string {
+	if rest, ok := strings.CutPrefix(dir, "s3://"); ok {
+		return "s3://" + path.Join(append([]string{rest}, names...)...)
+	}
+	return filepath.Join(append([]string{dir}, names...)...)
+}
+
+// Parent is filepath.Dir for names as of Join.
+func Parent(name string) string {
+	if strings.HasPrefix(name, "s3://") {
+		return Join(name, "..")
+	}
+	return filepath.Dir(name)
 }
 
 // ReadFile returns the content of a file of at most limit bytes.

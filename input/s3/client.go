@@ -52,6 +52,15 @@ func Split(name string) (bucket, key string, err error) {
 	return bucket, strings.TrimPrefix(path.Clean("/"+key), "/"), nil
 }
 
+// Clean returns a name with the key as Split returns it. It returns any other name unchanged.
+func Clean(name string) string {
+	bucket, key, err := Split(name)
+	if err != nil {
+		return name
+	}
+	return strings.TrimSuffix(scheme+bucket+"/"+key, "/")
+}
+
 // Client sends requests to one server. Its methods are safe for concurrent use.
 type Client struct {
 	core *minio.Core

@@ -49,6 +49,12 @@ func (c *Client) List(ctx context.Context, bucket, prefix string, limit int) (ou
 	return out, ctx.Err()
 }
 
+// Any reports whether there is an object with a prefix.
+func (c *Client) Any(bucket, prefix string) (bool, error) {
+	r, err := c.core.ListObjectsV2(bucket, prefix, "", "", "", 1)
+	return len(r.Contents) > 0, explain("list", bucket, prefix, err)
+}
+
 // Stat describes an object.
 func (c *Client) Stat(ctx context.Context, bucket, key string) (Object, error) {
 	i, err := c.core.StatObject(ctx, bucket, key, minio.StatObjectOptions{})

@@ -3,6 +3,7 @@ package s3test
 
 import (
 	"bytes"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -21,6 +22,7 @@ const Bucket = "runs"
 // Server is object storage in memory.
 type Server struct {
 	*httptest.Server
+	Inner   http.Handler // without faults
 	backend gofakes3.Backend
 	mu      sync.Mutex
 	fault   func(w http.ResponseWriter, r *http.Request) bool
@@ -33,14 +35,14 @@ func Serve(t testing.TB) *Server {
 	if err := s.backend.CreateBucket(Bucket); err != nil {
 		t.Fatal(err)
 	}
-	inner := gofakes3.New(s.backend, gofakes3.WithoutVersioning()).Server()
+	s.Inner = gofakes3.New(s.backend, gofakes3.WithoutVersioning()).Server()
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		fault := s.fault
 		s.seen = append(s.seen, r.Method+" "+r.URL.Path)
 		s.mu.Unlock()
 		if fault == nil || !fault(w, r) {
-			inner.ServeHTTP(w, r)
+			s.Inner.ServeHTTP(w, r)
 		}
 	}))
 	t.Cleanup(s.Close)
@@ -77,6 +79,27 @@ func (s *Server) Seen() []string {
 func (s *Server) Put(t testing.TB, key string, b []byte) {
 	if _, err := s.backend.PutObject(Bucket, key, map[string]string{"Last-Modified": time.Now().UTC().Format(http.TimeFormat)}, bytes.NewReader(b), int64(len(b)), nil); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Snapshot returns the sizes of all objects at an instant, by key, and a function that returns the content
+// of one, nil if there is none any more.
+func (s *Server) Snapshot() (sizes map[string]int64, content func(key string) ([]byte, error)) {
+	sizes = map[string]int64{}
+	list, err := s.backend.ListBucket(Bucket, nil, gofakes3.ListBucketPage{})
+	if err != nil {
+		panic(err) // it is in memory
+	}
+	for _, o := range list.Contents {
+		sizes[o.Key] = o.Size
+	}
+	return sizes, func(key string) ([]byte, error) {
+		o, err := s.backend.GetObject(Bucket, key, nil)
+		if err != nil {
+			return nil, nil
+		}
+		defer o.Contents.Close()
+		return io.ReadAll(o.Contents)
 	}
 }
 

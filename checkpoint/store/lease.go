@@ -1,0 +1,498 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"zeroth/checkpoint/vfs"
+	"zeroth/input"
+	"zeroth/input/s3"
+)
+
+const (
+	leasePrefix = ".lease-"
+	probePrefix = ".probe-"
+	ownerName   = ".owner"   // file on disk that names its folder in leases
+	sessionName = ".session" // file on disk with the session of the run that has locked it
+)
+
+// term is how long a lease is valid after it was written, and poll the time between two looks at that of
+// another process. Tests shorten them.
+var (
+	term = time.Minute
+	poll = 3 * time.Second
+)
+
+// lease is the right to change a folder.
+type lease struct {
+	m      *Mirror
+	name   string
+	number int
+	holder
+
+	mu    sync.Mutex
+	until time.Time // it is valid until then
+}
+
+// holder is the content of a lease.
+type holder struct {
+	Owner string `json:"owner"` // folder on disk, so that a run that crashed finds its own lease
+	Nonce string `json:"nonce"` // of the process
+	Host  string `json:"host"`
+	PID   int    `json:"pid"`
+	Free  bool   `json:"free,omitempty"`
+	Beat  int    `json:"beat"` // times it was written
+
+	Newest string `json:"newest,omitempty"` // folder committed last, which shows whether a listing is stale
+}
+
+func leaseName(n int) string { return fmt.Sprintf("%s%08d", leasePrefix, n) }
+
+// acquire creates the next lease. While another is valid it waits until that is written again, which
+// shows that its holder lives, and returns a *vfs.Locked then.
+func (m *Mirror) acquire(ctx context.Context, owner string) (*lease, error) {
+	host, _ := os.Hostname() // only for messages
+	l := &lease{m: m, holder: holder{Owner: owner, Nonce: rand.Text(), Host: host, PID: os.Getpid()}}
+	beat := -1
+	for {
+		n, last, h, err := m.lastLease(ctx)
+		if err != nil {
+			return nil, err
+		}
+		now, err := m.probe(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 || h.Free || h.Owner == owner || now.Sub(last) >= term {
+			l.name, l.number, l.Newest = leaseName(n+1), n+1, h.Newest
+			begin := time.Now()
+			err := m.c.Create(ctx, m.bucket, m.prefix+l.name, l.text())
+			if b, _ := m.c.ReadFile(ctx, m.bucket, m.prefix+l.name, 4096); err == nil || errors.Is(err, fs.ErrExist) && string(b) == string(l.text()) {
+				l.until = begin.Add(term)
+				return l, m.tidy(ctx, n)
+			}
+			if !errors.Is(err, fs.ErrExist) {
+				return nil, err
+			}
+			continue
+		}
+		if beat >= 0 && h.Beat > beat {
+			return nil, &vfs.Locked{Name: m.Root, PID: h.PID, Host: h.Host}
+		}
+		if beat < 0 {
+			m.Note(fmt.Sprintf("%s is held by process %d on host %q: waiting until it renews that, or %s", m.Root, h.PID, h.Host, (term - now.Sub(last)).Round(time.Second)))
+		}
+		beat = h.Beat
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(poll):
+		}
+	}
+}
+
+// lastLease returns the number of the last lease, when it was written by the server's clock, and its
+// holder; 0 if there is none.
+func (m *Mirror) lastLease(ctx context.Context) (n int, at time.Time, h holder, err error) {
+	all, err := m.c.List(ctx, m.bucket, m.prefix+leasePrefix, 10_000)
+	if err != nil || len(all) == 0 {
+		return 0, at, h, err
+	}
+	last := all[len(all)-1]
+	name := strings.TrimPrefix(last.Key, m.prefix)
+	if _, err := fmt.Sscanf(name, leasePrefix+"%d", &n); err != nil || name != leaseName(n) {
+		return 0, at, h, input.BadInput(fmt.Errorf("%s/%s is not a lease; delete it", m.Root, name))
+	}
+	b, err := m.c.ReadFile(ctx, m.bucket, last.Key, 4096)
+	if err != nil {
+		return 0, at, h, err
+	}
+	if err := json.Unmarshal(b, &h); err != nil {
+		return 0, at, h, input.BadInput(fmt.Errorf("%s/%s is not a lease; delete it", m.Root, name))
+	}
+	return n, last.Modified, h, nil
+}
+
+// tidy deletes the leases up to a number.
+func (m *Mirror) tidy(ctx context.Context, last int) error {
+	for n := last; n > max(0, last-3); n-- {
+		if err := m.c.Remove(ctx, m.bucket, m.prefix+leaseName(n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// probe returns the server's time. It refuses servers that ignore conditions of writes.
+func (m *Mirror) probe(ctx context.Context) (time.Time, error) {
+	key := m.prefix + probePrefix + rand.Text()
+	if err := m.c.Create(ctx, m.bucket, key, []byte("probe")); err != nil && !errors.Is(err, fs.ErrExist) {
+		return time.Time{}, err
+	}
+	again := m.c.Create(ctx, m.bucket, key, []byte("again"))
+	o, err := m.c.Stat(ctx, m.bucket, key)
+	if err := cmp.Or(err, m.c.Remove(ctx, m.bucket, key)); err != nil {
+		return time.Time{}, err
+	}
+	if again == nil {
+		return time.Time{}, input.BadInput(fmt.Errorf("%s: the server ignores If-None-Match, so that two runs could commit the same checkpoint; use storage that supports conditional writes", m.Root))
+	}
+	if !errors.Is(again, fs.ErrExist) {
+		return time.Time{}, again
+	}
+	return o.Modified, nil
+}
+
+func (l *lease) text() []byte {
+	b, err := json.Marshal(l.holder)
+	if err != nil {
+		panic("store: " + err.Error())
+	}
+	return b
+}
+
+// renew writes the lease again. If another process has the next one, errLost.
+func (l *lease) renew(ctx context.Context) error {
+	n, _, h, err := l.m.lastLease(ctx)
+	if err != nil {
+		return err
+	}
+	if n > l.number {
+		return &taken{l.m.Root, true, h}
+	}
+	if _, err := l.m.c.Stat(ctx, l.m.bucket, l.m.prefix+l.name); errors.Is(err, fs.ErrNotExist) {
+		return &taken{l.m.Root, false, h}
+	}
+	return l.write(ctx, func() { l.Beat++ })
+}
+
+// write changes and writes the lease.
+func (l *lease) write(ctx context.Context, change func()) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	begin := time.Now()
+	change()
+	if err := l.m.c.Write(ctx, l.m.bucket, l.m.prefix+l.name, l.text()); err != nil {
+		return err
+	}
+	l.until = begin.Add(term)
+	return nil
+}
+
+// taken is the error of a lease that another process has.
+type taken struct {
+	root string
+	held bool
+	by   holder
+}
+
+func (t *taken) Error() string {
+	if !t.held {
+		return fmt.Sprintf("%s: the lease of this run was deleted; checkpoints are not uploaded any more", t.root)
+	}
+	return fmt.Sprintf("%s: process %d on host %q has taken the folder over, because this run did not renew its lease for %v; its checkpoints are not uploaded any more", t.root, t.by.PID, t.by.Host, term)
+}
+
+// release ends the lease.
+func (l *lease) release() error {
+	ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
+	defer stop()
+	if n, _, _, err := l.m.lastLease(ctx); err != nil || n > l.number {
+		return nil // it expires, or is another's
+	}
+	_ = l.write(ctx, func() { l.Free = true }) // otherwise it expires
+	return nil
+}
+
+// errExpired means that the lease could not be renewed in time. It may be again.
+var errExpired = errors.New("the lease has expired, and the server does not answer")
+
+// gate returns an error unless the lease is valid for a while.
+func (m *Mirror) gate() error {
+	if m.Follow {
+		return nil
+	}
+	if err := m.lost(); err != nil {
+		return err
+	}
+	m.lease.mu.Lock()
+	defer m.lease.mu.Unlock()
+	if time.Until(m.lease.until) < term/4 {
+		return errExpired
+	}
+	return nil
+}
+
+// renewals renews the lease until ctx ends or another process has it.
+func (m *Mirror) renewals(ctx context.Context) {
+	tick := time.NewTicker(max(term/4, time.Second))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		err := m.lease.renew(ctx)
+		if lost := (*taken)(nil); errors.As(err, &lost) {
+			m.state.Lock()
+			m.fatal = err
+			m.state.Unlock()
+			return
+		}
+	}
+}
+
+// Begin locks the folder on disk and acquires the lease. A follower does without the lease, and without
+// the lock if a process of its run has it: that uploads for both. While another run holds either, the error
+// is a *vfs.Locked.
+func (m *Mirror) Begin(ctx context.Context) (err error) {
+	if m.stop != nil {
+		return nil
+	}
+	session := filepath.Join(m.local, sessionName)
+	m.locked, err = (vfs.OS{}).Lock(filepath.Join(m.local, ".lock"))
+	if errors.Is(err, vfs.ErrLocked) && m.Follow && m.joins(ctx, session) {
+		m.idler = true
+		return nil
+	}
+	if err == nil && m.Session != "" {
+		err = input.WriteBytes(session, []byte(m.Session))
+	}
+	if err != nil {
+		return err
+	}
+	if !m.Follow {
+		owner, err := m.owner()
+		if err == nil {
+			m.lease, err = m.acquire(ctx, owner)
+		}
+		if err == nil {
+			err = m.look(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	m.state.Lock()
+	m.sent = map[string]string{}
+	if m.small == nil {
+		m.small = map[string][]byte{}
+	}
+	m.state.Unlock()
+	m.background, m.stop = context.WithCancel(context.Background())
+	if !m.Follow {
+		m.work.Go(func() { m.renewals(m.background) })
+	}
+	return nil
+}
+
+// joins reports whether a process of this run has locked the folder on disk.
+func (m *Mirror) joins(ctx context.Context, session string) bool {
+	for range 100 { // it writes the session once it has the lock
+		if b, _ := input.Read(session, 1024); string(b) == m.Session {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return false
+}
+
+// Start begins to upload and delete in the background.
+func (m *Mirror) Start() {
+	if !m.started && !m.idler {
+		m.started = true
+		m.work.Go(func() { m.serve(m.background) })
+	}
+}
+
+// CatchUp brings the hosts of a run to the same checkpoints before it begins. Each uploads what it has;
+// meet returns when all have. Checkpoints of which files are missing, because a host was lost, are
+// removed from the disks.
+func (m *Mirror) CatchUp(ctx context.Context, meet func() error) error {
+	if m.idler {
+		return errors.Join(meet(), meet())
+	}
+	for _, name := range m.saved() {
+		if !m.committed(ctx, name) {
+			if err := m.upload(ctx, name); err != nil {
+				return err
+			}
+		}
+	}
+	if err := meet(); err != nil {
+		return err
+	}
+	if m.Follow { // the leader commits first
+		if err := meet(); err != nil {
+			return err
+		}
+	}
+	for _, name := range m.saved() {
+		done := m.committed(ctx, name)
+		if !done && !m.Follow {
+			var err error
+			if done, err = m.commit(ctx, name); err != nil {
+				return err
+			}
+		}
+		if !done {
+			m.Note(fmt.Sprintf("%s was not uploaded by every host and is incomplete: its copy in %s is removed", name, m.local))
+			if err := m.forget(name); err != nil {
+				return err
+			}
+		}
+	}
+	if m.Follow {
+		return nil
+	}
+	return meet()
+}
+
+// owner returns the name of the folder on disk in leases.
+func (m *Mirror) owner() (string, error) {
+	name := filepath.Join(m.local, ownerName)
+	if b, err := input.Read(name, 100); err == nil && len(b) > 0 {
+		return string(b), nil
+	}
+	owner := rand.Text()
+	return owner, input.WriteBytes(name, []byte(owner))
+}
+
+// look reads what is in the folder, and removes copies on disk of checkpoints that the folder does not
+// have: those that are older than its newest were deleted there.
+func (m *Mirror) look(ctx context.Context) error {
+	all, err := m.fresh(ctx)
+	if err != nil {
+		return err
+	}
+	view, small, newest := map[string]int64{}, map[string][]byte{}, int64(0)
+	for _, o := range all {
+		view[o.Key] = o.Size
+	}
+	for name := range view {
+		folder, file, _ := strings.Cut(name, "/")
+		if file != commitName || !whole(folder) {
+			continue
+		}
+		for _, f := range []string{commitName, manifestName} {
+			b, err := m.c.ReadFile(ctx, m.bucket, m.prefix+folder+"/"+f, 64<<20)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			if err == nil {
+				small[folder+"/"+f] = b
+			} else if f == commitName { // the list is stale
+				delete(view, name)
+				break
+			}
+		}
+		if n, ok := number(string(small[name])); ok && strings.HasPrefix(folder, "step-") {
+			newest = max(newest, n)
+		}
+	}
+	for _, name := range m.saved() {
+		mark := m.commitOnDisk(name)
+		n, _ := number(mark)
+		far, there := small[name+"/"+commitName]
+		stale := there && string(far) != mark || !there && strings.HasPrefix(name, "step-") && n <= newest
+		if stale {
+			m.Note(fmt.Sprintf("%s in %s is not the checkpoint that %s has, or was deleted there: the copy is removed", name, m.local, m.Root))
+			if err := m.forget(name); err != nil {
+				return err
+			}
+		}
+	}
+	m.state.Lock()
+	defer m.state.Unlock()
+	m.view, m.small = view, small
+	return nil
+}
+
+// fresh lists the folder, again if the list is older than the last commit.
+func (m *Mirror) fresh(ctx context.Context) (all []s3.Object, err error) {
+	last := m.lease.Newest + "/" + commitName
+	for range 100 {
+		if all, err = m.remote(m.prefix); err != nil || m.lease.Newest == "" || slices.ContainsFunc(all, func(o s3.Object) bool { return o.Key == last }) {
+			return all, err
+		}
+		if _, err := m.c.Stat(ctx, m.bucket, m.prefix+last); errors.Is(err, fs.ErrNotExist) {
+			return all, nil // deleted since
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return nil, fmt.Errorf("%s: the server lists objects, but not %s, which it has", m.Root, last)
+}
+
+// lock begins the mirror of a folder, with a temporary folder on disk if it has none.
+func lock(root string) (io.Closer, error) {
+	p, err := find(root)
+	if err != nil {
+		return nil, err
+	}
+	if p.rel == "" && p.local != "" {
+		if err := p.Begin(context.Background()); err != nil {
+			return nil, err
+		}
+		p.Start()
+		return nothing{}, nil
+	}
+	dir, err := input.TempDir("zeroth-s3-")
+	if err != nil {
+		return nil, err
+	}
+	m, err := Use(root, Options{Local: dir})
+	if err == nil {
+		err = m.Begin(context.Background())
+	}
+	if err == nil {
+		m.Start()
+	}
+	if err != nil {
+		if m != nil {
+			err = errors.Join(err, m.Close())
+		}
+		return nil, errors.Join(err, input.RemoveTemp(dir))
+	}
+	return brief{m, dir}, nil
+}
+
+// nothing is the lock of a folder that its user ends.
+type nothing struct{}
+
+func (nothing) Close() error { return nil }
+
+// brief is the lock of a folder that is used for one command.
+type brief struct {
+	*Mirror
+	dir string
+}
+
+// mostFlush is how long a command waits for uploads and deletions.
+const mostFlush = 24 * time.Hour
+
+func (b brief) Close() error {
+	ctx, stop := context.WithTimeout(context.Background(), mostFlush)
+	defer stop()
+	return errors.Join(b.Flush(ctx), b.Mirror.Close(), input.RemoveTemp(b.dir))
+}

@@ -1,0 +1,310 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"zeroth/checkpoint/vfs"
+	"zeroth/input"
+	"zeroth/input/s3/s3test"
+)
+
+const root = "s3://" + s3test.Bucket + "/a"
+
+func use(t *testing.T, o Options) *Mirror {
+	t.Helper()
+	if o.Local == "" {
+		o.Local = t.TempDir()
+	}
+	o.Note = func(s string) { t.Log(s) }
+	m, err := Use(root, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+func begin(t *testing.T, m *Mirror) {
+	t.Helper()
+	if err := m.Begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m.Start()
+}
+
+// save commits a folder as a save does.
+func save(t *testing.T, name, seq string) {
+	t.Helper()
+	f, tmp := Files{}, vfs.Join(root, ".tmp-"+name+"-0123456789abcdef")
+	if err := f.Mkdir(tmp); err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range map[string]string{"data-00000-000.safetensors": "tensors", manifestName: `{"files": [{"name": "data-00000-000.safetensors", "bytes": 7}]}`, commitName: "zeroth-checkpoint 1 seq " + seq + " step 1\n"} {
+		if err := vfs.WriteFile(f, vfs.Join(tmp, file), []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Rename(tmp, vfs.Join(root, name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func flush(t *testing.T, m *Mirror) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	if err := m.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func names(t *testing.T, dir string) (out []string) {
+	t.Helper()
+	in, err := Files{}.List(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range in {
+		if e.Name != ".lock" && e.Name != ownerName {
+			out = append(out, e.Name)
+		}
+	}
+	return out
+}
+
+func mine(keys []string) []string {
+	return slices.DeleteFunc(keys, func(k string) bool { return strings.HasPrefix(k, "a/"+leasePrefix) })
+}
+
+// What is saved is visible at once, from the disk, and uploaded with COMMIT last; older copies leave the
+// disk, and a deletion deletes COMMIT first.
+func TestMirror(t *testing.T) {
+	server := s3test.Serve(t)
+	m := use(t, Options{})
+	begin(t, m)
+	server.Seen()
+	save(t, "step-00000001", "1")
+	flush(t, m)
+	puts := slices.DeleteFunc(server.Seen(), func(s string) bool { return !strings.HasPrefix(s, "PUT /runs/a/step") })
+	if len(puts) != 3 || puts[2] != "PUT /runs/a/step-00000001/COMMIT" {
+		t.Errorf("%q", puts)
+	}
+	save(t, "step-00000002", "2")
+	flush(t, m)
+	if _, err := os.Stat(filepath.Join(m.local, "step-00000001")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the older copy is on disk (%v)", err)
+	}
+	if got := names(t, root); !slices.Equal(got, []string{"step-00000001", "step-00000002"}) {
+		t.Errorf("%q", got)
+	}
+	if b, err := vfs.ReadFile(Files{}, root+"/step-00000001/data-00000-000.safetensors", 100); err != nil || string(b) != "tensors" {
+		t.Errorf("%q, %v", b, err)
+	}
+	server.Seen()
+	if err := (Files{}).Rename(root+"/step-00000001", root+"/.trash-step-00000001-0123456789abcdef"); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, root); !slices.Equal(got, []string{"step-00000002"}) {
+		t.Errorf("%q", got)
+	}
+	flush(t, m)
+	deletes := slices.DeleteFunc(server.Seen(), func(s string) bool { return !strings.HasPrefix(s, "DELETE /runs/a/step") })
+	if len(deletes) != 3 || deletes[0] != "DELETE /runs/a/step-00000001/COMMIT" || len(mine(server.Keys(t))) != 3 {
+		t.Errorf("%q, %q", deletes, server.Keys(t))
+	}
+}
+
+// A folder without COMMIT is temporary for everyone, and its objects can be deleted.
+func TestHalf(t *testing.T) {
+	server := s3test.Serve(t)
+	server.Put(t, "a/step-00000001/data-00000-000.safetensors", []byte("half"))
+	server.Put(t, "a/base-0123/state.json", []byte("half"))
+	want := []string{".tmp-step-00000001" + nobody, ".trash-base-0123" + nobody}
+	if got := names(t, root); !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	if _, err := (Files{}).Stat(root + "/step-00000001"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("half a checkpoint is found (%v)", err)
+	}
+	lock, err := Files{}.Lock(root + "/.lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (Files{}).Rename(root+"/"+want[0], root+"/.trash-"+want[0]+"-0123456789abcdef"); err != nil {
+		t.Error(err)
+	}
+	if err := (Files{}).Remove(root + "/" + want[1] + "/state.json"); err != nil {
+		t.Error(err)
+	}
+	if err := lock.Close(); err != nil || len(mine(server.Keys(t))) != 0 {
+		t.Errorf("%v, %q", err, server.Keys(t))
+	}
+}
+
+// Without network saves go on, and are uploaded in order when it is back. Another process of the host
+// finds what is missing after a crash.
+func TestNetworkLoss(t *testing.T) {
+	server := s3test.Serve(t)
+	dir := t.TempDir()
+	m := use(t, Options{Local: dir})
+	begin(t, m)
+	server.Fail(func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) })
+	save(t, "base-0123", "1")
+	save(t, "step-00000001", "1")
+	save(t, "step-00000002", "2")
+	if got := names(t, root); len(got) != 3 {
+		t.Errorf("%q", got)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer stop()
+	if err := m.Flush(ctx); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Error(err)
+	}
+	m.stop() // a crash
+	m.work.Wait()
+	m.lease = nil
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	server.Fail(nil)
+	server.Seen()
+	m = use(t, Options{Local: dir})
+	begin(t, m)
+	flush(t, m)
+	var commits []string
+	for _, s := range server.Seen() {
+		if strings.HasPrefix(s, "PUT") && strings.HasSuffix(s, commitName) {
+			commits = append(commits, s)
+		}
+	}
+	if want := []string{"PUT /runs/a/base-0123/COMMIT", "PUT /runs/a/step-00000001/COMMIT", "PUT /runs/a/step-00000002/COMMIT"}; !slices.Equal(commits, want) {
+		t.Errorf("%q", commits)
+	}
+}
+
+// Hosts that share nothing commit when all have uploaded.
+func TestApart(t *testing.T) {
+	server := s3test.Serve(t)
+	mark := "zeroth-checkpoint 1 seq 1 step 1\n"
+	manifest := `{"files": [{"name": "data-00000-000.safetensors", "bytes": 4}, {"name": "data-00001-000.safetensors", "bytes": 5, "crc32c": "364b3fb7"}]}`
+	var hosts [2]string
+	for i, data := range []string{"host", "other"} {
+		hosts[i] = t.TempDir()
+		dir := filepath.Join(hosts[i], "step-00000001")
+		err := os.Mkdir(dir, 0o777)
+		for name, text := range map[string]string{"data-0000" + string(rune('0'+i)) + "-000.safetensors": data, manifestName: manifest, commitName: mark} {
+			err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := use(t, Options{Local: hosts[0], Apart: true})
+	begin(t, m)
+	ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer stop()
+	if err := m.Flush(ctx); err == nil || slices.Contains(server.Keys(t), "a/step-00000001/COMMIT") {
+		t.Errorf("committed without the other host: %v", err)
+	}
+	other, err := newMirror(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.Options, other.local = Options{Apart: true, Follow: true, Note: func(s string) { t.Log(s) }}, hosts[1]
+	begin(t, other)
+	flush(t, m)
+	flush(t, other)
+	other.stop()
+	other.work.Wait()
+	if keys := mine(server.Keys(t)); len(keys) != 4 {
+		t.Errorf("%q", keys)
+	}
+}
+
+// A second holder is refused if the first renews its lease meanwhile, and takes over if that has expired;
+// the first learns so.
+func TestLease(t *testing.T) {
+	defer func(a, b time.Duration) { term, poll = a, b }(term, poll)
+	term, poll = time.Hour, time.Millisecond
+	s3test.Serve(t)
+	m := use(t, Options{})
+	begin(t, m)
+	second, err := newMirror(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.Note, second.local = func(s string) { t.Log(s) }, t.TempDir()
+	done := make(chan error)
+	go func() { done <- second.Begin(t.Context()) }()
+	for waiting := true; waiting; {
+		if err := m.lease.renew(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err = <-done:
+			waiting = false
+		default:
+		}
+	}
+	var held *vfs.Locked
+	if !errors.As(err, &held) || held.PID != os.Getpid() {
+		t.Fatalf("two holders: %v", err)
+	}
+	_ = second.locked.Close()
+	term = 0
+	begin(t, second)
+	if err := m.lease.renew(t.Context()); !errors.As(err, new(*taken)) {
+		t.Errorf("renewed: %v", err)
+	}
+	if err := second.lease.release(); err != nil {
+		t.Error(err)
+	}
+	second.stop()
+	second.work.Wait()
+}
+
+// Servers that ignore conditions are refused.
+func TestProbe(t *testing.T) {
+	server := s3test.Serve(t)
+	server.Fail(func(_ http.ResponseWriter, r *http.Request) bool { r.Header.Del("If-None-Match"); return false })
+	m := use(t, Options{})
+	if err := m.Begin(t.Context()); !input.IsInput(err) || !strings.Contains(err.Error(), "If-None-Match") {
+		t.Error(err)
+	}
+	if keys := server.Keys(t); len(keys) != 0 {
+		t.Errorf("%q", keys)
+	}
+}
+
+// Names on disk are the machine's, and objects are not written in place.
+func TestOther(t *testing.T) {
+	s3test.Serve(t).Put(t, "x", []byte("words"))
+	dir := t.TempDir()
+	if err := vfs.WriteFile(Files{}, filepath.Join(dir, "a"), []byte("b")); err != nil {
+		t.Error(err)
+	}
+	if _, err := (Files{}).Create("s3://runs/y"); err == nil {
+		t.Error("an object was created")
+	}
+	f, err := Files{}.Open("s3://runs/x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 10)
+	if n, err := f.ReadAt(b, 2); n != 3 || err != io.EOF || string(b[:3]) != "rds" {
+		t.Errorf("%d, %v", n, err)
+	}
+	if _, err := f.WriteAt(b, 0); err == nil {
+		t.Error("an object was written to")
+	}
+}
