@@ -13,9 +13,11 @@ import (
 	"syscall"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
 	"zeroth/collective/flight"
 	"zeroth/input"
+	"zeroth/input/s3"
 	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/setup"
@@ -59,7 +61,7 @@ func lockFolders(c *config.Config, out string, fresh bool, saves vfs.FS) (*folde
 	f := &folders{out: out, made: Missing(out)}
 	err := cmp.Or(namesFit(c, out), probeOffload(c))
 	if err == nil {
-		err = f.takeOut(fresh, c.Checkpoint.Dir)
+		err = f.takeOut(fresh, onDisk(c, out))
 	}
 	if err == nil && setup.Saves(c) {
 		err = takeCheckpoints(c, f, fresh, saves)
@@ -77,7 +79,7 @@ func namesFit(c *config.Config, out string) error {
 	if tooLong(out) {
 		return input.BadInput(fmt.Errorf("--out has %d bytes, so the names of files in it would exceed the system's limit; name a folder with a shorter path", len(out)))
 	}
-	if dir := c.Checkpoint.Dir; setup.Saves(c) && tooLong(dir) {
+	if dir := c.Checkpoint.Dir; setup.Saves(c) && !s3.Is(dir) && tooLong(dir) {
 		return badFolder(c, fmt.Sprintf("it has %d bytes, so the names of files in it would exceed the system's limit", len(dir)), "want a folder with a shorter path")
 	}
 	return nil
@@ -154,12 +156,20 @@ func ownOutputs(out string) error {
 	return errors.Join(errs...)
 }
 
+// onDisk returns the folder of checkpoints, or that on disk for checkpoints in object storage.
+func onDisk(c *config.Config, out string) string {
+	if s3.Is(c.Checkpoint.Dir) {
+		return cmp.Or(c.Checkpoint.Local, filepath.Join(out, state.CheckpointFolder))
+	}
+	return c.Checkpoint.Dir
+}
+
 // vacant reports whether a folder of checkpoints is empty but for a lock, as a run leaves it
 // that dies before its first save.
 func vacant(folder, checkpoints string) bool {
 	in, err := os.ReadDir(folder)
 	return err == nil && (len(in) > 0 || same(folder, checkpoints)) && !slices.ContainsFunc(in, func(e os.DirEntry) bool {
-		return e.Name() != lockFile && !strings.HasPrefix(e.Name(), probeName) && !input.IsTemp(e.Name())
+		return e.Name() != lockFile && !store.Own(e.Name()) && !strings.HasPrefix(e.Name(), probeName) && !input.IsTemp(e.Name())
 	})
 }
 
@@ -171,7 +181,9 @@ func Held(out string) error {
 // takeCheckpoints locks the folder of checkpoints.
 func takeCheckpoints(c *config.Config, f *folders, fresh bool, fsys vfs.FS) (err error) {
 	dir := c.Checkpoint.Dir
-	f.made = append(Missing(dir), f.made...)
+	if !s3.Is(dir) {
+		f.made = append(Missing(dir), f.made...)
+	}
 	if same(dir, f.out) {
 		_ = f.lock.Close() // one lock for both
 		f.lock = nil
@@ -181,7 +193,7 @@ func takeCheckpoints(c *config.Config, f *folders, fresh bool, fsys vfs.FS) (err
 		return inUse{"checkpoint.dir " + dir, held}
 	}
 	if err == nil {
-		err = probe(fsys, filepath.Join(dir, probeName))
+		err = probe(fsys, vfs.Join(dir, probeName))
 	}
 	if err != nil {
 		return badFolder(c, fmt.Sprintf("%s: checkpoints cannot be written there: %v", dir, input.Cause(err)), "want a folder that can be created and written to")

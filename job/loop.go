@@ -6,9 +6,9 @@ import (
 	"maps"
 	"math"
 	"math/bits"
-	"path/filepath"
 	"time"
 
+	"zeroth/checkpoint/vfs"
 	"zeroth/data"
 	"zeroth/job/config"
 	"zeroth/job/report"
@@ -78,7 +78,7 @@ func newLoop(of *run, r *setup.Rank) *loop {
 	if b.Early != nil {
 		l.early = *b.Early
 	}
-	if b.from != nil && filepath.Dir(b.from.Path) == filepath.Clean(c.Checkpoint.Dir) {
+	if b.from != nil && vfs.Parent(b.from.Path) == vfs.Join(c.Checkpoint.Dir) {
 		l.kept = b.Step
 	}
 	return l

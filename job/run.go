@@ -10,9 +10,12 @@ import (
 	"strconv"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/store"
+	"zeroth/checkpoint/vfs"
 	"zeroth/collective/rendezvous"
 	"zeroth/data"
 	"zeroth/input"
+	"zeroth/input/s3"
 	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/hf"
@@ -56,11 +59,11 @@ func Run(ctx context.Context, c *config.Config, o Options) (err error) {
 	defer func() { err = r.explain(ctx, err) }()
 	defer func() { r.close(ctx, err) }()
 	for _, step := range []func(context.Context) error{
-		r.shareFolder, r.shareModel, r.shareDate, r.findStart, r.fitContext, r.agreeOnJob, r.skipIfFinished, r.announceStart,
+		r.shareFolder, r.shareModel, r.shareDate, r.useStore, r.findStart, r.fitContext, r.agreeOnJob, r.skipIfFinished, r.announceStart,
 		r.placeRanks, r.planMemory, r.lockFolders, r.checkUnchanged,
 		r.publish, r.fetchWeights, r.openInputs, r.agreeOnData, r.countSteps, r.checkModel, r.countFlops,
 		r.chooseAlgorithms, r.openRanks, r.openSavers, r.loadState, r.openRunFolder, r.recordAlgorithms, r.announceJob,
-		r.train, r.compareMemory, r.writeResults, r.sampleText,
+		r.train, r.compareMemory, r.writeResults, r.sampleText, r.flushStore,
 	} {
 		if err = step(ctx); err != nil {
 			break
@@ -95,6 +98,7 @@ type run struct {
 	server  *watch.Server   // publish
 	asks    asks            // of the server's clients
 	rec     *recorder       // openRunFolder
+	store   *store.Mirror   // useStore: of a folder of checkpoints in object storage, else nil
 	chosen  *chosen         // recordAlgorithms
 
 	stopped bool // train: all ranks stopped after the same step, before the last
@@ -132,6 +136,7 @@ func (r *run) close(ctx context.Context, err error) {
 		r.folders.release()
 	}
 	r.start.close()
+	r.closeStore(err)
 }
 
 // explain returns the error of a run for people: why it stopped, which process it lost,
@@ -203,7 +208,7 @@ func (r *run) whyStopped(ctx context.Context) error {
 // nothing on disk.
 func (r *run) findStart(context.Context) error {
 	c := r.given.Copy()
-	c.Checkpoint.Dir = cmp.Or(c.Checkpoint.Dir, filepath.Join(r.Out, state.CheckpointFolder))
+	c.Checkpoint.Dir = s3.Clean(cmp.Or(c.Checkpoint.Dir, filepath.Join(r.Out, state.CheckpointFolder)))
 	next, start, err := startOf(c, r.Resume)
 	if err != nil {
 		return err
@@ -243,7 +248,7 @@ func (r *run) skipIfFinished(ctx context.Context) error {
 func (r *run) finished() bool {
 	from, steps := r.start.from, r.c.Train.Steps
 	done := steps > 0 && r.steps >= steps || isStale(r.c, r.start.Early)
-	if from == nil || !done || !same(filepath.Dir(from.Path), r.c.Checkpoint.Dir) || !input.Exists(filepath.Join(r.Out, state.ModelDir, "model.safetensors")) {
+	if from == nil || !done || !state.SameFolder(vfs.Parent(from.Path), r.c.Checkpoint.Dir) || !input.Exists(filepath.Join(r.Out, state.ModelDir, "model.safetensors")) {
 		return false
 	}
 	l, err := report.ReadLog(filepath.Join(r.Out, "metrics.jsonl"))

@@ -138,11 +138,14 @@ func (r *run) lockFolders(context.Context) (err error) {
 		return probeOffload(r.c)
 	}
 	r.folders, err = lockFolders(r.c, r.Out, r.Resume == "", r.job.Files())
-	if err != nil || r.self.Alone() || !setup.Saves(r.c) {
+	if err != nil || !r.marks() {
 		return err
 	}
 	return input.WriteBytes(r.mark(), []byte(r.self.Session))
 }
+
+// marks reports whether the processes check that they see the same folder of checkpoints.
+func (r *run) marks() bool { return !r.self.Alone() && setup.Saves(r.c) && r.store == nil }
 
 func (r *run) mark() string { return filepath.Join(r.c.Checkpoint.Dir, probeName) }
 
@@ -153,7 +156,7 @@ func (r *run) agreeOnData(ctx context.Context) error {
 		return err
 	}
 	facts := []rendezvous.Fact{{Name: "the data's fingerprint", Value: r.set.Fingerprint}}
-	if !r.self.Alone() && setup.Saves(r.c) {
+	if r.marks() {
 		seen := "the same writable folder for all"
 		if b, err := os.ReadFile(r.mark()); err != nil || string(b) != r.self.Session {
 			seen = fmt.Sprintf("not that of rank 0 (%v)", err)

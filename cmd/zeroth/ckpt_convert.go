@@ -20,6 +20,7 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/input"
 	"zeroth/input/hub"
+	"zeroth/input/s3"
 	"zeroth/job"
 	"zeroth/job/state"
 	"zeroth/nn"
@@ -305,11 +306,10 @@ func (a *app) importModel(cmd *cobra.Command, folder, to string, asJSON bool) er
 	if err != nil {
 		return err
 	}
-	defer undo()
 	var path string
 	speed, err := a.long(cmd, "import", src.Bytes, func(ctx context.Context, done func(int64)) error {
 		path, err = src.Import(ctx, to, checkpoint.Options{Hold: hold}, done)
-		return err
+		return errors.Join(err, undo())
 	})
 	if err != nil {
 		return err
@@ -343,23 +343,26 @@ func printable(names []string) string {
 
 // newCheckpoint creates and locks a folder for a checkpoint of a step, which must become
 // its latest. undo unlocks it, and removes it again if it is still empty.
-func newCheckpoint(root string, step int64) (hold *checkpoint.Hold, undo func(), err error) {
+func newCheckpoint(root string, step int64) (hold *checkpoint.Hold, undo func() error, err error) {
 	if err := becomesLatest(root, step); err != nil { // before a folder is created
 		return nil, nil, err
 	}
-	made := job.Missing(root)
+	var made []string
+	if !s3.Is(root) {
+		made = job.Missing(root)
+	}
 	if hold, err = checkpoint.HoldFolder(nil, root); err != nil {
 		return nil, nil, fmt.Errorf("--to %s: %w", root, err)
 	}
-	undo = func() {
-		hold.Close()
+	undo = func() error {
+		err := hold.Close() // in object storage, Close waits for uploads
 		for _, folder := range made {
 			os.Remove(folder) // fails if it is not empty
 		}
+		return err
 	}
 	if err := becomesLatest(root, step); err != nil { // another process was first
-		undo()
-		return nil, nil, err
+		return nil, nil, errors.Join(err, undo())
 	}
 	return hold, undo, nil
 }

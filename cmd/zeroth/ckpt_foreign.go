@@ -165,11 +165,10 @@ func (a *app) importForeign(cmd *cobra.Command, path, to string, names theirs, a
 	if err != nil {
 		return err
 	}
-	defer undo()
 	var made string
 	speed, err := a.long(cmd, "import", f.Bytes(true), func(ctx context.Context, done func(int64)) error {
 		made, err = f.Import(ctx, to, checkpoint.Options{Hold: hold}, done)
-		return err
+		return errors.Join(err, undo())
 	})
 	if err != nil {
 		return err

@@ -91,8 +91,8 @@ func (a *app) prune(dir string, p pruning) error {
 	if err != nil {
 		return fmt.Errorf("prune %s: %w", root, err)
 	}
-	defer h.Close()
-	return a.pruneBy(h, root, rules, file, p.json)
+	err = a.pruneBy(h, root, rules, file, p.json)
+	return cmp.Or(h.Close(), err) // in object storage, Close deletes
 }
 
 // pruneBy prints which checkpoints no rule keeps and, with a hold, deletes them. Rules after

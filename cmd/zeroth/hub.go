@@ -4,8 +4,10 @@ import (
 	"context"
 
 	"zeroth/input/hub"
+	"zeroth/input/s3"
 	"zeroth/job/config"
 	"zeroth/job/setup"
+	"zeroth/job/state"
 )
 
 // machine returns setup.ThisMachine for jobs whose models on the Hub are downloaded until ctx ends.
@@ -15,11 +17,16 @@ func (a *app) machine(ctx context.Context, processes, ranks int) config.Environm
 	return e
 }
 
-// local returns the folder of a model. One on the Hub is downloaded; any other name is returned
-// unchanged.
+// local returns the folder of a model. One on the Hub or in object storage is downloaded; any other name,
+// also that of a checkpoint in object storage, is returned unchanged.
 func (a *app) local(ctx context.Context, name string, files hub.Files) (string, error) {
 	if !hub.Is(name) {
 		return name, nil
+	}
+	if s3.Is(name) {
+		if _, err := state.FindCheckpoint(name); err == nil {
+			return name, nil
+		}
 	}
 	pinned, err := hub.Fetch(ctx, name, files, a.note)
 	return hub.Folder(pinned), err

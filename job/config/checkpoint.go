@@ -8,13 +8,15 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/input"
+	"zeroth/input/s3"
 	"zeroth/job/hf"
 )
 
 // Checkpointing says when and how a run saves its state.
 type Checkpointing struct {
 	Every      int    // steps between saves; 0 is never
-	Dir        string // folder of checkpoints; empty: ckpt in the run folder
+	Dir        string // folder of checkpoints, also s3://bucket/folder; empty: ckpt in the run folder
+	Local      string // folder on each host's disk for checkpoints on their way to object storage; empty: ckpt in the run folder
 	Keep       checkpoint.Keep
 	Async      bool   // training continues while a save is written
 	Compress   string // "auto", "always" or "never"
@@ -30,6 +32,12 @@ func (k Checkpointing) Compression() checkpoint.Compression {
 		panic("config: " + err.Error())
 	}
 	return c
+}
+
+// badBucket reports whether a name of a folder in object storage has no bucket or no folder.
+func badBucket(dir string) bool {
+	_, key, err := s3.Split(dir)
+	return err != nil || key == ""
 }
 
 // flag is a boolean.

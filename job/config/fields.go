@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"zeroth/device"
+	"zeroth/input/s3"
 	"zeroth/job/hf"
 	"zeroth/pipe"
 )
@@ -253,7 +254,9 @@ func (c *Config) fields() []field {
 			also{only: []only{{"with schedule.type wsd", s.Type == "wsd", "schedule.type", "a " + s.Type + " schedule has no decay of its own"}}, like: "100", lasts: true, follows: []string{"train.steps", "train.epochs", "schedule.type"}}},
 
 		{"checkpoint.every", count{&k.Every, 0, mostSteps}, "0", "", "steps between checkpoints; 0: none", also{like: "100", lasts: true}},
-		{"checkpoint.dir", path{text{&k.Dir}}, "", "ckpt in the run folder", "folder of checkpoints", also{like: "/data/ckpt"}},
+		{"checkpoint.dir", path{text{&k.Dir}}, "", "ckpt in the run folder", "folder of checkpoints, also s3://bucket/folder", also{like: "/data/ckpt", not: refusal{s3.Is(k.Dir) && badBucket(k.Dir), "it names no folder in object storage", "want s3://BUCKET/FOLDER", nil}}},
+		{"checkpoint.local", path{text{&k.Local}}, "", "ckpt in the run folder", "folder on each host's disk that checkpoints are saved to before they are uploaded to a checkpoint.dir in object storage",
+			also{like: "/scratch/ckpt", own: true, only: []only{{"with a checkpoint.dir in object storage", s3.Is(k.Dir), "checkpoint.dir", "checkpoint.dir is on disk already"}}}},
 		{"checkpoint.keep", retention{&k.Keep}, "3", "", "checkpoints to keep: a number of newest ones, or {last: 3, every_steps: 1000, best: val_loss}",
 			also{like: "{last: 3, best: val_loss}", lasts: true, not: refusal{k.Keep.Best == "val_loss" && t.EvalEvery == 0, "keeping the best val_loss needs evaluations, but the job has none", "want train.eval_every of at least 1 and data.validation above 0, or best: loss", nil}}},
 		{"checkpoint.async", flag{&k.Async}, "true", "", "continue training while a checkpoint is written", also{}},

@@ -6,6 +6,7 @@ import (
 	"runtime"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
@@ -86,7 +87,7 @@ func (j *Job) workers() int { return cmp.Or(j.Hooks.Workers, shareOf(j.At.HostRa
 // Files returns the file system for offloading and checkpoints.
 func (j *Job) Files() vfs.ScratchFS {
 	if j.Hooks.Files == nil {
-		return vfs.OS{}
+		return store.Files{}
 	}
 	return j.Hooks.Files
 }

@@ -8,7 +8,10 @@ import (
 	"strings"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/store"
+	"zeroth/checkpoint/vfs"
 	"zeroth/input"
+	"zeroth/input/s3"
 	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/show"
@@ -17,11 +20,12 @@ import (
 // FindCheckpoints returns the folder of checkpoints that a path means: that folder itself, or
 // the run folder that contains it.
 func FindCheckpoints(path string) (string, error) {
-	st, err := os.Stat(path)
+	path = s3.Clean(path)
+	st, err := store.Files{}.Stat(path)
 	if err != nil {
 		return "", input.BadInput(fmt.Errorf("%s cannot be read: %w", path, input.Cause(err)))
 	}
-	if !st.IsDir() {
+	if st.Kind != vfs.Dir {
 		return "", input.BadInput(fmt.Errorf("%s is a file; want a folder of checkpoints or a run folder", path))
 	}
 	list, err := checkpoint.List(path)
@@ -32,8 +36,11 @@ func FindCheckpoints(path string) (string, error) {
 		return path, nil
 	}
 	job, _ := config.CheckpointingOf(filepath.Join(path, "job.yaml")) // most folders have none
-	for _, dir := range []string{filepath.Join(path, CheckpointFolder), job.Dir} {
-		if dir != "" && input.Exists(dir) {
+	if s3.Is(job.Dir) {
+		return s3.Clean(job.Dir), nil
+	}
+	for _, dir := range []string{vfs.Join(path, CheckpointFolder), job.Dir} {
+		if _, err := (store.Files{}).Stat(dir); dir != "" && err == nil {
 			return dir, nil
 		}
 	}
@@ -47,11 +54,12 @@ func FindCheckpoints(path string) (string, error) {
 // checkpoints in root, which path led to, and the job's file. Both are empty without a
 // job.yaml in path or in the folder above root.
 func KeepRules(path, root string) (rules []checkpoint.Keep, file string, err error) {
-	root, err = filepath.Abs(root)
-	if err != nil {
-		return nil, "", err
+	if !s3.Is(root) {
+		if root, err = filepath.Abs(root); err != nil {
+			return nil, "", err
+		}
 	}
-	for _, run := range []string{path, filepath.Dir(root)} {
+	for _, run := range []string{path, vfs.Parent(root)} {
 		file := filepath.Join(run, "job.yaml")
 		if !input.Exists(file) {
 			continue
@@ -60,7 +68,7 @@ func KeepRules(path, root string) (rules []checkpoint.Keep, file string, err err
 		if err != nil {
 			return nil, file, err
 		}
-		if !sameFolder(root, cmp.Or(job.Dir, filepath.Join(run, CheckpointFolder))) {
+		if !SameFolder(root, cmp.Or(job.Dir, filepath.Join(run, CheckpointFolder))) {
 			continue
 		}
 		for _, k := range []checkpoint.Keep{{Every: job.Keep.Every}, {Best: job.Keep.Best}} {
@@ -73,7 +81,11 @@ func KeepRules(path, root string) (rules []checkpoint.Keep, file string, err err
 	return nil, "", nil
 }
 
-func sameFolder(a, b string) bool {
+// SameFolder reports whether two names are those of one folder.
+func SameFolder(a, b string) bool {
+	if s3.Is(a) || s3.Is(b) {
+		return s3.Clean(a) == s3.Clean(b)
+	}
 	x, err := os.Stat(a)
 	y, wrong := os.Stat(b)
 	return err == nil && wrong == nil && os.SameFile(x, y)
@@ -132,7 +144,7 @@ func OpenCheckpoint(path string) (*checkpoint.Checkpoint, error) {
 	if e.Path == path {
 		return checkpoint.Open(path)
 	}
-	return checkpoint.Find(filepath.Dir(e.Path), "latest")
+	return checkpoint.Find(vfs.Parent(e.Path), "latest")
 }
 
 // Fact is a word about a checkpoint and its value.

@@ -1,0 +1,73 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"zeroth/checkpoint/store"
+	"zeroth/checkpoint/vfs"
+	"zeroth/input/s3"
+	"zeroth/job/setup"
+)
+
+// useStore prepares checkpoints in object storage: the folder on disk, the lease, and, if the run has
+// several processes, what their hosts have not uploaded yet. Processes with the same folder on disk are
+// on one host, and the first to lock it uploads.
+func (r *run) useStore(ctx context.Context) (err error) {
+	k := r.given.Checkpoint
+	if !s3.Is(k.Dir) || !setup.Saves(r.given) {
+		return nil
+	}
+	o := store.Options{Local: onDisk(r.given, r.Out), Apart: !r.self.Alone(), Follow: r.self.Process > 0, Session: r.self.Session, Note: r.Observer.Note}
+	if r.store, err = store.Use(s3.Clean(k.Dir), o); err != nil {
+		return err
+	}
+	if o.Follow { // the leader locks its folder first
+		if _, err := r.World.Share(ctx, ""); err != nil {
+			return err
+		}
+	}
+	err = r.store.Begin(ctx)
+	if held := (*vfs.Locked)(nil); errors.As(err, &held) {
+		err = inUse{"checkpoint.dir " + k.Dir, held}
+	}
+	if err == nil && !o.Follow {
+		_, err = r.World.Share(ctx, "locked")
+	}
+	if err == nil && o.Apart {
+		err = r.store.CatchUp(ctx, func() error { return r.agree(ctx, nil) })
+	}
+	if err == nil {
+		r.store.Start()
+	}
+	return err
+}
+
+// flushStore waits until all checkpoints are uploaded.
+func (r *run) flushStore(ctx context.Context) error {
+	if r.store == nil {
+		return nil
+	}
+	return r.store.Flush(ctx)
+}
+
+// mostFlush is how long a run that was stopped, or failed, waits for uploads.
+const mostFlush = 10 * time.Second
+
+// closeStore ends the use of object storage. What is not uploaded is uploaded by the run that continues.
+func (r *run) closeStore(ended error) {
+	if r.store == nil {
+		return
+	}
+	if ended != nil || r.stopped {
+		ctx, stop := context.WithTimeout(context.Background(), mostFlush)
+		defer stop()
+		if err := r.flushStore(ctx); err != nil {
+			r.Observer.Note(err.Error())
+		}
+	}
+	if err := r.store.Close(); err != nil {
+		r.Observer.Note(err.Error())
+	}
+}
