@@ -40,7 +40,7 @@ var (
 func TestAdaptersInSeveralProcesses(t *testing.T) {
 	inFolder(t)
 	sets := append(launched4, "--set", "train.steps=4", "--set", "zero.stage=3", "--set", "train.lora.rank=2", "--set", "train.lora.targets=[all-linear]",
-		"--set", "optimizer.lr=1e-2", "--set", "checkpoint.every=2")
+		"--set", "train.lora.dropout=0.1", "--set", "train.lora.modules_to_save=[ln_f, wpe]", "--set", "optimizer.lr=1e-2", "--set", "checkpoint.every=2")
 	zeroth(t, 0, append(sets, "--out", "one")...)
 	for _, n := range []string{"2", "4"} {
 		process(t, 0, append(append([]string{"launch", "-n", n, "--"}, sets...), "--out", "of"+n)...)
@@ -52,7 +52,8 @@ func TestAdaptersInSeveralProcesses(t *testing.T) {
 	for _, run := range []string{"one", "of2"} {
 		zeroth(t, 0, "ckpt", "export", run, "--to", run+"-merged")
 		sameFiles(t, run+"-merged", "one/model", modelFiles...)
-		zeroth(t, 0, "ckpt", "export", run, "--to", run+"-adapter", "--adapter")
+		out, _ := zeroth(t, 0, "ckpt", "export", run, "--to", run+"-adapter", "--adapter")
+		contains(t, out, "-adapter (1.3 kB in ")
 		sameFiles(t, run+"-adapter", "one/adapter", adapterFiles...)
 	}
 	zeroth(t, 0, "ckpt", "export", "one/ckpt/step-00000002", "--to", "half", "--dtype", "bf16", "--shard-size", "1KB")
@@ -62,7 +63,7 @@ func TestAdaptersInSeveralProcesses(t *testing.T) {
 		t.Errorf("the export says %q, the checkpoint %q", half, whole)
 	}
 	out, _ := zeroth(t, 0, "ckpt", "inspect", "one")
-	contains(t, out, "adapters   rank 2, alpha 2, on all-linear")
+	contains(t, out, "adapters   rank 2, alpha 2, on all-linear, and all of ln_f, wpe")
 	contains(t, out, "shares     ", " of these tensors and files with other checkpoints")
 	out, _ = zeroth(t, 0, "ckpt", "ls", "one")
 	if n := strings.Count(out, "of frozen parameters and files, stored once for these checkpoints"); n != 1 {

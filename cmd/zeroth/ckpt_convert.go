@@ -158,9 +158,15 @@ func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export, ad
 		return err
 	}
 	defer leave()
+	writes := func(name string) bool { return !nn.IsAdapter(name) }
+	if adapter {
+		if writes, err = state.Adapts(ck); err != nil {
+			return err
+		}
+	}
 	var total int64
 	for _, t := range ck.Tensors {
-		if t.Kind == checkpoint.Master && nn.IsAdapter(t.Name) == adapter {
+		if t.Kind == checkpoint.Master && writes(t.Name) {
 			total += int64(t.Numel() * e.DType.Size())
 		}
 	}

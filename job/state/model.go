@@ -58,6 +58,18 @@ func ExportAdapter(ck *checkpoint.Checkpoint, folder string) error {
 	return adapters.Write(folder, config.SettingsOf(p.Config).Model.From)
 }
 
+// Adapts returns a function that reports whether a parameter is saved with a checkpoint's adapters.
+func Adapts(ck *checkpoint.Checkpoint) (func(name string) bool, error) {
+	p, err := ReadProgress(ck)
+	if err != nil {
+		return nil, err
+	}
+	if c := config.SettingsOf(p.Config); c != nil {
+		return config.Adapters(c).Trains, nil
+	}
+	return nn.IsAdapter, nil
+}
+
 // described returns the progress and the model of a checkpoint, checked against its tensors, and
 // its adapters.
 func described(ck *checkpoint.Checkpoint) (p Progress, model hf.Model, a *hf.Adapters, err error) {
