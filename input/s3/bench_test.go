@@ -34,11 +34,11 @@ func BenchmarkUpload(b *testing.B) {
 	data := bytes.Repeat([]byte("weights."), 32<<20)
 	for name, upload := range map[string]func() error{
 		"zeroth": func() error {
-			_, err := c.Upload(b.Context(), s3test.Bucket, "a", bytes.NewReader(data), int64(len(data)), always)
+			_, err := c.Upload(b.Context(), s3test.Bucket, "bench/ours", bytes.NewReader(data), int64(len(data)), always)
 			return err
 		},
 		"minio-go": func() error {
-			_, err := theirs.PutObject(b.Context(), s3test.Bucket, "b", bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{PartSize: s3.PartBytes, NumThreads: s3.Streams, DisableContentSha256: true})
+			_, err := theirs.PutObject(b.Context(), s3test.Bucket, "bench/theirs", bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{PartSize: s3.PartBytes, NumThreads: s3.Streams, DisableContentSha256: true})
 			return err
 		},
 	} {
