@@ -73,7 +73,7 @@ func TestFormats(t *testing.T) {
 		if in != c.in || out != c.out || set.Train.Windows() != 1 || set.Train.Learned(0, 1) != len(strings.ReplaceAll(c.out, ".", "")) {
 			t.Errorf("%s: %s %s, want %s %s; %d learned", name, in, out, c.in, c.out, set.Train.Learned(0, 1))
 		}
-		if want := "1 documents are longer than 9 tokens and are cut: 4 of their tokens are left out"; name == "cut" && !slices.Equal(set.Notes, []string{want}) {
+		if want := "documents longer than 9 tokens: 1, cut by 4 tokens in all"; name == "cut" && !slices.Equal(set.Notes, []string{want}) {
 			t.Errorf("notes %q", set.Notes)
 		}
 	}
@@ -192,7 +192,7 @@ func TestBrokenDocuments(t *testing.T) {
 	}
 	dir := tree(t, map[string]string{"a.jsonl": different, "same.jsonl": strings.Repeat("x\n", 50), "cut.gz": "\x1f\x8b\x08\x00", "list.json": "[\n{}]", "p": "PAR1xxxxyyyyzzzz", "short.jsonl": records(t, map[string]string{"text": "a"})})
 	for file, want := range map[string]string{"same.jsonl": "where a value should be\nand 47 more broken lines", "a.jsonl": `a.jsonl:20: "T" where a value should be`, "cut.gz": "unexpected EOF", "list.json": "a JSON array, not one record per line", "p": "p: no parquet magic",
-		"short.jsonl": "make the batch smaller; 1 documents have no token to learn within that length and are skipped"} {
+		"short.jsonl": "make the batch smaller; documents without a token to learn within that length: 1, left out"} {
 		_, err := Open(t.Context(), Source{Documents: Documents{Files: []string{file}, Format: "text"}, Dir: dir, Tokenizer: "bytes", Context: 4})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", file, err, want)
@@ -266,10 +266,10 @@ func TestFit(t *testing.T) {
 		want, windows int
 		notes         string
 	}{
-		{100, 0, false, 100, 3, "1 documents have no token to learn within that length and are skipped\ndocuments fill 17 % of the positions, the rest is padding; data.pack: true puts several of them into a sequence"},
-		{100, 16, false, 48, 3, "1 documents have no token to learn within that length and are skipped\ndocuments fill 35 % of the positions, the rest is padding; data.pack: true puts several of them into a sequence"},
-		{16, 64, false, 16, 3, "1 documents are longer than 17 tokens and are cut: 23 of their tokens are left out\n1 documents have no token to learn within that length and are skipped\ndocuments fill 56 % of the positions, the rest is padding; data.pack: true puts several of them into a sequence"},
-		{16, 8, true, 16, 2, "1 documents are longer than 17 tokens and are left out (data.too_long)\n1 documents have no token to learn within that length and are skipped\ndocuments fill 34 % of the positions, the rest is padding; data.pack: true puts several of them into a sequence"},
+		{100, 0, false, 100, 3, "documents without a token to learn within that length: 1, left out\ndocuments fill 17 % of the positions, the rest is padding; data.pack: true puts several of them into a sequence"},
+		{100, 16, false, 48, 3, "documents without a token to learn within that length: 1, left out\ndocuments fill 35 % of the positions, the rest is padding; data.pack: true puts several of them into a sequence"},
+		{16, 64, false, 16, 3, "documents longer than 17 tokens: 1, cut by 23 tokens in all\ndocuments without a token to learn within that length: 1, left out\ndocuments fill 56 % of the positions, the rest is padding; data.pack: true puts several of them into a sequence"},
+		{16, 8, true, 16, 2, "documents longer than 17 tokens: 1, left out (data.too_long)\ndocuments without a token to learn within that length: 1, left out\ndocuments fill 34 % of the positions, the rest is padding; data.pack: true puts several of them into a sequence"},
 	} {
 		set := open(t, Source{Documents: Documents{Files: []string{"a.jsonl"}, Format: "text", Skip: c.skip}, Dir: dir, Tokenizer: "bytes", Context: c.context, Fit: c.fit})
 		if notes := strings.Join(set.Notes, "\n"); set.Context != c.want || int(set.Train.context) != c.want || set.Train.Windows() != int64(c.windows) || notes != c.notes {

@@ -144,7 +144,7 @@ func TestPackedFiles(t *testing.T) {
 	source := Source{Documents: Documents{Files: []string{"a.jsonl"}, Validation: []string{"dev.jsonl"}, Format: "prompt", Pack: true}, Dir: dir, Tokenizer: "bytes", Context: 16, Seed: 5}
 	set := open(t, source)
 	want := []string{
-		"25 documents are longer than 17 tokens and are cut: 61 of their tokens are left out",
+		"documents longer than 17 tokens: 25, cut by 61 tokens in all",
 		fmt.Sprintf("120 documents are packed into %d sequences of 16 tokens, %.1f %% full", set.Train.Windows(), 100*set.Train.docs.fillRatio(16)),
 	}
 	if !slices.Equal(set.Notes, want) {

@@ -224,19 +224,19 @@ const mostPadding = 0.7
 
 func (n counts) notes(context int) (notes []string) {
 	if n.skipped > 0 {
-		notes = append(notes, fmt.Sprintf("%d documents are longer than %d tokens and are left out (data.too_long)", n.skipped, context+1))
+		notes = append(notes, fmt.Sprintf("documents longer than %d tokens: %d, left out (data.too_long)", context+1, n.skipped))
 	}
 	if n.cut > 0 {
-		notes = append(notes, fmt.Sprintf("%d documents are longer than %d tokens and are cut: %d of their tokens are left out", n.cut, context+1, n.cutTokens))
+		notes = append(notes, fmt.Sprintf("documents longer than %d tokens: %d, cut by %d tokens in all", context+1, n.cut, n.cutTokens))
 	}
 	for _, form := range slices.Sorted(maps.Keys(n.forms)) {
-		notes = append(notes, fmt.Sprintf("%d records are read as %s", n.forms[form], formNotes[form]))
+		notes = append(notes, fmt.Sprintf("records read as %s: %d", formNotes[form], n.forms[form]))
 	}
 	if n.divided > 0 {
-		notes = append(notes, fmt.Sprintf("%d conversations are %d documents, because the template renders answers differently once others follow: each is learned as the model sees it at its turn", n.divided, n.parts))
+		notes = append(notes, fmt.Sprintf("conversations divided into documents: %d into %d, because the template renders answers differently once others follow: each is learned as the model sees it at its turn", n.divided, n.parts))
 	}
 	if n.empty > 0 {
-		notes = append(notes, fmt.Sprintf("%d documents have no token to learn within that length and are skipped", n.empty))
+		notes = append(notes, fmt.Sprintf("documents without a token to learn within that length: %d, left out", n.empty))
 	}
 	return notes
 }
