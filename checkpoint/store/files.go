@@ -159,9 +159,12 @@ func (f Files) Rename(from, to string) error {
 	b := place{a.Mirror, strings.TrimPrefix(to, a.Root+"/")}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	far := a.far()
+	far := ""
+	if temporary.MatchString(b.rel) { // otherwise the name may be looked up in vain, for seconds without network
+		far = a.far()
+	}
 	err = f.OS.Rename(a.disk(), b.disk())
-	if temporary.MatchString(b.rel) && far != "" {
+	if far != "" {
 		if found := a.doom(far); found && errors.Is(err, fs.ErrNotExist) {
 			err = nil
 		}
