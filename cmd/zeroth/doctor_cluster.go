@@ -47,7 +47,7 @@ func (a *app) cluster(ctx context.Context, m *joining) (err error) {
 	}
 	defer w.Close()
 	rdma, speed := network("/")
-	links, reports, err := bench.Links(w, []float64{float64(runtime.NumCPU()), float64(hostProcessors()), float64(len(rdma)), speed})
+	links, reports, err := bench.Links(w, []float64{float64(runtime.NumCPU()), float64(world.HostProcessors()), float64(len(rdma)), speed})
 	if err != nil {
 		w.Fail(err)
 		return w.Explain(err)
@@ -158,7 +158,7 @@ func (a *app) findings(m *joining, w *world.World, links []bench.Link, reports [
 	members := w.Members()
 	for p, process := range members[:min(len(members), maxListed)] {
 		allowed, total := int(reports[p][reportAllowed]), int(reports[p][reportTotal])
-		words := bindingWarning(m.By, allowed, total, w.OnHostOf(p))
+		words := world.BindingWarning(m.By, allowed, total, w.OnHostOf(p))
 		if words == "" {
 			words = fmt.Sprintf("%d of %d", allowed, max(allowed, total))
 		}

@@ -13,6 +13,7 @@ import (
 	"zeroth/collective/mpi"
 	"zeroth/job/bench"
 	"zeroth/job/launch"
+	"zeroth/job/world"
 )
 
 // TestDoctorCluster checks that doctor --cluster describes launched processes and the connections
@@ -70,7 +71,7 @@ func TestBindingWarning(t *testing.T) {
 		{"Open MPI", 1, 2, 4, ""},
 		{"Open MPI", 1, 0, 2, ""},
 	} {
-		if got := bindingWarning(c.by, c.may, c.all, c.processes); got != c.want {
+		if got := world.BindingWarning(c.by, c.may, c.all, c.processes); got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
 	}
@@ -137,7 +138,7 @@ func TestShareOfProcessors(t *testing.T) {
 	for _, c := range []struct{ may, all, processes, want int }{
 		{8, 8, 1, 8}, {8, 8, 2, 4}, {8, 8, 3, 2}, {2, 2, 4, 1}, {2, 8, 2, 2}, {4, 64, 4, 4}, {8, 0, 2, 4}, {1, 0, 0, 1},
 	} {
-		if got := fairShare(c.may, c.all, c.processes); got != c.want {
+		if got := world.FairShare(c.may, c.all, c.processes); got != c.want {
 			t.Errorf("%d of %d processors, %d processes: %d, want %d", c.may, c.all, c.processes, got, c.want)
 		}
 	}

@@ -53,7 +53,11 @@ func (m *joining) meet(ctx context.Context, note func(string)) (*world.World, er
 	if err != nil {
 		return nil, input.BadInput(fmt.Errorf("--bind: %w", err))
 	}
-	return m.member.join(ctx, world.Config{PerProcess: 1, Transport: m.transport, Bind: bind, Join: m.join, Heartbeat: 5 * time.Second, DeadAfter: 15 * time.Second, Note: note}, "")
+	w, err := world.Launched(ctx, world.Config{Process: m.Process, Insecure: m.insecure, PerProcess: 1, Transport: m.transport, Bind: bind, Join: m.join, Heartbeat: 5 * time.Second, DeadAfter: 15 * time.Second, Note: note}, "")
+	if err != nil {
+		return nil, joinError(err)
+	}
+	return w, nil
 }
 
 // benchAcross measures collectives between processes. Only process 0 shows the report.
