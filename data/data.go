@@ -45,19 +45,21 @@ type Source struct {
 	Text       []string  // patterns of text files
 	Tokens     []string  // or patterns of token files
 	Documents  Documents // or records
-	Dir        string    // base of relative paths; "" is the working directory
-	Tokenizer  string    // "bytes", "gpt2" or a folder, see NewTokenizer; with Tokens it may be ""
-	DType      string    // of ids in token files without a header: "uint16", "uint32", "int32", "int64"; "" means uint16, unless the file is ambiguous
-	Validation float64   // fraction of the tokens used for validation, in [0, 0.5]
-	Context    int       // T: tokens per sample, >= 1
-	Fit        int       // if not 0, samples of documents are as long as the longest one, rounded up to a multiple of Fit, and at most Context
-	Batch      int       // samples per step over all ranks; the training set must have at least as many
-	Vocab      int       // the model's ids are [0, Vocab); 0 if the model adopts Set.Vocab
-	Seed       uint64    // of the training order
-	Memory     int64     // bytes that the text may occupy; 0 if unlimited
-	Evaluate   bool      // the set is not trained on: either part may be empty, weights have no effect, and without enough data for validation there is none
-	Whole      bool      // documents may be longer than a sample: they are read by Split.Slide
-	Found      *Found    // result of a Check of the same files; if nil, Open searches for them
+	Samples    Samples   // or those of a program; Held are for validation, nil if there are none
+	Held       Samples
+	Dir        string  // base of relative paths; "" is the working directory
+	Tokenizer  string  // "bytes", "gpt2" or a folder, see NewTokenizer; with Tokens it may be ""
+	DType      string  // of ids in token files without a header: "uint16", "uint32", "int32", "int64"; "" means uint16, unless the file is ambiguous
+	Validation float64 // fraction of the tokens used for validation, in [0, 0.5]
+	Context    int     // T: tokens per sample, >= 1
+	Fit        int     // if not 0, samples of documents are as long as the longest one, rounded up to a multiple of Fit, and at most Context
+	Batch      int     // samples per step over all ranks; the training set must have at least as many
+	Vocab      int     // the model's ids are [0, Vocab); 0 if the model adopts Set.Vocab
+	Seed       uint64  // of the training order
+	Memory     int64   // bytes that the text may occupy; 0 if unlimited
+	Evaluate   bool    // the set is not trained on: either part may be empty, weights have no effect, and without enough data for validation there is none
+	Whole      bool    // documents may be longer than a sample: they are read by Split.Slide
+	Found      *Found  // result of a Check of the same files; if nil, Open searches for them
 
 	// Progress, if not nil, receives the bytes of text encoded, or of token files checked, so
 	// far. Calls do not overlap.
@@ -111,6 +113,9 @@ func (s Source) Check() (*Found, error) {
 // Open reads a source. Its error joins all problems found, each a *Problem, or is the cause
 // of ctx if that ends first. The caller must close the set.
 func Open(ctx context.Context, s Source) (*Set, error) {
+	if s.Samples != nil {
+		return s.program()
+	}
 	set, files, errs := s.inspect(ctx)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

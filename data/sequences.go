@@ -281,6 +281,12 @@ func (s *Split) Lengths(sample, n int64) (positions, tokens int) {
 
 // Learned returns the number of targets with a loss in n samples, starting at sample.
 func (s *Split) Learned(sample, n int64) (sum int) {
+	if of, ok := s.program.(Counter); ok {
+		for i := range n {
+			sum += of.Counted(s.Window(sample + i))
+		}
+		return sum
+	}
 	if s.docs == nil {
 		return int(n * s.context)
 	}

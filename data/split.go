@@ -42,6 +42,7 @@ func layOut(n, T int64, f float64) layout {
 type Split struct {
 	corpus    *Corpus // nil for documents
 	docs      *sequences
+	program   Samples // of a program; nil: tokens
 	mix       mixture // of training documents, if they have weights
 	context   int64   // T
 	stretches stretches
@@ -49,7 +50,7 @@ type Split struct {
 	seed      uint64
 }
 
-// Windows returns the number of samples per epoch.
+// Windows returns the number of samples per epoch, 0 if a program's have no end.
 func (s *Split) Windows() int64 { return s.stretches.windows }
 
 // Batch reads consecutive samples, as many as fit into the fields. Those of tokens are
@@ -57,6 +58,9 @@ func (s *Split) Windows() int64 { return s.stretches.windows }
 // receives, for each position, the first position of its document. Samples are numbered through all epochs. Batch allocates nothing. It returns an
 // error if a token file changed after it was opened.
 func (s *Split) Batch(into []Values, sample int64) error {
+	if s.program != nil {
+		return s.read(into, sample)
+	}
 	T := int(s.context)
 	input, target, start := TokensOf(into)
 	if len(input) != len(target) || len(input)%T != 0 {
@@ -107,6 +111,9 @@ func (s *Split) window(input, target []int32, at int64) error {
 
 // Window returns the index, in corpus order, of a sample's window.
 func (s *Split) Window(sample int64) int64 {
+	if s.program != nil && s.Windows() == 0 {
+		return sample // there is no end
+	}
 	if sample < 0 || s.Windows() == 0 {
 		panic(fmt.Sprintf("data: sample %d of %d windows", sample, s.Windows()))
 	}

@@ -180,13 +180,13 @@ func (x *evaluation) run(ctx context.Context, r *setup.Rank) (float64, error) {
 		}
 		r.Trainer.Counted = int(count)
 		r.Trainer.Lengths = func(micro int) (positions, tokens int) { return x.lengths(first(micro)) }
-		mean, err := r.Trainer.Eval(int(n), func(micro int, into []data.Values) error {
+		stats, err := r.Trainer.Eval(int(n), func(micro int, into []data.Values) error {
 			return x.read(first(micro), into)
 		})
 		if err != nil {
 			return 0, err
 		}
-		sum, counted = sum+mean*float64(count), counted+float64(count)
+		sum, counted = sum+stats.Loss*float64(count), counted+float64(count)
 		if now := time.Now(); r.Rank == 0 && now.After(next) {
 			next = now.Add(2 * time.Second)
 			x.notify(fmt.Sprintf("evaluating: %.0f %%, loss so far %.4f", 100*float64(done+n)/float64(all), sum/counted))

@@ -12,7 +12,6 @@ import (
 
 	"zeroth/device"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/nn"
 	"zeroth/shard"
@@ -59,7 +58,7 @@ func ExampleRun_onHost() {
 	check(os.WriteFile(file, fmt.Appendf(nil, `
 data: {text: [%q]}
 device: cpu
-model: {layers: 2, heads: 2, width: 32, context: 16}
+model: {family: program}
 train: {steps: 6, micro_batch: 2}
 parallel: {ranks: 2}
 precision: fp32
@@ -68,8 +67,9 @@ checkpoint: {every: 3}
 `, text), 0o666))
 
 	run, seen := filepath.Join(dir, "run"), &job.Observation{}
-	check(job.Run(context.Background(), gated(file), job.Options{Out: run, Timeline: seen}))
-	check(job.Run(context.Background(), gated(file, "train.steps=8"), job.Options{Out: run, Resume: "latest"}))
+	net := gated(32, 16)
+	check(job.Run(context.Background(), load(file), job.Options{Model: net, Out: run, Timeline: seen}))
+	check(job.Run(context.Background(), load(file, "train.steps=8"), job.Options{Model: net, Out: run, Resume: "latest"}))
 
 	steps, _, err := report.ReadMetrics(filepath.Join(run, "metrics.jsonl"))
 	check(err)
@@ -80,14 +80,10 @@ checkpoint: {every: 3}
 	// as much memory as planned: true
 }
 
-// gated is the job of a file with a gate after the first block.
-func gated(file string, sets ...string) *config.Config {
-	c, err := config.Load(file, sets)
-	check(err)
-	net := c.Model.Network(nn.LoRA{})
-	net.Modules = slices.Insert(net.Modules, 2, nn.Module(gate{net.Width}))
+// gated is a GPT-2 with a gate after the first block.
+func gated(width, context int) *nn.Model {
+	net := small(width, context)
+	net.Modules = slices.Insert(net.Modules, 2, nn.Module(gate{width}))
 	net.Uses = slices.Insert(net.Uses, 2, []nn.Use{{Unit: "gate", Params: 1}})
-	c, err = config.WithNetwork(c, net)
-	check(err)
-	return c
+	return net
 }

@@ -48,7 +48,7 @@ func ExampleRun() {
 	check(os.WriteFile(text, []byte(strings.Repeat("to be, or not to be; ", 300)), 0o666))
 	check(os.WriteFile(file, fmt.Appendf(nil, `
 data: {text: [%q]}
-model: {layers: 2, heads: 2, width: 32, context: 16}
+model: {family: program}
 train: {steps: 6, micro_batch: 2}
 parallel: {ranks: 2}
 zero: {stage: 3, recompute: block}
@@ -56,8 +56,9 @@ checkpoint: {every: 6}
 `, text), 0o666))
 
 	run, seen := filepath.Join(dir, "run"), &job.Observation{}
-	check(job.Run(context.Background(), mixed(file), job.Options{Out: run, Timeline: seen}))
-	check(job.Run(context.Background(), mixed(file, "train.steps=8"), job.Options{Out: run, Resume: "latest"}))
+	net := mixed(32, 16)
+	check(job.Run(context.Background(), load(file), job.Options{Model: net, Out: run, Timeline: seen}))
+	check(job.Run(context.Background(), load(file, "train.steps=8"), job.Options{Model: net, Out: run, Resume: "latest"}))
 
 	steps, _, err := report.ReadMetrics(filepath.Join(run, "metrics.jsonl"))
 	check(err)
@@ -74,14 +75,22 @@ checkpoint: {every: 6}
 	// in the checkpoint: mix.weight [32 32]
 }
 
-// mixed is the job of a file with a mix after the first block.
-func mixed(file string, sets ...string) *config.Config {
-	c, err := config.Load(file, sets)
-	check(err)
-	net := c.Model.Network(nn.LoRA{})
-	net.Modules = slices.Insert(net.Modules, 2, nn.Module(mix{net.Width}))
+// mixed is a GPT-2 with a mix after the first block.
+func mixed(width, context int) *nn.Model {
+	net := small(width, context)
+	net.Modules = slices.Insert(net.Modules, 2, nn.Module(mix{width}))
 	net.Uses = slices.Insert(net.Uses, 2, []nn.Use{{Unit: "mix", Params: 1}})
-	c, err = config.WithNetwork(c, net)
+	return net
+}
+
+// small is a GPT-2 of two blocks for bytes.
+func small(width, context int) *nn.Model {
+	return nn.GPT2{Shape: nn.Shape{Layers: 2, Heads: 2, Width: width, Context: context, Vocab: 256, Eps: 1e-5}}.Model()
+}
+
+// load reads a job file.
+func load(file string, sets ...string) *config.Config {
+	c, err := config.Load(file, sets)
 	check(err)
 	return c
 }

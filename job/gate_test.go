@@ -23,7 +23,7 @@ func TestModuleOnHost(t *testing.T) {
 	for i, sets := range [][]string{{"zero.stage=0"}, {"zero.stage=1"}, {"zero.stage=2"}, {"zero.stage=3"}, {"zero.stage=3", "zero.recompute=block"}} {
 		sets = append(sets, "device=cpu") // modules of the host are the CPU's
 		out := fmt.Sprint("run", i)
-		if err := job.Run(t.Context(), gated("job.yaml", sets...), job.Options{Out: out}); err != nil {
+		if err := job.Run(t.Context(), load("job.yaml", sets...), job.Options{Model: gated(16, 8), Out: out}); err != nil {
 			t.Fatal(err)
 		}
 		steps, _, err := report.ReadMetrics(filepath.Join(out, "metrics.jsonl"))

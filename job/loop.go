@@ -101,7 +101,9 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		l.timeline.begin(l)
 		l.beginSample()
 		l.data = 0
-		t.Counted = l.set.Train.Learned(l.samples, l.share.Global())
+		if t.Counted = l.set.Train.Learned(l.samples, l.share.Global()); t.Counted == 0 {
+			return false, common{fmt.Errorf("step %d: samples %d to %d of the training order have no position with a loss", l.at+1, l.samples, l.samples+l.share.Global()-1)}
+		}
 		t.Lengths = l.lengths
 		l.rank.Recorder.BeginStep(l.at + 1)
 		stats, err := t.Step(l.fill, lr)
@@ -176,6 +178,7 @@ func (l *loop) advance() {
 
 func (l *loop) report(s zero.Stats, lr float64, took time.Duration, parts sim.Exposure) error {
 	l.metrics["loss"] = s.Loss
+	own := l.named(s.Metrics)
 	if l.rank.Rank != 0 {
 		return nil
 	}
@@ -187,8 +190,20 @@ func (l *loop) report(s zero.Stats, lr float64, took time.Duration, parts sim.Ex
 	return l.rec.step(report.Step{
 		Time: report.Now(), DataSeconds: l.data.Seconds(), Parts: parts, RankSeconds: ranks, RankWaits: waits,
 		Waited: behind.Waited.Seconds(), Slowest: behind.Rank, Behind: behind.Part(), Step: l.at, Loss: s.Loss, LR: lr, GradNorm: s.GradNorm, Tokens: l.tokens,
-		TokensPerSecond: float64(l.read) / took.Seconds(), StepSeconds: took.Seconds(), Skipped: l.rank.Trainer.Skipped,
+		TokensPerSecond: float64(l.read) / took.Seconds(), StepSeconds: took.Seconds(), Skipped: l.rank.Trainer.Skipped, Metrics: own,
 	})
+}
+
+// named returns means of the network's metrics by name.
+func (l *loop) named(means []float64) map[string]float64 {
+	if len(means) == 0 {
+		return nil
+	}
+	own := map[string]float64{}
+	for i, name := range config.Network(l.c).Metrics {
+		own[name] = means[i]
+	}
+	return own
 }
 
 // evaluates reports whether an evaluation is due: every EvalEvery steps and after the last.
@@ -202,7 +217,8 @@ func (l *loop) evaluates() bool {
 func (l *loop) evaluate() error {
 	l.looked = true
 	l.rank.Trainer.Counted, l.rank.Trainer.Lengths = l.validated(), l.validationLengths
-	mean, err := l.rank.Trainer.Eval(l.c.Train.EvalBatches*l.share.Accumulate, l.validate)
+	stats, err := l.rank.Trainer.Eval(l.c.Train.EvalBatches*l.share.Accumulate, l.validate)
+	mean := stats.Loss
 	finite := !math.IsNaN(mean) && !math.IsInf(mean, 0)
 	if delete(l.metrics, "val_loss"); finite {
 		l.metrics["val_loss"] = mean
@@ -216,7 +232,7 @@ func (l *loop) evaluate() error {
 	if !finite {
 		l.rec.Warn(fmt.Sprintf("the validation loss after step %d is %v: training has diverged; lower optimizer.lr, set train.clip, or go back to an earlier checkpoint", l.at, mean))
 	}
-	return l.rec.eval(report.Eval{Step: l.at, ValLoss: mean})
+	return l.rec.eval(report.Eval{Step: l.at, ValLoss: mean, Metrics: l.named(stats.Metrics)})
 }
 
 // checkpoint starts a save, once the previous one has ended.
@@ -307,6 +323,9 @@ func (l *loop) evaluated() int64 { return l.share.Global() * int64(l.c.Train.Eva
 // window returns the validation window of sample i of every evaluation. The samples are spread
 // evenly over all windows.
 func (l *loop) window(i int64) int64 {
+	if l.set.Validation.Windows() == 0 {
+		return i // there is no end
+	}
 	hi, lo := bits.Mul64(uint64(i), uint64(l.set.Validation.Windows()))
 	w, _ := bits.Div64(hi, lo, uint64(l.evaluated()))
 	return int64(w)

@@ -76,7 +76,7 @@ func TestTrain(t *testing.T) {
 		t.Errorf("%d steps, evaluations after %v, want 7 and after 3, 6 and the last", len(h.steps), at)
 	}
 	steps, evals, err := report.ReadMetrics("run/metrics.jsonl")
-	if err != nil || !slices.Equal(steps, h.steps) || !slices.Equal(evals, h.evals) {
+	if err != nil || !reflect.DeepEqual(steps, h.steps) || !reflect.DeepEqual(evals, h.evals) {
 		t.Errorf("metrics.jsonl: %v\n%v\n%v", err, steps, evals)
 	}
 	if raw, err := os.ReadFile("run/job.yaml"); err != nil || string(raw) != string(c.YAML()) || strings.Contains(string(raw), "run") {

@@ -9,15 +9,13 @@ import (
 
 	"zeroth/input"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/testjob"
-	"zeroth/nn"
 )
 
 const tiny = `
 data: {text: [a.txt]}
-model: {layers: 2, heads: 2, width: 16, context: 8}
+model: {family: program}
 train: {steps: 3, micro_batch: 1, batch: 2}
 parallel: {ranks: 2}
 precision: fp32
@@ -33,7 +31,7 @@ func TestGivenNetwork(t *testing.T) {
 	var want []float64
 	for stage := range 4 {
 		out := fmt.Sprint("run", stage)
-		if err := job.Run(t.Context(), mixed("job.yaml", fmt.Sprint("zero.stage=", stage)), job.Options{Out: out}); err != nil {
+		if err := job.Run(t.Context(), load("job.yaml", fmt.Sprint("zero.stage=", stage)), job.Options{Model: mixed(16, 8), Out: out}); err != nil {
 			t.Fatal(err)
 		}
 		steps, _, err := report.ReadMetrics(filepath.Join(out, "metrics.jsonl"))
@@ -54,34 +52,9 @@ func TestGivenNetwork(t *testing.T) {
 			t.Error("the final parameters are not there, or with a config.json of another model")
 		}
 	}
-	c, err := config.Load("job.yaml", []string{"train.steps=4"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = job.Run(t.Context(), c, job.Options{Out: "run3", Resume: "latest"})
+	err := job.Run(t.Context(), load("job.yaml", "train.steps=4"), job.Options{Model: small(16, 8), Out: "run3", Resume: "latest"})
 	if !input.IsInput(err) || !strings.Contains(err.Error(), "it contains mix.weight, which the job's model does not have") {
 		t.Errorf("error %v", err)
-	}
-}
-
-// A network that the model section does not describe is refused, with all that is wrong.
-func TestGivenNetworkFits(t *testing.T) {
-	testjob.InFolder(t, tiny)
-	c, err := config.Load("job.yaml", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	net := c.Model.Network(nn.LoRA{})
-	net.Width, net.Vocab, net.Context = 8, 300, 4
-	c.Model.From, c.Sample.Tokens = "folder", 5
-	_, err = config.WithNetwork(c, net)
-	if !input.IsInput(err) {
-		t.Fatalf("error %v", err)
-	}
-	for _, part := range []string{"model.width is 16, but the custom network has 8", "model.vocab is 256, but the custom network has 300", "model.context is 8, but the custom network has 4", "model.from does not apply", "sample.tokens: "} {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q is not in %v", part, err)
-		}
 	}
 }
 
@@ -89,7 +62,7 @@ func TestGivenNetworkFits(t *testing.T) {
 // other.
 func TestGivenNetworkIsSearched(t *testing.T) {
 	testjob.InFolder(t, tiny)
-	err := job.Run(t.Context(), mixed("job.yaml", "parallel.memory=100kB"), job.Options{Out: "run"})
+	err := job.Run(t.Context(), load("job.yaml", "parallel.memory=100kB"), job.Options{Model: mixed(16, 8), Out: "run"})
 	if !input.IsInput(err) || !strings.Contains(err.Error(), "no other settings fit; the smallest needs ") || input.Exists("run") {
 		t.Errorf("error %v", err)
 	}

@@ -11,7 +11,6 @@ import (
 
 	"zeroth/device"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/job/testjob"
 	"zeroth/nn"
 	"zeroth/shard"
@@ -41,17 +40,10 @@ func TestModulePanics(t *testing.T) {
 	if where := os.Getenv("ZEROTH_PANICS"); where != "" {
 		testjob.InFolder(t, tiny)
 		testjob.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 100))
-		c, err := config.Load("job.yaml", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		net := c.Model.Network(nn.LoRA{})
+		net := small(16, 8)
 		net.Modules = slices.Insert(net.Modules, 2, nn.Module(broken{onHost: where == "host"}))
 		net.Uses = slices.Insert(net.Uses, 2, []nn.Use{{Unit: "mine", Params: 1}})
-		if c, err = config.WithNetwork(c, net); err != nil {
-			t.Fatal(err)
-		}
-		t.Fatal(job.Run(t.Context(), c, job.Options{Out: "run"}))
+		t.Fatal(job.Run(t.Context(), load("job.yaml"), job.Options{Model: net, Out: "run"}))
 	}
 	for where, want := range map[string]string{
 		"host":  "unit mine: forward: breaking: runtime error: index out of range [3] with length 0",

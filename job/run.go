@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -19,16 +20,27 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/hf"
+	"zeroth/job/launch"
 	"zeroth/job/plan"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
 	"zeroth/job/state"
 	"zeroth/job/watch"
+	"zeroth/job/world"
+	"zeroth/nn"
+	"zeroth/optim"
 )
 
 // Options are the inputs of a run other than its job.
 type Options struct {
+	// What the program provides where the job file says so: the network (model.family: program), the
+	// data (data.program: true) with samples for evaluations, which may be nil, and the update rule
+	// (optimizer.type: program). All ranks of a process share them.
+	Model            *nn.Model
+	Data, Validation data.Samples
+	Rule             optim.Rule
+
 	Out string // the run folder: new or empty, or the one that Resume goes on in
 
 	// Resume is the checkpoint to continue from: "latest", which where there is none
@@ -55,6 +67,9 @@ type Options struct {
 // Steps run in order, on every process of the run. What can go wrong is found as early and
 // as cheaply as possible, and before openRunFolder nothing is written but locks.
 func Run(ctx context.Context, c *config.Config, o Options) (err error) {
+	if c, err = o.Complete(c); err != nil {
+		return err
+	}
 	r := newRun(c, o)
 	defer func() { err = r.explain(ctx, err) }()
 	defer func() { r.close(ctx, err) }()
@@ -73,6 +88,36 @@ func Run(ctx context.Context, c *config.Config, o Options) (err error) {
 		return nil
 	}
 	return cmp.Or(err, r.whyStopped(ctx))
+}
+
+// Complete returns the job with the network, the data and the rule of the options. Of that,
+// plan.New and package fit return the memory and the time of a step.
+func (o Options) Complete(c *config.Config) (*config.Config, error) {
+	return c.With(config.Own{Model: o.Model, Data: o.Data, Validation: o.Validation, Rule: o.Rule})
+}
+
+// Enter loads a job for the processes that a launcher has started this one with, as the environment
+// says, and joins them: see docs/cluster.md. The caller must call leave after the run, or after an
+// error.
+func (o *Options) Enter(ctx context.Context, file string, sets []string) (c *config.Config, leave func(), err error) {
+	leave = func() {}
+	here, err := launch.Find(launch.Flags{Parent: os.Getppid()}, os.LookupEnv)
+	if err != nil {
+		return nil, leave, input.BadInput(err)
+	}
+	if c, err = setup.ThisMachine(here.World, here.Ranks).Load(file, sets); err != nil || here.Alone() {
+		return c, leave, err
+	}
+	note := func(string) {}
+	if o.Observer != nil {
+		note = o.Observer.Note
+	}
+	w, err := world.Join(ctx, c, world.Config{Process: here, Note: note})
+	if err != nil {
+		return nil, leave, err
+	}
+	o.World = w
+	return c, w.Close, nil
 }
 
 // run is one call of Run. Each field names the step that sets it.

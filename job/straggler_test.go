@@ -2,6 +2,7 @@ package job
 
 import (
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -61,7 +62,7 @@ func TestStragglerIsNamed(t *testing.T) {
 					t.Errorf("stage %d: step %d: %g behind, and all are equally fast", stage, s.Step, s.Behind)
 				}
 			}
-			if got, _, err := report.ReadMetrics(out + "/metrics.jsonl"); err != nil || !slices.Equal(got, h.steps) || len(got) != steps {
+			if got, _, err := report.ReadMetrics(out + "/metrics.jsonl"); err != nil || !reflect.DeepEqual(got, h.steps) || len(got) != steps {
 				t.Errorf("%d steps in metrics.jsonl, %v", len(got), err)
 			}
 		})

@@ -3,6 +3,7 @@ package job
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -76,7 +77,7 @@ func TestUnitsOfAllRanks(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if stats[0] != stats[1] || stats[0].GradNorm == 0 {
+		if !reflect.DeepEqual(stats[0], stats[1]) || stats[0].GradNorm == 0 {
 			t.Errorf("stage %d: %+v with units of all ranks, %+v without", stage, stats[1], stats[0])
 		}
 		if !maps.Equal(state[0], state[1]) {

@@ -113,6 +113,9 @@ func (r *run) agreeOnJob(ctx context.Context) error {
 	if config.FollowsData(r.given) {
 		facts = append(facts, rendezvous.Fact{Name: "model.context that the data needs", Value: fmt.Sprint(r.c.Model.Context)})
 	}
+	if c := r.given; config.Given(c) {
+		facts = append(facts, rendezvous.Fact{Name: "the program's network", Value: fmt.Sprint(config.Parameters(c), config.Network(c).Metrics)})
+	}
 	for i, f := range facts {
 		if len(f.Value) > mostFact {
 			facts[i].Value = fmt.Sprintf("%.60s... (SHA-256 %.12x)", f.Value, sha256.Sum256([]byte(f.Value)))

@@ -23,7 +23,7 @@ type GPT2 struct {
 // Model returns the model. The token embedding's unit ("root", with positions and the final norm)
 // is used first and last; each block is a unit. If untied, final norm and output layer are a unit.
 func (g GPT2) Model() *Model {
-	m := &Model{Name: "GPT-2", Width: g.Width, Vocab: g.Vocab, Context: g.Context, Lookup: true, Blocks: g.Layers, QKV: 3 * g.queries()}
+	m := &Model{Name: "GPT-2", Width: g.Width, Vocab: g.Vocab, Context: g.Context, Lookup: true, Blocks: g.Layers, QKV: 3 * g.queries(), Heads: g.Heads, Head: g.Width / g.Heads}
 	words, part := g.Cut.vocab(weight("transformer.wte.weight", initStd, g.Vocab, g.Width))
 	places := weight("transformer.wpe.weight", initStd, g.Context, g.Width)
 	h := head{part: part, eps: float32(g.Eps)}

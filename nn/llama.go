@@ -107,7 +107,7 @@ const (
 // units; if tied, embedding and final norm are one unit, "root", used first and last.
 func (l Llama) Model() *Model {
 	l = l.part()
-	m := &Model{Name: cmp.Or(l.Name, "Llama"), Width: l.Width, Vocab: l.Vocab, Context: l.Context, Lookup: true, Blocks: l.Layers, QKV: l.columns()}
+	m := &Model{Name: cmp.Or(l.Name, "Llama"), Width: l.Width, Vocab: l.Vocab, Context: l.Context, Lookup: true, Blocks: l.Layers, QKV: l.columns(), Heads: l.Heads, Head: cmp.Or(l.Head, l.Width/l.Heads), Rotated: true}
 	if l.Scaling.Kind == device.RopeLong {
 		m.LongFrom = l.Scaling.Context
 	}

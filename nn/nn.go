@@ -134,6 +134,7 @@ type Batch struct {
 	Target  device.Buffer   // the field data.Target: (B*T) int32
 	Start   device.Buffer   // the field data.Start: starts of documents, see device.Starts; empty: one per sequence
 	Loss    device.Buffer   // (B*T) float32, nats; written by the last module
+	Metrics []device.Buffer // (B*T) float32 of each of Model.Metrics; written by the last module together with Loss
 	Scale   float32         // of the loss in Backward: 1/(positions summed over) × loss scale
 	Chunk   int             // positions whose logits are held at once
 	Pad     int             // rows of logits are padded with zeros to a multiple of Pad; 0 disables padding
@@ -350,8 +351,13 @@ type Model struct {
 	// If positive: in sequences of more positions, all positions are rotated differently
 	// (LongRoPE), which invalidates what was cached while the sequence was shorter.
 	LongFrom int
-	Modules  []Module
-	Uses     [][]Use // the units that each module uses, in the order of its parameters
+	// Of attention, for the work space of its kernels; zero in a model without it: the heads of a
+	// block and the width of each, and whether queries and keys are rotated.
+	Heads, Head int
+	Rotated     bool
+	Metrics     []string // names of what the last module measures in addition to the loss, such as accuracy; reported as means over the positions with a loss
+	Modules     []Module
+	Uses        [][]Use // the units that each module uses, in the order of its parameters
 
 	Before, After bool // this is a Part: modules of the whole model precede or follow these
 }

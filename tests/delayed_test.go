@@ -53,7 +53,7 @@ func twoBuffers(t *testing.T, c *config.Config) (out outcome) {
 	defer dev.Close()
 	q := dev.NewQueue("update")
 	defer q.Close()
-	rule := setup.Rules(c.Optimizer)[0].(optim.Elementwise)
+	rule := setup.Rules(c)[0].(optim.Elementwise)
 	newest, inUse, state := map[string][]float32{}, map[string][]float32{}, map[string][][]float32{}
 	decay := map[string]float64{}
 	for _, p := range config.Parameters(c) {
@@ -63,7 +63,7 @@ func twoBuffers(t *testing.T, c *config.Config) (out outcome) {
 		p.At.Lo, p.At.Hi = 0, p.Numel()
 		nn.Fill(1, p, p.At, w)
 		newest[p.Name], inUse[p.Name] = w, slices.Clone(w)
-		for range zero.KindsOf(p, setup.Rules(c.Optimizer), false)[1:] {
+		for range zero.KindsOf(p, setup.Rules(c), false)[1:] {
 			state[p.Name] = append(state[p.Name], make([]float32, p.Numel()))
 		}
 	}

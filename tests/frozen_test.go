@@ -28,21 +28,12 @@ func frozen(t *testing.T, c *config.Config, names ...string) (still, thrown *con
 	is := func(p shard.Param) bool {
 		return slices.ContainsFunc(names, func(n string) bool { return strings.Contains(p.Name, n) })
 	}
-	still = given(t, c, config.Network(c).Frozen(is))
+	still = config.Standing(c, config.Network(c).Frozen(is))
 	net := config.Network(c).Frozen(is)
 	for i, m := range net.Modules {
 		net.Modules[i] = throwing{m, is}
 	}
-	return still, given(t, c, net)
-}
-
-func given(t *testing.T, c *config.Config, m *nn.Model) *config.Config {
-	t.Helper()
-	x, err := config.WithNetwork(c, m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return x
+	return still, config.Standing(c, net)
 }
 
 // throwing is a module that discards the gradients of some parameters.
@@ -181,7 +172,7 @@ func frozenIsPlanned(t *testing.T, c *config.Config) {
 		t.Fatal(err)
 	}
 	want := formula(c, 0)
-	want.Units, want.Peak = unitSizes(config.Network(c), setup.Rules(c.Optimizer)), plan.Arena // there are no closed forms for activations
+	want.Units, want.Peak = unitSizes(config.Network(c), setup.Rules(c)), plan.Arena // there are no closed forms for activations
 	if plan.Device != want.Bytes() || plan.Host != want.Host() || plan.Disk != want.Disk() {
 		t.Errorf("planned are %v, %v and %d, by the closed forms %v, %v and %d", plan.Device, plan.Host, plan.Disk, want.Bytes(), want.Host(), want.Disk())
 	}

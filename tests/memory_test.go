@@ -31,7 +31,7 @@ func formula(c *config.Config, tile int) footprint {
 	f32 := device.F32
 	vecs := map[string][][]device.DType{"adamw": {{f32, f32}}, "lion": {{f32}}, "sgd": {{f32}}, "adamw8bit": {{device.Q8, device.U8}}, "muon": {{f32, f32}, {f32}}}[c.Optimizer.Type]
 	if slices.Contains([]string{"adamw8bit", "muon"}, c.Optimizer.Type) { // including gaps between parameters; divided
-		units = unitSizes(config.Network(c), setup.Rules(c.Optimizer))
+		units = unitSizes(config.Network(c), setup.Rules(c))
 	}
 	if c.Optimizer.Type == "muon" {
 		m, n := c.Model.Width, max(4*c.Model.Width, c.Model.FFN) // matrix of the MLP

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -240,7 +241,7 @@ func TestEvaluationLeavesNoTrace(t *testing.T) {
 		var mu sync.Mutex
 		err := onRanks(t, c, func(r *setup.Rank) error {
 			for step := range c.Train.Steps {
-				mean, err := r.Trainer.Eval(1, tokens(c, r.Rank, step))
+				eval, err := r.Trainer.Eval(1, tokens(c, r.Rank, step))
 				if err != nil {
 					return err
 				}
@@ -248,10 +249,10 @@ func TestEvaluationLeavesNoTrace(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if d := mean - s.Loss; math.Abs(d) > 1e-6 {
-					return fmt.Errorf("evaluation of the batch of step %d is %g, its training loss %g", step, mean, s.Loss)
+				if d := eval.Loss - s.Loss; math.Abs(d) > 1e-6 {
+					return fmt.Errorf("evaluation of the batch of step %d is %g, its training loss %g", step, eval.Loss, s.Loss)
 				}
-				evals[r.Rank] = mean
+				evals[r.Rank] = eval.Loss
 				if r.Rank == 0 {
 					got.losses, got.norms = append(got.losses, s.Loss), append(got.norms, s.GradNorm)
 				}
@@ -342,7 +343,7 @@ func TestInputsTakeTurns(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got[0] != got[1] {
+		if !reflect.DeepEqual(got[0], got[1]) {
 			t.Errorf("stage %d: a slow queue has %+v, want %+v", stage, got[0], got[1])
 		}
 	}

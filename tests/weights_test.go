@@ -209,7 +209,7 @@ func codedFormula(c *config.Config) map[device.Use]int64 {
 	mesh := config.Mesh(c)
 	p, ranks := int64(c.Precision.Size()), int64(mesh.Shard)
 	align, begin := int64(fsdp.Align*mesh.Replicate), int64(1)
-	if slices.ContainsFunc(setup.Rules(c.Optimizer), func(r optim.Rule) bool { return slices.ContainsFunc(r.Types(), device.DType.Coded) }) {
+	if slices.ContainsFunc(setup.Rules(c), func(r optim.Rule) bool { return slices.ContainsFunc(r.Types(), device.DType.Coded) }) {
 		align, begin = 256, 256
 	}
 	policy := setup.Trainer(c, 0).Policy

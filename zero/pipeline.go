@@ -384,6 +384,10 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 func (t *Trainer) addLoss(x *flight, in *input) {
 	if x.stage == t.pipeline.Stages()-1 {
 		t.cfg.Compute.Sum(t.sums.Device.Slice(0, device.ExactLen), in.batch.Loss)
+		for i, m := range in.batch.Metrics {
+			at := (1 + len(t.runner.Units) + i) * device.ExactLen
+			t.cfg.Compute.Sum(t.sums.Device.Slice(at, at+device.ExactLen), m)
+		}
 	}
 }
 

@@ -110,6 +110,9 @@ func (t *Trainer) trim(in *input, micro int) {
 	unit := trimmed * max(1, c.Mesh.Tensor)
 	n := min(c.T, (positions+unit-1)/unit*unit)
 	b.T, b.Loss = n, t.loss.Slice(0, c.B*n)
+	for i, m := range t.metrics {
+		b.Metrics[i] = m.Slice(0, c.B*n)
+	}
 	for i, w := range in.fields {
 		ids := w.Host.I32()
 		for s := 1; s < c.B; s++ {
@@ -218,6 +221,9 @@ func (t *Trainer) mergeSums() error {
 	own := collective.Own(t.cfg.Groups.World, t.stats).I64()
 	if g := t.cfg.Groups.Tensor; g == nil || g.Rank() == 0 { // other ranks of the group have the same losses
 		exact(own, statLoss).Merge(device.ExactAt(t.sums.Host, 0))
+		for i := range t.metrics {
+			exact(own, statMore+i*device.ExactLen).Merge(device.ExactAt(t.sums.Host, 1+len(t.runner.Units)+i))
+		}
 	}
 	for i := len(t.runner.Units) - 1; i >= 0; i-- {
 		sum := device.ExactAt(t.sums.Host, 1+i)
@@ -265,7 +271,7 @@ func (t *Trainer) finishStep(s *Stats, positions int) error {
 	var loss, norm device.Exact
 	overflow := -1
 	for r := range t.cfg.Groups.World.Size() {
-		part := all[r*statLen : (r+1)*statLen]
+		part := all[r*t.statLen() : (r+1)*t.statLen()]
 		loss.Merge(exact(part, statLoss))
 		norm.Merge(exact(part, statNorm))
 		s.Stop, s.Save = s.Stop || part[statStop]&wantsStop > 0, s.Save || part[statStop]&wantsSave > 0
@@ -277,11 +283,11 @@ func (t *Trainer) finishStep(s *Stats, positions int) error {
 			return fmt.Errorf("the loss is not finite on rank %d: lower the learning rate or check the data", r)
 		}
 	}
-	s.Loss = loss.Value() / float64(positions)
+	s.Loss, s.Metrics = loss.Value()/float64(positions), t.means(positions)
 	s.GradNorm = math.Sqrt(norm.Value()) / s.LossScale
 	s.Skipped = overflow >= 0
 	if overflow >= 0 && !t.Scale.Dynamic {
-		unit := t.names[int(all[overflow*statLen+statWhere])-1]
+		unit := t.names[int(all[overflow*t.statLen()+statWhere])-1]
 		return fmt.Errorf("the gradient of unit %s is not finite on rank %d (loss %g): lower the learning rate or set train.clip", unit, overflow, s.Loss)
 	}
 	return t.Scale.Update(s.Skipped)
@@ -296,28 +302,43 @@ func (t *Trainer) gradScale(s Stats) float64 {
 	return clip / s.LossScale
 }
 
-// Eval returns the mean loss over n micro-batches on every rank, in nats.
-func (t *Trainer) Eval(n int, fill Batches) (float64, error) {
-	mean, err := t.eval(n, fill)
-	if err != nil {
-		t.close()
-		return 0, fmt.Errorf("evaluation after step %d: rank %d: %w", t.Steps, t.cfg.Groups.World.Rank(), t.cause(err))
+// means returns the means of the metrics, of all ranks' statistics.
+func (t *Trainer) means(positions int) (means []float64) {
+	all := t.stats.I64()
+	for i := range t.metrics {
+		var sum device.Exact
+		for r := range t.cfg.Groups.World.Size() {
+			sum.Merge(exact(all, r*t.statLen()+statMore+i*device.ExactLen))
+		}
+		means = append(means, sum.Value()/float64(positions))
 	}
-	return mean, nil
+	return means
 }
 
-func (t *Trainer) eval(n int, fill Batches) (float64, error) {
+// Eval returns the loss and the metrics of n micro-batches, the same on every rank.
+func (t *Trainer) Eval(n int, fill Batches) (Stats, error) {
+	s, err := t.eval(n, fill)
+	if err != nil {
+		t.close()
+		return s, fmt.Errorf("evaluation after step %d: rank %d: %w", t.Steps, t.cfg.Groups.World.Rank(), t.cause(err))
+	}
+	return s, nil
+}
+
+func (t *Trainer) eval(n int, fill Batches) (s Stats, err error) {
 	if err := t.play(t.evaluation(n), fill, false); err != nil {
-		return 0, err
+		return s, err
 	}
 	if err := t.gatherStats(); err != nil {
-		return 0, err
+		return s, err
 	}
 	var sum device.Exact
 	all := t.stats.I64()
 	for r := range t.cfg.Groups.World.Size() {
-		sum.Merge(exact(all, r*statLen+statLoss))
+		sum.Merge(exact(all, r*t.statLen()+statLoss))
 	}
+	positions := cmp.Or(t.Counted, t.cfg.Mesh.DataRanks()*n*t.cfg.B*t.cfg.T)
+	s.Loss, s.Metrics = sum.Value()/float64(positions), t.means(positions)
 	clear(all)
-	return sum.Value() / float64(cmp.Or(t.Counted, t.cfg.Mesh.DataRanks()*n*t.cfg.B*t.cfg.T)), nil
+	return s, nil
 }

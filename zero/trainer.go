@@ -87,12 +87,13 @@ type Batches func(micro int, into []data.Values) error
 
 // Stats describes a step; it is equal on all ranks.
 type Stats struct {
-	Loss      float64 // mean over the positions with a loss on all ranks, nats
-	GradNorm  float64 // before clipping
-	LossScale float64 // used in the step
-	Skipped   bool    // the gradient overflowed and nothing was updated
-	Stop      bool    // some rank had set WantStop: all stop after this step
-	Save      bool    // some rank had set WantSave: all save after this step
+	Loss      float64   // mean over the positions with a loss on all ranks, nats
+	GradNorm  float64   // before clipping
+	LossScale float64   // used in the step
+	Skipped   bool      // the gradient overflowed and nothing was updated
+	Stop      bool      // some rank had set WantStop: all stop after this step
+	Save      bool      // some rank had set WantSave: all save after this step
+	Metrics   []float64 // of Model.Metrics: means over the positions with a loss on all ranks
 }
 
 // Trainer is one rank's training state and step.
@@ -106,10 +107,11 @@ type Trainer struct {
 	inputs   []input               // micro-batches use them in rotation
 	held     []func()              // release allocated memory
 
-	loss     device.Buffer // (B*T) float32, of any micro-batch
-	sums     device.Window // (1 + units) device.Exact: sums of this rank's losses, and of squares of its gradients
-	hostSums device.Buffer // (1 + units) device.Exact: those in host memory
-	stats    device.Buffer // (World × statLen) int64, in host memory, one part per rank
+	loss     device.Buffer   // (B*T) float32, of any micro-batch
+	sums     device.Window   // (1 + units + metrics) device.Exact: sums of this rank's losses, of squares of its gradients, and of its metrics
+	hostSums device.Buffer   // (1 + units + metrics) device.Exact: those in host memory
+	metrics  []device.Buffer // (B*T) float32 each, of any micro-batch
+	stats    device.Buffer   // (World × statLen) int64, in host memory, one part per rank
 	merge    func() error
 	kept     device.Event    // the last update has reached the disk
 	pieces   [][][]run       // of each tile of each unit's shard
@@ -162,8 +164,11 @@ const (
 	statWhere = statNorm + device.ExactLen // 1 + index in the model of the first unit with a gradient that is not finite, or 0
 	statStop  = statWhere + 1              // the rank's requests: bits wantsStop and wantsSave
 	statPace  = statStop + 1               // nanoseconds of its last step: before its first operation, waiting, total
-	statLen   = statPace + 3
+	statMore  = statPace + 3               // exact sums of its metrics
 )
+
+// statLen returns the length of a rank's part of Trainer.stats.
+func (t *Trainer) statLen() int { return statMore + len(t.cfg.Model.Metrics)*device.ExactLen }
 
 // Bits of a rank's requests.
 const (
@@ -316,14 +321,17 @@ func (t *Trainer) allocate() error {
 		}
 		return w
 	}
-	sums := (1 + len(t.runner.Units)) * device.ExactLen
+	sums := (1 + len(t.runner.Units) + len(c.Model.Metrics)) * device.ExactLen
 	sequences, positions := c.pieces()
 	rows := sequences * positions
 	loss := alloc(c.Device, device.F32, rows, device.Stats)
 	t.loss = loss
+	for range c.Model.Metrics {
+		t.metrics = append(t.metrics, alloc(c.Device, device.F32, rows, device.Stats))
+	}
 	for range t.pipeline.inputs.most {
 		in := input{batch: nn.Batch{B: sequences, T: positions, Tensor: t.exchange(c.Groups.Tensor, fsdp.Exchange), Context: t.exchange(c.Groups.Context, fsdp.ExchangeKeys),
-			Compute: c.DType, Chunk: c.Chunk, Pad: c.Pad, Loss: loss}}
+			Compute: c.DType, Chunk: c.Chunk, Pad: c.Pad, Loss: loss, Metrics: slices.Clone(t.metrics)}}
 		for i, f := range c.fields() {
 			in.fields = append(in.fields, open(types[f.Type], c.B*f.Len, device.Inputs))
 			in.batch.SetField(i, f.Name, in.fields[i].Device.Slice(0, min(c.B*f.Len, c.B*f.Len*rows/(c.B*c.T))))
@@ -334,7 +342,7 @@ func (t *Trainer) allocate() error {
 	if c.HostUpdate != nil {
 		t.hostSums = alloc(c.Host, device.I64, sums, device.Stats)
 	}
-	t.stats = alloc(c.Host, device.I64, c.Groups.World.Size()*statLen, device.Stats)
+	t.stats = alloc(c.Host, device.I64, c.Groups.World.Size()*t.statLen(), device.Stats)
 	for _, n := range t.matrices.lens {
 		t.matrices.slots = append(t.matrices.slots, alloc(c.Device, t.matrices.input, n, device.Updates))
 		if n := t.matrices.part; n > 0 {

@@ -40,7 +40,7 @@ type Config struct {
 	Notes     []string            // what a user may not expect of it
 	Folder    hf.Carried          // what model.from has beside its shape
 	resumes   bool                // it goes on from a checkpoint, which says the length of sequences
-	network   *nn.Model           // of the caller; nil: that of Model
+	own       Own                 // of the program that runs it
 	env       Environment         // that it was loaded for
 	found     *data.Found         // the files of Data
 	file      string              // name of the job file
@@ -48,12 +48,13 @@ type Config struct {
 	positions map[string]position // of the given keys: "zero", "zero.stage", "data.text[2]"; "" is the file itself
 }
 
-// Data selects the training data. One of Text, Tokens and Documents is set.
+// Data selects the training data. One of Text, Tokens, Documents and Program is set.
 type Data struct {
 	Text       []string  // patterns of text files, as written in the job file
 	Tokens     []string  // patterns of token files, as written in the job file
 	Documents  []string  // patterns of files of JSON records, as written in the job file
 	Weights    []float64 // one for each of Documents; none: each document counts alike
+	Program    bool      // the program that runs the job provides it
 	Format     string    // of Documents: "text", "prompt" or "chat"
 	Keys       RecordKeys
 	TooLong    string   // "cut" or "skip": what happens to documents that are longer than a sequence
@@ -305,6 +306,7 @@ func Source(c *Config) data.Source {
 	return data.Source{
 		Text: c.Data.Text, Tokens: c.Data.Tokens, Documents: documents(c), DType: c.Data.DType, Tokenizer: Tokenizer(c), Validation: c.Data.Validation,
 		Context: c.Model.Context, Fit: fitting(c), Batch: c.Train.Batch, Vocab: c.Model.Vocab, Seed: c.Train.Seed, Found: c.found,
+		Samples: c.own.Data, Held: c.own.Validation,
 	}
 }
 
@@ -339,7 +341,7 @@ func (c *Config) with(key, value, source string) (*Config, error) {
 	n.moveTo(position{file: source})
 	put(root, key, n)
 	r := newReader(c.file, root)
-	r.Config.network, r.Config.env = c.network, c.env
+	r.Config.own, r.Config.env = c.own, c.env
 	r.read()
 	r.resolve()
 	if len(r.problems) > 0 {

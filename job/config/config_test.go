@@ -342,7 +342,7 @@ func TestCombinations(t *testing.T) {
 		{"model={from: hf, layers: 3, vocab: 300}", "model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256\n" +
 			"model.layers: not used: model.from brings its own config.json; remove it (--set model.layers=null removes it)\n" +
 			"model.vocab: not used: model.from brings its own config.json; remove it (--set model.vocab=null removes it)"},
-		{"model={family: gptj}", "model.family: gptj is not a valid value; want gpt2 or llama"},
+		{"model={family: gptj}", "model.family: gptj is not a valid value; want gpt2, llama or program"},
 		{"data={text: [a.txt], tokens: [a.bin]}", "data.tokens: text and tokens are both given; want one of the two"},
 		{"data={text: []}", `data.text: the list is empty: there is nothing to train on; want for example data: {text: ["docs/**/*.md"]} or data: {tokens: ["train.bin"]}`},
 		{"data={text: [empty.txt]}", "data.text: empty.txt is empty"},

@@ -57,6 +57,9 @@ type refusal struct {
 	with         []string // the other keys
 }
 
+// program is the value of keys whose meaning the program that runs the job provides, see Own.
+const program = "program"
+
 // mostMuonSteps is the limit of torch.optim.Muon.
 const mostMuonSteps = 99
 
@@ -65,12 +68,12 @@ const mostLoRA = 1 << 14
 
 // The names that a job can use for families, rules and other choices.
 var (
-	families    = []string{"gpt2", "llama"}
+	families    = []string{"gpt2", "llama", program}
 	tokenizers  = []string{"bytes", "gpt2", "folder", "none"}
 	formats     = []string{"text", "prompt", "chat"}
 	learns      = []string{"assistant", "last", "all"}
 	idTypes     = []string{"uint16", "uint32", "int32", "int64"}
-	rules       = []string{"adamw", "adamw8bit", "adam", "sgd", "lion", "muon"}
+	rules       = []string{"adamw", "adamw8bit", "adam", "sgd", "lion", "muon", program}
 	Adjusts     = []string{"original", "match_rms_adamw", "spectral_unclamped"} // as optim.Adjust has them
 	curves      = []string{"constant", "linear", "cosine", "wsd", "inverse_sqrt"}
 	Recomputes  = []string{"none", "block"}
@@ -93,6 +96,7 @@ func (c *Config) fields() []field {
 	llama := func(key string) []only {
 		return []only{{"with model.family llama, without model.from", m.Family == "llama", "model.family", m.Family + " has no " + key}}
 	}
+	modules := []only{{"", m.Family != program, "model.family", "the program's network has its own"}}
 	adapters := []only{{"with train.lora.rank or from", t.LoRA.Rank > 0 || t.LoRA.From != "", "train.lora.rank", "train.lora.rank is 0: there are no adapters"}}
 	falls := []only{
 		{"", s.Type != "constant", "schedule.type", "a constant schedule does not fall"},
@@ -102,7 +106,7 @@ func (c *Config) fields() []field {
 		{"model.from", path{text{&m.From}}, "", "fresh parameters", "folder with config.json and model.safetensors to start from, hf://org/name[@revision] on the Hugging Face Hub, or s3://bucket/folder; instead of the other model keys except context", also{when: "instead of the other model keys except context", like: "models/gpt2"}},
 		{"model.adapters", patterns{texts{&c.Merged}}, "", "none", "list of folders of LoRA adapters (PEFT's format) that are merged into the parameters of from, one after the other",
 			also{only: []only{{"with model.from", m.From != "", "model.from", "fresh parameters have no adapters"}}, like: `["runs/a/adapter"]`}},
-		{"model.family", choice{&m.Family, families}, "gpt2", "", "architecture: gpt2 | llama", also{shape: true}},
+		{"model.family", choice{&m.Family, families}, "gpt2", "", "architecture: gpt2 | llama | program: the network of the Go program that runs the job (job.Options.Model), without the other model keys except context", also{shape: true}},
 		{"model.layers", count{&m.Layers, 1, hf.MostLayers}, "6", "", "transformer blocks", also{shape: true}},
 		{"model.heads", count{&m.Heads, 1, hf.Most}, "6", "", "attention heads of a block; divides width", also{shape: true}},
 		{"model.kv_heads", count{&m.KV, 1, hf.Most}, "", "heads", "llama: heads of keys and values; divides heads",
@@ -115,15 +119,17 @@ func (c *Config) fields() []field {
 		{"model.rope_theta", real{&m.Theta, hf.Positive, "a positive number"}, "", "10000", "llama: base of the rotary positions' wavelengths",
 			also{like: "500000", shape: true, only: llama("rope_theta"), then: func() { m.Theta = pick(m.Family == "llama", 10000.0, 0) }}},
 		{"model.tied", flag{&m.Tied}, "", "false", "llama: the output layer is the token embedding", also{like: "true", shape: true, only: llama("tied")}},
-		{"model.dropout", perhaps{&c.Dropout, device.Droppable, "0, or a number from 1/65536 to below 1"}, "", "0; with from, its config.json's", "dropout probability of the embedding and of the outputs of attention and MLP", also{like: "0.1", lasts: true}},
+		{"model.dropout", perhaps{&c.Dropout, device.Droppable, "0, or a number from 1/65536 to below 1"}, "", "0; with from, its config.json's", "dropout probability of the embedding and of the outputs of attention and MLP", also{like: "0.1", lasts: true, only: modules}},
 		{"model.weights", choice{&c.Weights, device.Codes[:]}, "full", "", "full | nf4: frozen matrices of blocks are stored in precision, or in 4 bits and decoded for use (QLoRA)", also{lasts: true}},
-		{"model.attention_dropout", real{&c.AttentionDropout, device.Droppable, "0, or a number from 1/65536 to below 1"}, "0", "", "dropout probability of attention weights", also{lasts: true}},
+		{"model.attention_dropout", real{&c.AttentionDropout, device.Droppable, "0, or a number from 1/65536 to below 1"}, "0", "", "dropout probability of attention weights", also{lasts: true, only: modules}},
 
 		{"data.text", patterns{texts{&d.Text}}, "", "none", "list of text files or patterns, also s3://bucket/pattern; ** matches any number of folders, and variables such as ${GOROOT} are expanded", also{when: "instead of data.tokens", like: `["docs/**/*.md"]`}},
 		{"data.tokens", patterns{texts{&d.Tokens}}, "", "none", "list of token files, also s3://bucket/pattern, in the format of llm.c or nanoGPT or just ids; instead of text",
 			also{when: "instead of data.text", like: `["train.bin"]`, not: refusal{len(d.Documents) == 0 && len(d.Text) > 0 && len(d.Tokens) > 0, "text and tokens are both given", "want one of the two", []string{"data.text"}}}},
 		{"data.documents", sources{patterns{texts{&d.Documents}}, &d.Weights}, "", "none", "list of files of records, also s3://bucket/pattern: JSON Lines, plain or compressed with gzip or zstd, or Parquet; instead of text. Weights, as in {path: a.jsonl, weight: 0.7}, set each item's share of the samples",
 			also{when: "instead of data.text", like: `["chats-*.jsonl"]`, not: refusal{len(d.Documents) > 0 && len(d.Text)+len(d.Tokens) > 0, "documents and text or tokens are given", "want one of the three", []string{"data.text", "data.tokens"}}}},
+		{"data.program", flag{&d.Program}, "false", "", "the Go program that runs the job provides the data (job.Options.Data); instead of text, tokens and documents",
+			also{when: "instead of data.text", not: refusal{d.Program && len(d.Text)+len(d.Tokens)+len(d.Documents) > 0, "the program provides the data, and files are given", "want one of the two", []string{"data.text", "data.tokens", "data.documents"}}}},
 		{"data.format", choice{&d.Format, formats}, "text", "", "text | prompt | chat: what a record of documents contains, and which of its tokens are learned", also{only: documents, lasts: true}},
 		{"data.keys.text", text{&d.Keys.Text}, "text", "", "key of a record's text", also{only: record("text", "text")}},
 		{"data.keys.prompt", text{&d.Keys.Prompt}, "prompt", "", "key of a record's prompt", also{only: record("prompt", "prompt")}},
@@ -136,11 +142,11 @@ func (c *Config) fields() []field {
 		{"data.too_long", choice{&d.TooLong, []string{"cut", "skip"}}, "cut", "", "cut | skip: what to do with documents longer than model.context", also{only: documents, lasts: true}},
 		{"data.dtype", choice{&d.DType, idTypes}, "", "llm.c's header, or uint16", "uint16 | uint32 | int32 | int64: type of the ids in token files without a header",
 			also{only: []only{{"with data.tokens", len(d.Tokens) > 0, "data.text", "text has no ids yet"}}, like: "uint16"}},
-		{"data.tokenizer", choice{&d.Tokenizer, tokenizers}, "", "bytes for text, gpt2 for tokens", "bytes | gpt2 | folder (data.vocab); for token files, the tokenizer that made them, or none; with model.from, the one in its folder", also{like: "gpt2", lasts: true}},
+		{"data.tokenizer", choice{&d.Tokenizer, tokenizers}, "", "bytes for text, gpt2 for tokens", "bytes | gpt2 | folder (data.vocab); for token files, the tokenizer that made them, or none; with model.from, the one in its folder", also{like: "gpt2", lasts: true, only: []only{{"", !d.Program, "data.program", "the program provides the data"}}}},
 		{"data.vocab", path{text{&d.Vocab}}, "", "built in", "folder with a tokenizer: tokenizer.json, or vocab.json and merges.txt; or hf://org/name[@revision], or s3://bucket/folder",
 			also{only: []only{{"with data.tokenizer gpt2 and folder", d.Tokenizer == "gpt2" || d.Tokenizer == "folder", "data.tokenizer", "tokenizer " + d.Tokenizer + " has no vocabulary of its own"}}, like: "models/gpt2", lasts: true}},
 		{"data.validation", real{&d.Validation, atMostHalf, "a fraction from 0 to 0.5"}, "0.01", "", "fraction of the data held out for evaluation",
-			also{only: []only{{"", len(d.Held) == 0, "data.validation_documents", "data.validation_documents names what to validate on"}}, lasts: true}},
+			also{only: []only{{"", len(d.Held) == 0, "data.validation_documents", "data.validation_documents names what to validate on"}, {"", !d.Program, "data.program", "the program provides the data for validation (job.Options.Validation)"}}, lasts: true}},
 
 		{"train.steps", count{&t.Steps, 1, mostSteps}, "200", "", "updates of the parameters", also{when: "instead of train.epochs", lasts: true, follows: []string{"train.epochs"}, derived: t.Epochs > 0}},
 		{"train.epochs", some{real{&t.Epochs, hf.Positive, "a positive number"}}, "", "none", "instead of steps: passes over the data, such as 2 or 0.5; the last step is filled up",
@@ -154,7 +160,7 @@ func (c *Config) fields() []field {
 			also{lasts: true, not: refusal{t.Delayed && (c.Precision == device.F16 || o.Type == "muon" || z.Offload.Optimizer == "disk" || z.Offload.Parameters != "none" || z.Offload.Any() && c.on == "cuda"), "updates are delayed, " + undelayed(c), "want delayed_update: false, or another of the two", []string{"precision", "optimizer.type", "zero.offload.optimizer", "zero.offload.parameters"}}}},
 		{"train.seed", seed{&t.Seed}, "1", "", "seed of the initial parameters and the order of the data", also{lasts: true}},
 		{"train.eval_every", count{&t.EvalEvery, 0, mostSteps}, "", "50; 0 without validation", "steps between evaluations; 0: never",
-			also{like: "100", then: func() { t.EvalEvery = pick(d.Validation > 0, 50, 0) }, not: refusal{d.Validation == 0 && t.EvalEvery > 0, fmt.Sprintf("eval_every is %d, but data.validation is 0: there is nothing to evaluate on", t.EvalEvery), "want eval_every: 0, or a data.validation such as 0.01", []string{"data.validation"}}}},
+			also{like: "100", then: func() { t.EvalEvery = pick(c.validates(), 50, 0) }, not: refusal{!c.validates() && t.EvalEvery > 0, fmt.Sprintf("eval_every is %d, but %s: there is nothing to evaluate on", t.EvalEvery, pick(d.Program, "job.Options.Validation is nil", "data.validation is 0")), pick(d.Program, "want eval_every: 0, or samples in job.Options.Validation", "want eval_every: 0, or a data.validation such as 0.01"), []string{"data.validation"}}}},
 		{"train.eval_batches", count{&t.EvalBatches, 1, hf.Most}, "8", "", "batches per evaluation, each with as many sequences as a step; the same ones on any number of ranks", also{}},
 		{"train.loss_chunk", count{&t.LossChunk, 1, mostBatch}, "", "1024; on GPUs 4 × the model's width, from 1024 to 4096", "number of tokens with logits in memory at once", also{like: "1024", flag: "loss-chunk"}},
 		{"train.early_stop.metric", choice{&t.EarlyStop.Metric, metrics[:1]}, "val_loss", "", "metric that must improve",
@@ -228,7 +234,7 @@ func (c *Config) fields() []field {
 
 		{"precision", dtype{&c.Precision, precisions}, "bf16", "", "fp32 | bf16 | fp16: type of gathered parameters and activations", also{lasts: true, flag: "precision"}},
 
-		{"optimizer.type", choice{&o.Type, rules}, "adamw", "", "adamw | adamw8bit | adam | sgd | lion | muon; adamw8bit stores moments in 8 bits per element; muon updates the matrices of blocks, and AdamW the rest", also{lasts: true, flag: "optimizer"}},
+		{"optimizer.type", choice{&o.Type, rules}, "adamw", "", "adamw | adamw8bit | adam | sgd | lion | muon | program: the rule of the Go program that runs the job (job.Options.Rule); adamw8bit stores moments in 8 bits per element; muon updates the matrices of blocks, and AdamW the rest", also{lasts: true, flag: "optimizer"}},
 		{"optimizer.lr", real{&o.LR, hf.Positive, "a positive number"}, "6e-4; muon 1e-3", "", "highest learning rate", also{like: "6e-4", lasts: true}},
 		{"optimizer.betas", reals{&o.Betas, within(0, 1), "two numbers of at least 0 and below 1"}, "[0.9, 0.95]; lion [0.9, 0.99]", "", "decay rates of the moments; not for sgd and muon",
 			also{types: []string{"adamw", "adamw8bit", "adam", "lion"}, like: "[0.9, 0.95]", lasts: true, follows: []string{"optimizer.type"}, only: []only{{"", o.Type != "muon", "optimizer.type", "muon has none; its AdamW uses optimizer.adamw.betas"}}}},

@@ -172,7 +172,7 @@ func (r *reader) resolveGroups() {
 			return
 		}
 	}
-	if len(groups) == 0 {
+	if len(groups) == 0 || r.Config.unknown() {
 		return
 	}
 	for i, wrong := range r.Config.Optimizer.ungrouped(Parameters(r.Config)) {

@@ -141,12 +141,13 @@ job.yaml:8:8: optimizer.groups[4]: "model.layers.*.q_proj.weight" matches no tra
 // caller.
 func TestGroupsOfGivenNetwork(t *testing.T) {
 	testjob.InFolder(t, grouped)
-	c := mustLoad(t)
-	if _, err := WithNetwork(c, Network(c)); err != nil {
+	net := Network(mustLoad(t))
+	c := mustLoad(t, "model=null", "model.family=program")
+	if _, err := c.With(Own{Model: net}); err != nil {
 		t.Error(err)
 	}
-	still := Network(c).Frozen(func(p shard.Param) bool { return strings.HasPrefix(p.Name, "transformer.wte.") })
-	if _, err := WithNetwork(c, still); err == nil || !strings.Contains(err.Error(), `job.yaml:9:8: optimizer.groups[2]: "transformer.wte.*" matches no trained parameter`) {
+	still := net.Frozen(func(p shard.Param) bool { return strings.HasPrefix(p.Name, "transformer.wte.") })
+	if _, err := c.With(Own{Model: still}); err == nil || !strings.Contains(err.Error(), `job.yaml:9:8: optimizer.groups[2]: "transformer.wte.*" matches no trained parameter`) {
 		t.Error(err)
 	}
 }

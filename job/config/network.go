@@ -3,69 +3,182 @@ package config
 import (
 	"errors"
 	"fmt"
+	"math"
+	"regexp"
+	"slices"
 
 	"zeroth/data"
 	"zeroth/input"
 	"zeroth/job/hf"
 	"zeroth/nn"
+	"zeroth/optim"
 	"zeroth/shard"
 )
 
-// WithNetwork returns the job with the caller's network, which all ranks share, so its modules
-// must be stateless. The network must fit the model section, which sets the residual width, heads,
-// context and vocabulary; blocks with rotary positions need the family llama. Its checkpoints and
-// final parameters have no config.json, and only jobs with the same network can read them.
-func WithNetwork(c *Config, m *nn.Model) (*Config, error) {
-	var errs []error
-	wrong := func(key string, has, want int) {
-		errs = append(errs, fmt.Errorf("%v: %s is %d, but the custom network has %d", c.Position(key), key, want, has))
+// Own is what the program that runs a job provides, where the job file says program. All ranks of a
+// process share it, so its modules must be stateless.
+type Own struct {
+	Model            *nn.Model    // with model.family program, else nil
+	Data, Validation data.Samples // with data.program, else nil; Validation may be nil
+	Rule             optim.Rule   // with optimizer.type program, else nil
+}
+
+// With returns the job with what the program provides, after all checks that need it. It returns an
+// error unless that is what the job file names.
+func (c *Config) With(own Own) (*Config, error) {
+	if own.Model == nil && own.Data == nil && own.Validation == nil && own.Rule == nil && c.Lacks() == nil {
+		return c, nil
 	}
-	if m.Width != c.Model.Width {
-		wrong("model.width", m.Width, c.Model.Width)
+	again := func(own Own) *reader {
+		r := newReader(c.file, c.root.clone())
+		r.Config.own, r.Config.env, r.Config.resumes = own, c.env, c.resumes
+		r.read()
+		r.resolve()
+		return r
 	}
-	if m.Vocab != c.Model.Vocab {
-		wrong("model.vocab", m.Vocab, c.Model.Vocab)
+	if is, was := string(c.YAML()), again(c.own).Config; is != string(was.WithDate(c.Data.Date).YAML()) {
+		return nil, input.BadInput(errors.New("the job was changed after it was loaded; pass settings to Load instead, such as train.steps=100"))
 	}
-	if m.Context < c.Model.Context {
-		wrong("model.context", m.Context, c.Model.Context)
+	r := again(own)
+	r.named()
+	r.provided()
+	r.checkOwnData()
+	if len(r.problems) > 0 {
+		r.problems.Sort()
+		return nil, r.problems
 	}
-	if c.Model.From != "" {
-		errs = append(errs, fmt.Errorf("%v: model.from does not apply to a custom network, which starts with fresh parameters", c.Position("model.from")))
+	next := r.Config
+	next.found, next.Checkpoint.Dir, next.Data.Date = c.found, c.Checkpoint.Dir, c.Data.Date
+	return next, nil
+}
+
+// Lacks returns an error for a job that a program has to complete, see With.
+func (c *Config) Lacks() error {
+	r := &reader{Config: c, bad: map[string]bool{}}
+	if r.named(); len(r.problems) > 0 {
+		return r.problems
 	}
-	if c.Parallel.Tensor > 1 {
-		errs = append(errs, fmt.Errorf("%v: parallel.tensor: a custom network's matrices cannot be divided; want tensor: 1", c.Position("parallel.tensor")))
-	}
-	if c.Parallel.Context > 1 {
-		errs = append(errs, fmt.Errorf("%v: parallel.context: a custom network's sequences cannot be divided; want context: 1", c.Position("parallel.context")))
-	}
-	if c.Train.LoRA.Rank > 0 {
-		errs = append(errs, fmt.Errorf("%v: train.lora does not apply to a custom network; freeze the parameters that it does not train", c.Position("train.lora.rank")))
-	}
-	if c.Sample.Tokens > 0 {
-		errs = append(errs, fmt.Errorf("%v: sample.tokens: sampling needs a model with a config.json, which a custom network does not have", c.Position("sample.tokens")))
-	}
-	for i, what := range c.Optimizer.ungrouped(hf.Parameters(m)) {
-		if what != [2]string{} {
-			key := fmt.Sprintf("optimizer.groups[%d]", i)
-			errs = append(errs, fmt.Errorf("%v: %s: %s; %s", c.Position(key), key, what[0], what[1]))
+	return nil
+}
+
+// named reports what the job file names and the program does not provide.
+func (r *reader) named() {
+	c := r.Config
+	missing := func(key, option, other string, is bool) {
+		if is {
+			r.wrong(c.Position(key), key, "only the Go program that provides job.Options."+option+" can run or plan this job", "want that program, or "+other)
 		}
 	}
-	if len(errs) > 0 {
-		return nil, input.BadInput(errors.Join(errs...))
+	missing("data.program", "Data", "data.text, data.tokens or data.documents", c.Data.Program && c.own.Data == nil)
+	missing("model.family", "Model", "another family", c.unknown())
+	missing("optimizer.type", "Rule", "another rule", c.Optimizer.Type == program && c.own.Rule == nil)
+}
+
+// provided reports what the program provides and the job file does not name.
+func (r *reader) provided() {
+	c := r.Config
+	unnamed := func(key, option, want string, is bool) {
+		if is {
+			r.wrong(c.Position(key), key, "job.Options."+option+" is set, but the job file does not say so", "want "+want)
+		}
 	}
-	return Standing(c, m), nil
+	unnamed("data.program", "Data", "data: {program: true}", !c.Data.Program && (c.own.Data != nil || c.own.Validation != nil))
+	unnamed("model.family", "Model", "model: {family: program}", c.Model.Family != program && c.own.Model != nil)
+	unnamed("optimizer.type", "Rule", "optimizer: {type: program}", c.Optimizer.Type != program && c.own.Rule != nil)
+}
+
+// checkOwnData reports fields that a micro-batch or the network cannot have.
+func (r *reader) checkOwnData() {
+	c := r.Config
+	if c.own.Data == nil {
+		return
+	}
+	fields := c.own.Data.Fields()
+	err := data.CheckFields(fields)
+	switch {
+	case err != nil:
+	case c.own.Model == nil && !slices.Equal(fields, data.TokenFields(c.Model.Context, false)):
+		err = fmt.Errorf("samples have the fields %v, but the model reads tokens: want data.TokenFields(%d, false)", fields, c.Model.Context)
+	case c.Train.Epochs > 0 && c.own.Data.Len() == 0:
+		err = errors.New("the samples have no end, so there are no epochs; want train.steps")
+	default:
+		for _, f := range fields {
+			if n := float64(c.Train.MicroBatch) * float64(f.Len); n > math.MaxInt32 {
+				err = fmt.Errorf("field %s has %.3g numbers in a micro-batch, more than %d; want a smaller train.micro_batch", f.Name, n, math.MaxInt32)
+			}
+		}
+	}
+	if err != nil {
+		r.wrong(c.Position("data.program"), "data.program", err.Error(), "")
+	}
+}
+
+// unknown reports whether the job's network is that of a program that has not provided it yet.
+func (c *Config) unknown() bool { return c.Model.Family == program && c.own.Model == nil }
+
+// validates reports whether there is data to evaluate on, as far as it is known.
+func (c *Config) validates() bool {
+	if c.Data.Program {
+		return c.own.Data == nil || c.own.Validation != nil
+	}
+	return c.Data.Validation > 0
+}
+
+// metricName matches the name of a metric.
+var metricName = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+
+// resolveOwn takes the shape from the program's network, and rejects what does not apply to it.
+func (r *reader) resolveOwn() {
+	c, own, m := r.Config, r.Config.own.Model, &r.Config.Model
+	for key, is := range map[string]bool{"parallel.tensor": c.Parallel.Tensor > 1, "parallel.context": c.Parallel.Context > 1, "train.lora.rank": c.Train.LoRA.Rank > 0, "train.lora.from": c.Train.LoRA.From != "", "sample.tokens": c.Sample.Tokens > 0} {
+		if is {
+			r.refuse(map[string]string{
+				"parallel.tensor": "a program's matrices cannot be divided", "parallel.context": "a program's samples cannot be divided",
+				"train.lora.rank": "a program's network has no adapters", "train.lora.from": "a program's network has no adapters", "sample.tokens": "sampling needs a model with a config.json, which a program's network does not have",
+			}[key], "want it left out", key)
+		}
+	}
+	if own == nil {
+		return
+	}
+	m.Width, m.Vocab, m.Heads, m.Llama.Head, m.Layers = own.Width, max(1, own.Vocab), max(1, own.Heads), max(1, own.Head), max(1, len(own.Modules)-2)
+	if r.has("model.context") && m.Context > own.Context {
+		r.refuse(fmt.Sprintf("sequences of %d positions, but the program's network supports at most %d", m.Context, own.Context), fmt.Sprintf("want a context of at most %d", own.Context), "model.context")
+	}
+	if !r.has("model.context") {
+		m.Context = own.Context
+	}
+	if err := unusable(own); err != nil {
+		r.refuse("job.Options.Model: "+err.Error(), "", "model.family")
+	}
+}
+
+// unusable returns an error for a network that cannot be trained.
+func unusable(m *nn.Model) error {
+	switch {
+	case m.Width < 1 || m.Context < 1:
+		return fmt.Errorf("a width of %d and a context of %d; want at least 1", m.Width, m.Context)
+	case len(m.Modules) < 2 || len(m.Uses) != len(m.Modules):
+		return fmt.Errorf("%d modules with the units of %d; want at least 2, and the units of each", len(m.Modules), len(m.Uses))
+	}
+	for i, name := range m.Metrics {
+		if !metricName.MatchString(name) || slices.Contains(m.Metrics[:i], name) || slices.Contains([]string{"step", "loss", "val_loss", "memory", "start", "end"}, name) {
+			return fmt.Errorf("%q cannot be the name of a metric; want another, of lower-case letters, digits and _", name)
+		}
+	}
+	return nil
 }
 
 // Standing returns the job with m in place of its network, for example one with fewer of the same
 // layers.
 func Standing(c *Config, m *nn.Model) *Config {
 	x := c.Copy()
-	x.network = m
+	x.own.Model = m
 	return x
 }
 
 // Given reports whether the network was given by the caller, not built from the model section.
-func Given(c *Config) bool { return c.network != nil }
+func Given(c *Config) bool { return c.own.Model != nil }
 
 // Network returns the model that the job trains.
 func Network(c *Config) *nn.Model { return Part(c, 0, 1) }
@@ -73,7 +186,7 @@ func Network(c *Config) *nn.Model { return Part(c, 0, 1) }
 // Part returns the rank's part of Network if its matrices are divided into the given number of
 // parts.
 func Part(c *Config, index, total int) *nn.Model {
-	m := c.network
+	m := c.own.Model
 	if m == nil {
 		whole := c.Model
 		whole.Shape.Cut = nn.Cut{Index: index, Count: total}
@@ -92,7 +205,15 @@ func Part(c *Config, index, total int) *nn.Model {
 }
 
 // Fields returns the fields of a sample.
-func Fields(c *Config) []data.Field { return data.TokenFields(c.Model.Context, c.Data.Pack) }
+func Fields(c *Config) []data.Field {
+	if c.own.Data != nil {
+		return c.own.Data.Fields()
+	}
+	return data.TokenFields(c.Model.Context, c.Data.Pack)
+}
+
+// Rule returns the update rule of the program that runs the job; nil: Optimizer's.
+func (c *Config) Rule() optim.Rule { return c.own.Rule }
 
 // Parameters returns the parameters of the job's network, in the order of its units.
 func Parameters(c *Config) []shard.Param { return hf.Parameters(Network(c)) }

@@ -22,6 +22,7 @@ func (r *reader) resolvePipeline() {
 		r.refuse(err.Error(), fmt.Sprintf("want train.accumulate %s, or the schedule 1F1B", eitherCount(neighbours(s.Micro, func(m int) bool { return m%n == 0 }))), keys...)
 	case err != nil:
 		r.refuse(err.Error(), "want virtual: 1, or 2 and more with Interleaved1F1B", keys[1:]...)
+	case c.unknown():
 	case s.Stages() > c.Model.Layers:
 		r.refuse(fmt.Sprintf("%d stages for %d layers", s.Stages(), c.Model.Layers), fmt.Sprintf("want at most %d", c.Model.Layers), "parallel.pipeline", "pipeline.virtual", "model.layers", "model.from")
 	case p.Layers == nil:

@@ -20,6 +20,9 @@ func (c *Config) idle(f field) (why, because string) {
 	if f.shape && c.Model.From != "" {
 		return "model.from brings its own config.json", "model.from"
 	}
+	if f.shape && c.Model.Family == program && f.key != "model.family" {
+		return "the program's network has its own shape", "model.family"
+	}
 	for _, o := range f.only {
 		if !o.met {
 			return o.why, o.because
@@ -84,13 +87,16 @@ func wrongServer(text string) string {
 func (r *reader) resolveData() {
 	d := &r.Config.Data
 	r.unfit("data")
-	if len(d.Text)+len(d.Tokens)+len(d.Documents) == 0 {
+	if len(d.Text)+len(d.Tokens)+len(d.Documents) == 0 && !d.Program {
 		r.noData()
 	}
 	if !r.has("data.tokenizer") {
 		d.Tokenizer = "bytes"
 		if len(d.Tokens) > 0 {
 			d.Tokenizer = "gpt2"
+		}
+		if d.Program {
+			d.Tokenizer = "none"
 		}
 		if r.has("data.vocab") {
 			d.Tokenizer = "folder"
@@ -128,8 +134,14 @@ func (r *reader) resolveModel() {
 	}
 	r.resolveTokenizer()
 	makes := r.vocab()
-	if r.was == nil && m.From == "" {
+	switch {
+	case m.Family == program:
+		r.resolveOwn()
+	case r.was == nil && m.From == "":
 		r.resolveShape(makes)
+	}
+	if r.Config.unknown() {
+		return
 	}
 	r.checkVocab(makes)
 	if p := r.Config.Dropout; p != nil {

@@ -92,7 +92,7 @@ func (c *Config) Continued(b Before) (next *Config, differs []string, wrong Prob
 		put(root, key, n)
 	}
 	r := newReader(c.file, root)
-	r.Config.network, r.Config.env = c.network, c.env
+	r.Config.own, r.Config.env = c.own, c.env
 	if b.Model != nil {
 		r.was = &b
 	}
@@ -113,6 +113,11 @@ func SettingsOf(job string) *Config {
 		for _, key := range append([]string{"train.micro_batch", "train.accumulate", "train.eval_batches", "parallel.ranks", "data.documents", "data.validation_documents"}, Lasting()...) {
 			if n := in.lookup(key); n != nil {
 				put(root, key, n)
+			}
+		}
+		for _, x := range [][2]string{{"model.family", program}, {"data.program", "true"}} { // then other keys are not used
+			if n := in.lookup(x[0]); n != nil && n.text == x[1] {
+				put(root, x[0], n)
 			}
 		}
 		r := newReader("", root)

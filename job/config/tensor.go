@@ -20,7 +20,7 @@ func (r *reader) resolveContext() {
 func (r *reader) resolveTensor() {
 	c := r.Config
 	n, m := c.Parallel.Tensor, &c.Model
-	if n == 1 {
+	if n == 1 || m.Family == program {
 		return
 	}
 	keys := func(of ...string) []string { return append([]string{"parallel.tensor"}, append(of, "model.from")...) }

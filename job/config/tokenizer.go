@@ -109,8 +109,8 @@ func (r *reader) checkTokenizer() {
 	if len(c.Data.Text)+len(c.Data.Documents) > 0 {
 		r.refuse("text needs a tokenizer, but data.tokenizer is none", "want bytes or gpt2", "data.tokenizer", "data.text", "data.documents")
 	}
-	if c.Model.From == "" && !r.has("model.vocab") {
-		r.refuse("the number of tokens is unknown if data.tokenizer is none", "want model.vocab", "data.tokenizer")
+	if c.Model.From == "" && c.Model.Family != program && !r.has("model.vocab") {
+		r.refuse("the number of tokens is unknown if data.tokenizer is none", "want model.vocab", "data.tokenizer", "data.program")
 	}
 	if c.Sample.Tokens > 0 {
 		r.refuse("sampling text needs a tokenizer, but that of the token files is unknown", "want data.tokenizer (bytes or gpt2), or data.vocab, or no sample", "sample.prompt", "sample.tokens", "data.tokenizer")

@@ -31,9 +31,11 @@ func (r *reader) resolveTuning() {
 			l.Targets = usualTargets(c.Model)
 		}
 	}
-	r.checkTargets()
-	r.checkPatterns()
-	r.checkSaved()
+	if l.Rank > 0 || !Given(c) {
+		r.checkTargets()
+		r.checkPatterns()
+		r.checkSaved()
+	}
 	r.checkFreeze()
 	if l.Rank > 0 && len(c.Merged) > 0 {
 		c.note("the adapter that is written belongs to %s with model.adapters merged into it (PEFT's merge_and_unload); model/ has everything", c.Model.From)
@@ -89,7 +91,7 @@ func codeOf(c *Config) device.Code {
 // resolveWeights rejects codes of weights that are trained or divided.
 func (r *reader) resolveWeights() {
 	c := r.Config
-	if !Coded(c) || len(r.problems) > 0 {
+	if !Coded(c) || len(r.problems) > 0 || c.unknown() {
 		return
 	}
 	wrong := func(wrong, right string, keys ...string) {
@@ -215,7 +217,11 @@ func ends(names map[string]bool) (list []string) {
 
 func (r *reader) checkFreeze() {
 	c := r.Config
-	all := hf.Parameters(c.Model.Network(Adapters(c)))
+	net := c.own.Model
+	if net == nil {
+		net = c.Model.Network(Adapters(c))
+	}
+	all := hf.Parameters(net)
 	for _, pattern := range c.Train.Freeze {
 		if _, err := filepath.Match(pattern, ""); err != nil {
 			r.refuse(fmt.Sprintf("%q is no pattern: %v", pattern, err), "want names, with * for any characters", "train.freeze")

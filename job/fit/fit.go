@@ -338,7 +338,7 @@ func bare(c *config.Config, l Limits) (*search, error) {
 	if s.whole, err = s.network(one); err != nil {
 		return nil, err
 	}
-	rules := setup.Rules(c.Optimizer)
+	rules := setup.Rules(c)
 	for _, u := range s.whole.model.Units() {
 		for _, p := range u.Params {
 			if r, ok := rules[p.Rule].(optim.Whole); ok && !p.Frozen {

@@ -43,7 +43,7 @@ func FindLargest(c *config.Config, of string, l Limits) (*Largest, error) {
 		return nil, err
 	}
 	if config.Given(c) && of != "micro_batch" {
-		return nil, input.BadInput(fmt.Errorf("--largest %s: the size of a custom network is fixed; want --largest micro_batch", of))
+		return nil, input.BadInput(fmt.Errorf("--largest %s: the size of a program's network is fixed; want --largest micro_batch", of))
 	}
 	job := on(c, l.Ranks)
 	answer := func(best func(s *search, all bool) (*Choice, error)) (*Answer, error) {

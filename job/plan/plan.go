@@ -277,7 +277,7 @@ func padding(c *config.Config, t *zero.Trainer) (bytes int64) {
 		pad := int64(u.Layout.Len() - u.Layout.Numel())
 		last := min(pad, int64(u.Layout.ShardLen()))
 		params, grads, states := p*last, 4*last, int64(0)
-		for _, t := range setup.Rules(c.Optimizer)[u.Rule].Types() {
+		for _, t := range setup.Rules(c)[u.Rule].Types() {
 			states += int64(t.Bytes(int(last)))
 		}
 		if c.Precision != device.F32 || u.ParamOffloaded || c.Train.Delayed {

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"zeroth/input"
@@ -127,11 +129,20 @@ func scalars(s Step, f func(name string, x float64)) {
 		f("exposed_seconds", p.Exposed)
 		f("idle_seconds", p.Idle)
 	}
+	own("metrics/", s.Metrics, f)
+}
+
+// own calls f for each metric of a program's network.
+func own(under string, metrics map[string]float64, f func(name string, x float64)) {
+	for _, name := range slices.Sorted(maps.Keys(metrics)) {
+		f(under+name, metrics[name])
+	}
 }
 
 // Eval writes an evaluation.
 func (e *Events) Eval(v Eval) {
 	e.real("val_loss", v.ValLoss)
+	own("val_metrics/", v.Metrics, e.real)
 	e.write(v.Step)
 }
 

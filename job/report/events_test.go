@@ -41,8 +41,8 @@ func TestEventsFollowMetrics(t *testing.T) {
 			e.Step(s)
 			l.Steps = append(l.Steps, s)
 			if i == 1 {
-				e.Eval(Eval{s.Step, 7})
-				l.Evals = append(l.Evals, Eval{s.Step, 7})
+				e.Eval(Eval{Step: s.Step, ValLoss: 7})
+				l.Evals = append(l.Evals, Eval{Step: s.Step, ValLoss: 7})
 			}
 		}
 		if err := e.Close(); err != nil {

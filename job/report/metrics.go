@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"slices"
@@ -23,7 +24,7 @@ import (
 //	{"step":1,"loss":5.54,"lr":3e-5,"grad_norm":2.1,"tokens":4096,"tokens_per_second":8000,"step_seconds":0.512,"skipped":0,"time":1764061234.013,"data_seconds":0.001}
 //	{"step":2,...,"waited_seconds":0.01,"slowest_rank":1,"behind":0.02,"rank_seconds":{"min":0.5,"min_rank":1,"max":0.512,"max_rank":0},"rank_waits":{...}}
 //	{"step":50,...,"measured_seconds":0.52,"compute_seconds":0.4,"exposed_seconds":0.05,"peers_seconds":0.01,"offload_seconds":0,"idle_seconds":0.06}
-//	{"step":50,"val_loss":2.71}
+//	{"step":50,"val_loss":2.71,"metrics":{"accuracy":0.93}}
 //	{"step":1000,"end":{"time":1764061745.1,"state":"done"}}
 //
 // docs/watching.md describes every key. The step of a start is the step after which it begins.
@@ -87,6 +88,7 @@ func (m *Metrics) Step(s Step) {
 		m.real("offload_seconds", p.Offload)
 		m.real("idle_seconds", p.Idle)
 	}
+	m.metrics(s.Metrics)
 	m.flush()
 }
 
@@ -104,11 +106,26 @@ func (m *Metrics) spread(key string, s Spread) {
 	m.line = append(m.line, '}')
 }
 
+// metrics writes an object unless there are none.
+func (m *Metrics) metrics(own map[string]float64) {
+	if len(own) == 0 {
+		return
+	}
+	m.name("metrics")
+	begin := len(m.line)
+	for _, name := range slices.Sorted(maps.Keys(own)) {
+		m.real(name, own[name])
+	}
+	m.line[begin] = '{' // in place of the comma
+	m.line = append(m.line, '}')
+}
+
 // Eval writes the line of an evaluation.
 func (m *Metrics) Eval(e Eval) {
 	m.line = append(m.line, `{"step":`...)
 	m.line = strconv.AppendInt(m.line, int64(e.Step), 10)
 	m.real("val_loss", e.ValLoss)
+	m.metrics(e.Metrics)
 	m.flush()
 }
 
@@ -460,29 +477,30 @@ func parseMetric(line []byte) (Step, *Eval, error) {
 	nan := math.NaN()
 	s := Step{Loss: nan, LR: nan, GradNorm: nan, TokensPerSecond: nan, StepSeconds: nan}
 	raw := struct {
-		Step            *int     `json:"step"`
-		Loss            *float64 `json:"loss"`
-		LR              *float64 `json:"lr"`
-		GradNorm        *float64 `json:"grad_norm"`
-		Tokens          *int64   `json:"tokens"`
-		TokensPerSecond *float64 `json:"tokens_per_second"`
-		StepSeconds     *float64 `json:"step_seconds"`
-		Skipped         *int     `json:"skipped"`
-		Waited          *float64 `json:"waited_seconds"`
-		Slowest         *int     `json:"slowest_rank"`
-		Behind          *float64 `json:"behind"`
-		ValLoss         *float64 `json:"val_loss"`
-		Time            *float64 `json:"time"`
-		Data            *float64 `json:"data_seconds"`
-		MFU             *float64 `json:"mfu"`
-		RankSeconds     spread   `json:"rank_seconds"`
-		RankWaits       spread   `json:"rank_waits"`
-		Measured        *float64 `json:"measured_seconds"`
-		Compute         *float64 `json:"compute_seconds"`
-		Exposed         *float64 `json:"exposed_seconds"`
-		Peers           *float64 `json:"peers_seconds"`
-		Offload         *float64 `json:"offload_seconds"`
-		Idle            *float64 `json:"idle_seconds"`
+		Step            *int                `json:"step"`
+		Loss            *float64            `json:"loss"`
+		LR              *float64            `json:"lr"`
+		GradNorm        *float64            `json:"grad_norm"`
+		Tokens          *int64              `json:"tokens"`
+		TokensPerSecond *float64            `json:"tokens_per_second"`
+		StepSeconds     *float64            `json:"step_seconds"`
+		Skipped         *int                `json:"skipped"`
+		Waited          *float64            `json:"waited_seconds"`
+		Slowest         *int                `json:"slowest_rank"`
+		Behind          *float64            `json:"behind"`
+		ValLoss         *float64            `json:"val_loss"`
+		Time            *float64            `json:"time"`
+		Data            *float64            `json:"data_seconds"`
+		MFU             *float64            `json:"mfu"`
+		RankSeconds     spread              `json:"rank_seconds"`
+		RankWaits       spread              `json:"rank_waits"`
+		Measured        *float64            `json:"measured_seconds"`
+		Compute         *float64            `json:"compute_seconds"`
+		Exposed         *float64            `json:"exposed_seconds"`
+		Peers           *float64            `json:"peers_seconds"`
+		Offload         *float64            `json:"offload_seconds"`
+		Idle            *float64            `json:"idle_seconds"`
+		Metrics         map[string]*float64 `json:"metrics"`
 	}{Time: &s.Time, Data: &s.DataSeconds, MFU: &s.MFU, Measured: &s.Parts.Seconds, Compute: &s.Parts.Compute, Exposed: &s.Parts.Exposed, Peers: &s.Parts.Peers, Offload: &s.Parts.Offload, Idle: &s.Parts.Idle, Step: &s.Step, Loss: &s.Loss, LR: &s.LR, GradNorm: &s.GradNorm, Tokens: &s.Tokens,
 		TokensPerSecond: &s.TokensPerSecond, StepSeconds: &s.StepSeconds, Skipped: &s.Skipped, Waited: &s.Waited, Slowest: &s.Slowest, Behind: &s.Behind}
 	if err := json.Unmarshal(line, &raw); err != nil {
@@ -491,8 +509,14 @@ func parseMetric(line []byte) (Step, *Eval, error) {
 	if s.Step < 1 {
 		return Step{}, nil, errNoStep
 	}
+	if raw.Metrics != nil {
+		s.Metrics = map[string]float64{}
+		for name, x := range raw.Metrics {
+			s.Metrics[name] = or(x, nan)
+		}
+	}
 	if bytes.Contains(line, []byte(`"val_loss"`)) {
-		return Step{}, &Eval{Step: s.Step, ValLoss: or(raw.ValLoss, nan)}, nil
+		return Step{}, &Eval{Step: s.Step, ValLoss: or(raw.ValLoss, nan), Metrics: s.Metrics}, nil
 	}
 	s.RankSeconds, s.RankWaits = raw.RankSeconds.of(), raw.RankWaits.of()
 	if s.Parts.Seconds > 0 {

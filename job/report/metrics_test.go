@@ -20,7 +20,7 @@ func TestMetricsOfAnyNumber(t *testing.T) {
 	odd := []float64{math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, math.SmallestNonzeroFloat64, math.Copysign(0, -1)}
 	for i, x := range odd {
 		m.Step(Step{Step: i + 1, Loss: x, LR: x, GradNorm: x, TokensPerSecond: x, StepSeconds: x})
-		m.Eval(Eval{i + 1, x})
+		m.Eval(Eval{Step: i + 1, ValLoss: x})
 	}
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestTrimMetrics(t *testing.T) {
 		for i := from + 1; i <= to; i++ {
 			m.Step(Step{Step: i, Loss: float64(i)})
 		}
-		m.Eval(Eval{to, 1})
+		m.Eval(Eval{Step: to, ValLoss: 1})
 		m.Memory(&Account{Step: to, Ranks: []Held{{}}})
 		m.End(End{Step: to, State: "failed", Why: "a \"disk\""})
 		if err := m.Close(); err != nil {

@@ -260,7 +260,11 @@ func (m *MLflow) Step(s Step) {
 }
 
 // Eval queues an evaluation.
-func (m *MLflow) Eval(e Eval) { m.add("val_loss", e.ValLoss, Now(), e.Step) }
+func (m *MLflow) Eval(e Eval) {
+	at := Now()
+	m.add("val_loss", e.ValLoss, at, e.Step)
+	own("val_metrics/", e.Metrics, func(name string, x float64) { m.add(name, x, at, e.Step) })
+}
 
 // Note implements Observer.
 func (m *MLflow) Note(string) {}

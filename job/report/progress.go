@@ -66,7 +66,15 @@ func (l *Lines) Step(s Step) {
 }
 
 // Eval writes a line.
-func (l *Lines) Eval(e Eval) { l.line("step %d/%d  validation loss %.4f", e.Step, l.steps, e.ValLoss) }
+func (l *Lines) Eval(e Eval) {
+	l.line("step %d/%d  validation loss %.4f%s", e.Step, l.steps, e.ValLoss, texts(e.Metrics))
+}
+
+// texts returns metrics of a program's network for people.
+func texts(metrics map[string]float64) (s string) {
+	own("", metrics, func(name string, x float64) { s += fmt.Sprintf(", %s %.4f", name, x) })
+	return s
+}
 
 // Note writes a line.
 func (l *Lines) Note(s string) { l.line("%s", s) }
@@ -165,7 +173,7 @@ func (b *Bar) Step(s Step) {
 
 // Eval writes a line above the bar.
 func (b *Bar) Eval(e Eval) {
-	b.Note(fmt.Sprintf("step %d: validation loss %.4f", e.Step, e.ValLoss))
+	b.Note(fmt.Sprintf("step %d: validation loss %.4f%s", e.Step, e.ValLoss, texts(e.Metrics)))
 }
 
 // Note writes a line above the bar.

@@ -61,6 +61,8 @@ type Step struct {
 	Behind  float64 // 0.2: the step took 20 % longer than it would have without this rank
 
 	RankSeconds, RankWaits Spread // also of the previous step: each rank's time and wait
+
+	Metrics map[string]float64 // of a program's network: means over the global batch; nil: none
 }
 
 // Spread is the smallest and the largest value of a quantity over ranks, with their ranks.
@@ -115,7 +117,8 @@ type End struct {
 // Eval is a validation loss after a step.
 type Eval struct {
 	Step    int
-	ValLoss float64 // nats per token
+	ValLoss float64            // nats per token
+	Metrics map[string]float64 // of a program's network, like Step's
 }
 
 // Summary describes how a run ended.

@@ -69,7 +69,7 @@ func TestMetricsReadBack(t *testing.T) {
 			s := Step{Step: sitting*50 + i + 1, Loss: x, LR: x * 1e-300, GradNorm: x * 1e290, Tokens: 1 << 60, TokensPerSecond: -x, StepSeconds: 5e-324, Skipped: i,
 				Time: 1764061234.013 + float64(i), DataSeconds: x, MFU: x, Parts: sim.Exposure{Steps: 1, Seconds: x, Compute: x, Exposed: 1 / x, Peers: x / 3, Offload: x / 5, Idle: x / 7},
 				Waited: x, Slowest: 3, Behind: x, RankSeconds: Spread{RankValue{x, 1}, RankValue{2 * x, 2}}, RankWaits: Spread{RankValue{0, 3}, RankValue{x, 0}}}
-			steps, evals = append(steps, s), append(evals, Eval{s.Step, 1 / x})
+			steps, evals = append(steps, s), append(evals, Eval{Step: s.Step, ValLoss: 1 / x})
 			m.Step(s)
 			m.Eval(evals[len(evals)-1])
 		}
@@ -103,7 +103,7 @@ func TestReadMetricsNullAndErrors(t *testing.T) {
 	}
 	nan := math.NaN()
 	want := []Step{{Step: 3, Loss: nan, LR: 1, GradNorm: nan, TokensPerSecond: nan, StepSeconds: nan}}
-	if d := cmp.Diff(want, steps, cmpopts.EquateNaNs()) + cmp.Diff([]Eval{{3, nan}}, evals, cmpopts.EquateNaNs()); d != "" {
+	if d := cmp.Diff(want, steps, cmpopts.EquateNaNs()) + cmp.Diff([]Eval{{Step: 3, ValLoss: nan}}, evals, cmpopts.EquateNaNs()); d != "" {
 		t.Error(d)
 	}
 	testjob.Write(t, "m", "{\"step\":3}\n{\"step\":4,}\n")
@@ -156,7 +156,7 @@ func TestLines(t *testing.T) {
 	for i := 1; i <= 1000; i++ {
 		l.Step(Step{Step: i, Loss: 3, LR: 1e-4, GradNorm: 0.5, TokensPerSecond: 20480, StepSeconds: 0.2, Skipped: i / 1000})
 		if i == 500 {
-			l.Eval(Eval{500, 2.75})
+			l.Eval(Eval{Step: 500, ValLoss: 2.75})
 		}
 	}
 	l.Note("a note")
@@ -242,7 +242,7 @@ func drawBar(t *testing.T, color bool, end func(*Bar)) string {
 	for i := 1; i <= 700; i++ {
 		b.Step(Step{Step: i, Loss: 2.5, TokensPerSecond: 20480, StepSeconds: 0.2})
 	}
-	b.Eval(Eval{700, 2.25})
+	b.Eval(Eval{Step: 700, ValLoss: 2.25})
 	b.Note("a note")
 	end(b)
 	b.Note("after the end")
@@ -320,7 +320,7 @@ func TestObserversTellAll(t *testing.T) {
 	os := Observers{newLines(&a), newLines(&b)}
 	os.Start(header)
 	os.Step(Step{Step: 1})
-	os.Eval(Eval{1, 2})
+	os.Eval(Eval{Step: 1, ValLoss: 2})
 	os.Note("n")
 	os.Done(Summary{})
 	if a.String() != b.String() || strings.Count(a.String(), "\n") != 6+1+1+1+2 {
@@ -350,7 +350,7 @@ func falling(n int) (steps []Step, evals []Eval) {
 		}
 		steps = append(steps, s)
 		if i%50 == 0 {
-			evals = append(evals, Eval{i, 1.9 + 3.6*math.Exp(-x/60)})
+			evals = append(evals, Eval{Step: i, ValLoss: 1.9 + 3.6*math.Exp(-x/60)})
 		}
 	}
 	return steps, evals
@@ -384,7 +384,7 @@ func TestLossSVGOfLittle(t *testing.T) {
 	for _, c := range []struct {
 		steps []Step
 		evals []Eval
-	}{{nil, nil}, {[]Step{{Step: 1, Loss: 2}}, nil}, {[]Step{{Step: 1, Loss: nan}}, []Eval{{1, nan}}}, {nil, []Eval{{5, 1}}}, {[]Step{{Step: 1, Loss: 2}, {Step: 2, Loss: 2}}, nil}} {
+	}{{nil, nil}, {[]Step{{Step: 1, Loss: 2}}, nil}, {[]Step{{Step: 1, Loss: nan}}, []Eval{{Step: 1, ValLoss: nan}}}, {nil, []Eval{{Step: 5, ValLoss: 1}}}, {[]Step{{Step: 1, Loss: 2}, {Step: 2, Loss: 2}}, nil}} {
 		if err := WriteLossSVG("l.svg", c.steps, c.evals); err != nil {
 			t.Errorf("%v %v: %v", c.steps, c.evals, err)
 		}

@@ -46,7 +46,7 @@ func TestRunsSVG(t *testing.T) {
 		}
 	}
 	nan := math.NaN()
-	if bad := drawRuns(t, Run{"none", []Step{{Step: 1, Loss: nan, LR: nan, GradNorm: nan, TokensPerSecond: nan}}, []Eval{{1, nan}}}); strings.Contains(bad, "NaN") {
+	if bad := drawRuns(t, Run{"none", []Step{{Step: 1, Loss: nan, LR: nan, GradNorm: nan, TokensPerSecond: nan}}, []Eval{{Step: 1, ValLoss: nan}}}); strings.Contains(bad, "NaN") {
 		t.Error("NaN in a drawing")
 	}
 	want := "run     steps  last loss  lowest validation loss  median tokens/s\n" +

@@ -150,7 +150,7 @@ func sizes(c *config.Config) device.Sizes {
 	m := c.Model
 	s := device.Sizes{
 		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab,
-		Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: m.Family == "llama", Whole: c.Optimizer.Type == "muon",
+		Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: config.Network(c).Rotated, Whole: c.Optimizer.Type == "muon",
 	}
 	for _, m := range config.Network(c).Modules {
 		for _, p := range m.Params() {

@@ -46,7 +46,7 @@ func Bounce(c *Job, units []Sharded) (bytes map[collective.Role]int) {
 		}
 		reduced(parts[role], t, n, collective.StagedPiece(StagingShare(c, WireStagingOf(c)), ranks, t))
 	}
-	rules := Rules(c.Optimizer)
+	rules := Rules(c.Config)
 	for _, u := range units {
 		if u.Frozen {
 			continue

@@ -250,6 +250,9 @@ func DryPlace(j *Job, at int) (f Footprint, err error) {
 // allocation of a run. wrap may modify the trainer's configuration.
 func DryRank(j *Job, at int, wrap func(*zero.Config)) (t *zero.Trainer, dev, host *dry.Device, err error) {
 	c, workers := j.Config, j.workers()
+	if err := c.Lacks(); err != nil {
+		return nil, nil, nil, err
+	}
 	mesh := config.Mesh(c)
 	dev, host = &dry.Device{Host: !kind(c).HostApart()}, &dry.Device{Host: true}
 	rank := at

@@ -47,7 +47,7 @@ func ExactBounce(c *Job, units []Sharded) (ofUnits, ofActivations int) {
 	if !addsExactly(c) {
 		return 0, 0
 	}
-	m, rules := config.Mesh(c.Config), Rules(c.Optimizer)
+	m, rules := config.Mesh(c.Config), Rules(c.Config)
 	for _, u := range units {
 		if u.Frozen {
 			continue

@@ -12,8 +12,11 @@ import (
 )
 
 // Rules returns the update rules of the job, by shard.Param's Rule.
-func Rules(o config.Optimizer) []optim.Rule {
-	switch o.Type {
+func Rules(c *config.Config) []optim.Rule {
+	if own := c.Rule(); own != nil {
+		return []optim.Rule{own}
+	}
+	switch o := c.Optimizer; o.Type {
 	case "adamw":
 		return []optim.Rule{optim.AdamW{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps}}
 	case "adamw8bit":
@@ -31,7 +34,7 @@ func Rules(o config.Optimizer) []optim.Rule {
 			config.MuonRule:  optim.Muon{Momentum: o.Momentum, Nesterov: o.Nesterov, Coefficients: optim.Coefficients, Eps: o.Eps, Steps: o.Steps, Adjust: adjust},
 		}
 	}
-	panic("setup: optimizer " + o.Type)
+	panic("setup: optimizer " + c.Optimizer.Type)
 }
 
 // group returns a function for the update settings of a parameter. Learning rates are fractions of
@@ -60,7 +63,7 @@ func lossScale(c *config.Config) optim.LossScale {
 // Trainer returns the configuration of a rank's trainer, without a device.
 func Trainer(c *config.Config, rank int) zero.Config {
 	stage, mesh, pad := zero.Stage(c.Zero.Stage), config.Mesh(c), 0
-	model, rules := config.Part(c, mesh.At(rank, shard.Tensor), mesh.Size(shard.Tensor)), Rules(c.Optimizer)
+	model, rules := config.Part(c, mesh.At(rank, shard.Tensor), mesh.Size(shard.Tensor)), Rules(c)
 	if c.On() == "cuda" {
 		model, pad = model.Joined(zero.Begin(rules)), 64 // elements: 128 bytes of the smaller types, the width of a load in products
 	}

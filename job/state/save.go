@@ -387,7 +387,7 @@ func divided(c *setup.Job) (frozen, trained []checkpoint.Tensor) {
 
 // Tensors returns all tensors of a checkpoint of the job, without files.
 func Tensors(c *config.Config) (all []checkpoint.Tensor) {
-	rules := setup.Rules(c.Optimizer)
+	rules := setup.Rules(c)
 	for _, p := range config.Parameters(c) {
 		for _, kind := range zero.KindsOf(p, rules, c.Train.Delayed) {
 			all = append(all, tensor(fsdp.Stored(p), kind))
