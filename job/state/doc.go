@@ -1,8 +1,6 @@
-// Package state is training state in checkpoints: it saves ranks, loads them, and
-// says what a checkpoint has.
+// Package state saves the training state of ranks in checkpoints, loads it, and lists what a
+// checkpoint contains. Package checkpoint has the format on disk; package job decides when to save.
 //
-// What never enters: the format on disk (checkpoint), when to save (job).
-//
-// Begin with state.go: Progress is the state besides tensors. save.go writes checkpoints while
-// training continues; model.go exports parameters.
+// Progress, in state.go, is the state besides tensors. save.go writes checkpoints while training
+// continues; model.go exports parameters.
 package state

@@ -1,8 +1,3 @@
-// Package testjob makes small folders, texts and job files for the tests of other
-// packages.
-//
-// What never enters: anything the program itself uses, and any other package of ours.
-// Only tests import it.
-//
-// Begin with testjob.go.
+// Package testjob makes small folders, texts and job files for tests. It imports no other package of
+// this module, so that every package's tests can use it.
 package testjob
