@@ -285,7 +285,10 @@ static int usable(Comm *c, const char *name) {
 	return SUCCESS;
 }
 
-static bool failed(Comm *c) { return c->state && c->state != IN_PROGRESS; }
+static bool failed(Comm *c) {
+	int state = c->state; // once: it may become SUCCESS meanwhile
+	return state && state != IN_PROGRESS;
+}
 
 // later does work and sets the state to its result: now, or if the communicator does not
 // block in a thread, a moment later.
