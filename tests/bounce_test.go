@@ -167,6 +167,7 @@ func TestBounceIsPlannedIsFormula(t *testing.T) {
 // TestHostsAgreeToTheBit checks that processes on several hosts, with hierarchical sums where
 // they are cheaper, train bit-identically to one process.
 func TestHostsAgreeToTheBit(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		sets  []string
 		hosts []int

@@ -105,6 +105,7 @@ func TestContextBits(t *testing.T) {
 // TestContextResumes checks that a run with divided sequences resumes with another division, or
 // none, from the same state.
 func TestContextResumes(t *testing.T) {
+	t.Parallel()
 	resumeOn(t, [][]string{
 		{"parallel.ranks=4", "parallel.context=4", "zero.stage=1"},
 		{"parallel.ranks=1", "zero.stage=0", "precision=fp32"},

@@ -60,6 +60,7 @@ func intact(t *testing.T, dir, want string) {
 // an error that names the file, the unit and the offset. The last checkpoint stays valid, no
 // files remain on the disk, and resuming gives the bits of a run that never failed.
 func TestDiskFailsMidStep(t *testing.T) {
+	t.Parallel()
 	whole := t.TempDir()
 	job1 := func(dir, disk string) *config.Config {
 		return saving(t, dir, "parallel.ranks=3", "zero.stage=3", "train.batch=12", "checkpoint.every=2", "checkpoint.keep=5",
@@ -158,6 +159,7 @@ func (c cramped) Space(string) (int64, error) { return c.free(), nil }
 // save. If it is too small, the run ends or, if the job allows it, reports it and continues;
 // earlier checkpoints stay intact.
 func TestNoSpaceForCheckpoints(t *testing.T) {
+	t.Parallel()
 	whole := t.TempDir()
 	run(t, saving(t, whole, "parallel.ranks=2", "checkpoint.compress=never", "checkpoint.every=2"), "")
 	for _, async := range []string{"true", "false"} {

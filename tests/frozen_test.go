@@ -197,6 +197,7 @@ func frozenIsPlanned(t *testing.T, c *config.Config) {
 // and without state. A run that resumes on other ranks, at another stage or with another offload
 // equals one that never stopped.
 func TestFrozenResume(t *testing.T) {
+	t.Parallel()
 	for _, way := range [][]string{
 		{"zero.stage=3", "parallel.ranks=2", "precision=bf16"},
 		{"zero.stage=3", "parallel.ranks=2", "precision=bf16", "checkpoint.async=false", "zero.offload.parameters=disk", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},

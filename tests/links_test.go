@@ -22,6 +22,7 @@ var (
 // TestBitsDoNotDependOnLinks checks that training is bit-identical to one process even if the
 // measured links, and so the algorithms of collectives, change in each step.
 func TestBitsDoNotDependOnLinks(t *testing.T) {
+	t.Parallel()
 	hosts := []int{0, 0, 1}
 	spread := collective.SpreadOf([]int{0, 0, 0, 0, 1, 1})
 	if flat.ByHostFrom(spread, true)+flat.ByHostFrom(spread, false) > 0 || byHost.ByHostFrom(spread, true) != 1024 || byHost.ByHostFrom(spread, false) != 1024 {
@@ -42,6 +43,7 @@ func TestBitsDoNotDependOnLinks(t *testing.T) {
 // TestResumeDoesNotDependOnLinks checks the same for a resume: a run of one process, and one of
 // three whose links change at the checkpoint, end with the same losses and state.
 func TestResumeDoesNotDependOnLinks(t *testing.T) {
+	t.Parallel()
 	for _, links := range [][2]collective.Links{{flat, byHost}, {byHost, flat}} {
 		for _, stage := range []string{"zero.stage=0", "zero.stage=3"} {
 			sets := []string{"parallel.ranks=6", stage, "precision=bf16"}

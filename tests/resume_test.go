@@ -125,6 +125,7 @@ func TestResumeAgreesToTheBit(t *testing.T) {
 // without a step in between, its digest is equal. The data continues from its position in the
 // same order.
 func TestResumeOnAnotherTopology(t *testing.T) {
+	t.Parallel()
 	topologies := [][]string{
 		{"parallel.ranks=4", "zero.stage=3"},
 		{"parallel.ranks=3", "zero.stage=1"},
@@ -198,6 +199,7 @@ func resumeOn(t *testing.T, topologies [][]string, sets ...string) {
 // TestAsyncIsSync checks that an asynchronous save writes the state at its step, without later
 // changes.
 func TestAsyncIsSync(t *testing.T) {
+	t.Parallel()
 	var want string
 	for _, async := range []string{"false", "true"} {
 		dir := t.TempDir()
@@ -237,6 +239,7 @@ func TestResumeInTheSameFolder(t *testing.T) {
 // TestResumeOfAStoppedRun checks the same for a run that was stopped at a step with other work
 // due: evaluations are at steps 2, 4 and 6.
 func TestResumeOfAStoppedRun(t *testing.T) {
+	t.Parallel()
 	whole := run(t, saving(t, t.TempDir(), "parallel.ranks=2"), "")
 	for stop := 1; stop < 6; stop++ {
 		out := t.TempDir()
@@ -435,6 +438,7 @@ func lastSave(t *testing.T, saves string) (last int64) {
 // step, to the bit, although later steps change it meanwhile, wherever the state is stored. The
 // reference is a save that training waits for.
 func TestSavesBesideTrainingKeepTheirStep(t *testing.T) {
+	t.Parallel()
 	const steps = 6
 	for _, way := range [][]string{
 		{"zero.stage=0", "parallel.ranks=2"},

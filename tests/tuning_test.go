@@ -24,6 +24,7 @@ import (
 // parameters, and that frozen parameters do not change. With adapters, the exported model is the
 // folder's plus scale·B·A as computed from PEFT's files.
 func TestTuningStagesAgreeToTheBit(t *testing.T) {
+	t.Parallel()
 	for name, sets := range map[string][]string{
 		"llama":  {"train.lora.rank=3", "train.lora.alpha=6"},
 		"rslora": {"train.lora.rank=4", "train.lora.alpha=6", "train.lora.rslora=true"},
@@ -202,6 +203,7 @@ func TestCheckpointWithAdapters(t *testing.T) {
 // run continues to use it; and that a run can resume from a checkpoint without a base, as earlier
 // versions wrote them.
 func TestFrozenParametersAreSavedOnce(t *testing.T) {
+	t.Parallel()
 	from := filepath.Join(hfLlama, "llama")
 	start := readModel(t, from)
 	for _, way := range [][]string{{"parallel.ranks=2"}, {"parallel.ranks=2", "checkpoint.async=false", "zero.stage=1"}, {"parallel.ranks=2", "parallel.tensor=2"},
@@ -287,6 +289,7 @@ func sameBaseValues(t *testing.T, path string, start map[string][]float32) {
 // different base folder but accepts a copy of its own. Without frozen parameters no folder is
 // read.
 func TestResumeRefusesAnotherBase(t *testing.T) {
+	t.Parallel()
 	from := filepath.Join(hfLlama, "llama")
 	other, same := t.TempDir(), t.TempDir()
 	for _, folder := range []string{other, same} {
@@ -337,6 +340,7 @@ func TestResumeRefusesAnotherBase(t *testing.T) {
 // on any ranks, and that one with model.adapters begins with the merged model: at a learning rate
 // near zero, the former exports that adapter again and the latter that model.
 func TestAdapterGoesOn(t *testing.T) {
+	t.Parallel()
 	for name, from := range map[string]string{"llama": filepath.Join(hfLlama, "llama"), "gpt2": filepath.Join(hfModels, "tiny")} {
 		first := t.TempDir()
 		c := mustHFConfig(t, from, "tokens.bin", "optimizer.lr=1e-2", "train.lora.rank=2", "train.lora.alpha=6", "train.lora.rslora=true", "train.lora.targets=[all-linear]",

@@ -87,6 +87,7 @@ func lossesAndModel(t *testing.T, c *config.Config, out string) (string, map[str
 // losses, norms and merged model of a run with the decoded values as float32, at all stages, on
 // 1, 2 and 4 ranks.
 func TestCodedWeightsAreDecodedOnes(t *testing.T) {
+	t.Parallel()
 	for name, from := range map[string]string{"llama": filepath.Join(hfLlama, "llama"), "gpt2": filepath.Join(hfModels, "tiny")} {
 		plain := decoded(t, from)
 		for _, way := range [][]string{
@@ -127,6 +128,7 @@ func codedAsDecoded(t *testing.T, from, plain string, way []string) {
 // stopped, on the same ranks and at other stages, that its checkpoints contain codes, and that
 // exports and samples use the decoded weights.
 func TestResumeWithCodedWeights(t *testing.T) {
+	t.Parallel()
 	from := filepath.Join(hfLlama, "llama")
 	jobOf := func(sets ...string) *config.Config {
 		return mustHFConfig(t, from, "tokens.bin", append([]string{"train.steps=4", "checkpoint.every=2", "train.batch=4", "parallel.ranks=4", "optimizer.lr=1e-2"}, sets...)...)
