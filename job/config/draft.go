@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -16,16 +15,24 @@ func (h Environment) Draft(file string, sets []string) (*Config, error) {
 	if file != "" {
 		root, problems = readFile(file)
 	}
-	if !problems.Fatal() && root.find("data") == nil && !slices.ContainsFunc(sets, setsSource) {
+	if !problems.Fatal() && root.find("data") == nil && !setsSource(sets) {
 		sets = append([]string{"data.tokens=[planned]", "data.tokenizer=bytes"}, sets...)
 	}
 	return h.load(file, root, problems, sets)
 }
 
-// setsSource reports whether a set, key=value, says where the data is.
-func setsSource(set string) bool {
-	key, value, _ := strings.Cut(set, "=")
-	return value != "null" && slices.Contains([]string{"data", "data.text", "data.tokens", "data.documents"}, key)
+// setsSource reports whether the sets say where the data is.
+func setsSource(sets []string) bool {
+	root := &node{kind: mapping}
+	for _, s := range sets {
+		_ = overlay(root, s) // load reports what is wrong
+	}
+	for _, key := range []string{"data.text", "data.tokens", "data.documents"} {
+		if n := root.lookup(key); n != nil && n.kind != nothing {
+			return true
+		}
+	}
+	return false
 }
 
 // memoryUnits lists the units of memory. A bare G is rejected as ambiguous.

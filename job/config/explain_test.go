@@ -238,7 +238,7 @@ func TestModelOfTheHub(t *testing.T) {
 // TestDraftOfSets checks that sets give a job without data its data.
 func TestDraftOfSets(t *testing.T) {
 	testjob.InFolder(t, "zero: {stage: 1}\n")
-	for set, want := range map[string]string{"data.text=null": "planned", "data.text=[none.txt]": "none.txt", "data={text: [none.txt]}": "none.txt", "data.tokens=[none.bin]": "none.bin"} {
+	for set, want := range map[string]string{"data.text=null": "planned", "data.text=": "planned", "data.text=~": "planned", "data.text=[none.txt]": "none.txt", "data={text: [none.txt]}": "none.txt", "data.tokens=[none.bin]": "none.bin"} {
 		c, err := Draft("job.yaml", []string{set, "train.steps=3"})
 		if err != nil {
 			t.Errorf("%s: %v", set, err)
