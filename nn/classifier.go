@@ -13,7 +13,7 @@ import (
 type Classifier struct {
 	Width   int // of its input: Model.Width
 	Classes int
-	Field   int // the index of the field with the class of each position, an int32 below Classes
+	Field   int // the index of the field with the class of each position, an int32 below Classes; negative: no loss
 }
 
 // Params implements Module.
@@ -57,7 +57,7 @@ func (c Classifier) logits(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x d
 	OnHost(q, "accuracy", func() error {
 		for i, at := range class.I32() {
 			row := wide.F32()[i*c.Classes : (i+1)*c.Classes]
-			if right.F32()[i] = 0; row[at] == slices.Max(row) {
+			if right.F32()[i] = 0; at >= 0 && row[at] == slices.Max(row) {
 				right.F32()[i] = 1
 			}
 		}
