@@ -11,9 +11,9 @@
 // upload and a deletion never overlap. Reads prefer the copy on disk.
 //
 // A run holds a lease of the folder: the objects .lease-00000001, .lease-00000002 and so on, of which
-// the last counts. Its holder writes it again four times within a minute, by the clock of the server; who
-// finds it older, free or its own creates the next, if none exists. Nothing is uploaded or deleted
-// without a lease that is still valid.
+// the last counts. Its holder rewrites it four times a minute. A process that finds it free, its own, or
+// more than a minute old by the server's clock, creates the next one, if that does not exist. Nothing is
+// uploaded or deleted without a valid lease.
 package store
 
 import (
@@ -51,16 +51,16 @@ func whole(name string) bool {
 	return strings.HasPrefix(name, "step-") || strings.HasPrefix(name, "base-")
 }
 
-// place is a name in object storage.
-type place struct {
+// location is a name in object storage.
+type location struct {
 	*Mirror
 	rel string // below the mirror's root, "" for the root
 }
 
-func (p place) name() string { return path.Base(p.rel) }
+func (p location) name() string { return path.Base(p.rel) }
 
 // disk returns the path of the copy on disk; "" if there is no folder for copies.
-func (p place) disk() string {
+func (p location) disk() string {
 	if p.local == "" {
 		return ""
 	}
@@ -69,13 +69,13 @@ func (p place) disk() string {
 
 // far returns the name in object storage below the root, which differs for temporary names. It is ""
 // for a temporary name of a folder that is whole, or that is saved here.
-func (p place) far() string {
+func (p location) far() string {
 	top, rest, below := strings.Cut(p.rel, "/")
 	m := temporary.FindStringSubmatch(top)
 	if m == nil {
 		return p.rel
 	}
-	if place := (place{p.Mirror, m[1]}); place.onDisk() || p.has(m[1]+"/"+commitName) {
+	if location := (location{p.Mirror, m[1]}); location.onDisk() || p.has(m[1]+"/"+commitName) {
 		return ""
 	}
 	if below {
@@ -84,7 +84,7 @@ func (p place) far() string {
 	return m[1]
 }
 
-func (p place) onDisk() bool {
+func (p location) onDisk() bool {
 	_, err := os.Lstat(p.disk())
 	return p.local != "" && err == nil
 }
@@ -104,8 +104,8 @@ func (f Files) Create(name string) (vfs.File, error) {
 	return f.OS.Create(p.disk())
 }
 
-// writable returns an error if nothing can be saved in a place.
-func (p place) writable(op, name string) error {
+// writable returns an error if nothing can be saved in a location.
+func (p location) writable(op, name string) error {
 	if p.local == "" {
 		return &fs.PathError{Op: op, Path: name, Err: errors.New("the folder in object storage is not locked")}
 	}
@@ -156,7 +156,7 @@ func (f Files) Rename(from, to string) error {
 	if err != nil {
 		return err
 	}
-	b := place{a.Mirror, strings.TrimPrefix(to, a.Root+"/")}
+	b := location{a.Mirror, strings.TrimPrefix(to, a.Root+"/")}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	far := ""
@@ -231,7 +231,7 @@ func (f Files) List(dir string) ([]vfs.Entry, error) {
 }
 
 // list returns the entries in object storage.
-func (p place) list() (out []vfs.Entry, err error) {
+func (p location) list() (out []vfs.Entry, err error) {
 	far := p.far()
 	if far == "" && p.rel != "" {
 		return nil, nil
@@ -252,7 +252,7 @@ func (p place) list() (out []vfs.Entry, err error) {
 	}
 	for name, committed := range folders {
 		if whole(name) && !committed {
-			if (place{p.Mirror, path.Join(p.rel, name)}).onDisk() {
+			if (location{p.Mirror, path.Join(p.rel, name)}).onDisk() {
 				continue
 			}
 			name = map[bool]string{true: ".tmp-", false: ".trash-"}[strings.HasPrefix(name, "step-")] + name + nobody

@@ -92,7 +92,7 @@ func (m *Mirror) acquire(ctx context.Context, owner string) (*lease, error) {
 			return nil, &vfs.Locked{Name: m.Root, PID: h.PID, Host: h.Host}
 		}
 		if beat < 0 {
-			m.Note(fmt.Sprintf("%s is held by process %d on host %q: waiting until it renews that, or %s", m.Root, h.PID, h.Host, (term - now.Sub(last)).Round(time.Second)))
+			m.Note(fmt.Sprintf("%s is locked by process %d on host %q; waiting up to %s to see whether it is still running", m.Root, h.PID, h.Host, (term - now.Sub(last)).Round(time.Second)))
 		}
 		beat = h.Beat
 		select {
@@ -200,9 +200,9 @@ type taken struct {
 
 func (t *taken) Error() string {
 	if !t.held {
-		return fmt.Sprintf("%s: the lease of this run was deleted; checkpoints are not uploaded any more", t.root)
+		return fmt.Sprintf("%s: the lease of this run was deleted; checkpoints are no longer uploaded", t.root)
 	}
-	return fmt.Sprintf("%s: process %d on host %q has taken the folder over, because this run did not renew its lease for %v; its checkpoints are not uploaded any more", t.root, t.by.PID, t.by.Host, term)
+	return fmt.Sprintf("%s: process %d on host %q took over the folder because this run did not renew its lease for %v; checkpoints are no longer uploaded", t.root, t.by.PID, t.by.Host, term)
 }
 
 // release ends the lease.
@@ -353,7 +353,7 @@ func (m *Mirror) CatchUp(ctx context.Context, meet func() error) error {
 			}
 		}
 		if !done {
-			m.Note(fmt.Sprintf("%s was not uploaded by every host and is incomplete: its copy in %s is removed", name, m.local))
+			m.Note(fmt.Sprintf("removing %s from %s: some hosts did not upload their part, so it is incomplete", name, m.local))
 			if err := m.forget(name); err != nil {
 				return err
 			}
@@ -413,7 +413,7 @@ func (m *Mirror) look(ctx context.Context) error {
 		far, there := small[name+"/"+commitName]
 		stale := there && string(far) != mark || !there && strings.HasPrefix(name, "step-") && n <= newest
 		if stale {
-			m.Note(fmt.Sprintf("%s in %s is not the checkpoint that %s has, or was deleted there: the copy is removed", name, m.local, m.Root))
+			m.Note(fmt.Sprintf("removing %s from %s: in %s it was deleted or is another checkpoint", name, m.local, m.Root))
 			if err := m.forget(name); err != nil {
 				return err
 			}

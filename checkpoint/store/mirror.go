@@ -110,22 +110,22 @@ func newMirror(root string) (*Mirror, error) {
 	return m, nil
 }
 
-// find returns the place of a name.
-func find(name string) (place, error) {
+// find returns the location of a name.
+func find(name string) (location, error) {
 	bucket, key, err := s3.Split(name)
 	if err != nil {
-		return place{}, err
+		return location{}, err
 	}
 	name = strings.TrimSuffix("s3://"+bucket+"/"+key, "/")
 	mirrors.Lock()
 	defer mirrors.Unlock()
 	for root, m := range mirrors.by {
 		if rest, in := strings.CutPrefix(name+"/", root+"/"); in {
-			return place{m, strings.TrimSuffix(rest, "/")}, nil
+			return location{m, strings.TrimSuffix(rest, "/")}, nil
 		}
 	}
 	m, err := newMirror("s3://" + bucket)
-	return place{m, key}, err
+	return location{m, key}, err
 }
 
 // Apart reports whether a folder of checkpoints is that of a run on several hosts that do not see each
@@ -245,7 +245,7 @@ func (m *Mirror) any(name string) (bool, error) {
 }
 
 // open opens an object.
-func (p place) open(name string) (vfs.File, error) {
+func (p location) open(name string) (vfs.File, error) {
 	p.state.Lock()
 	b, ok := p.small[p.rel]
 	p.state.Unlock()
