@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -184,8 +185,30 @@ func (c *client) refused(m model, resp *http.Response) error {
 	return bad("%s answers %s", resp.Request.URL.Host, resp.Status)
 }
 
+// lookupTime is how long a name server may take.
+const lookupTime = 5 * time.Second
+
+// resolves returns an error if the name of the endpoint, or of the proxy in front of it, does not
+// resolve: more tries do not help a machine that is offline.
+func (c *client) resolves(ctx context.Context, m model) error {
+	host := c.endpoint.Hostname()
+	if proxy, err := http.ProxyFromEnvironment(&http.Request{URL: c.endpoint}); err == nil && proxy != nil {
+		host = proxy.Hostname()
+	}
+	lookup, cancel := context.WithTimeout(ctx, lookupTime)
+	defer cancel()
+	_, err := net.DefaultResolver.LookupHost(lookup, host)
+	if err == nil || ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%v: %w; check the network, set HF_ENDPOINT to a mirror or HF_HUB_OFFLINE=1 to use downloaded files, or name a local folder", m, err)
+}
+
 // revision asks for the commit of a revision and its files.
 func (c *client) revision(ctx context.Context, m model) (info revisionInfo, err error) {
+	if err := c.resolves(ctx, m); err != nil {
+		return info, err
+	}
 	at := c.endpoint.JoinPath("api/models", m.repo, "revision", url.PathEscape(m.revision))
 	at.RawQuery = "blobs=true"
 	err = c.retry(ctx, func() (bool, error) {

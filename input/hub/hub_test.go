@@ -367,6 +367,32 @@ func TestOffline(t *testing.T) {
 	}
 }
 
+// TestUnresolved checks that a name that does not resolve is not tried again, while a connection
+// that fails is.
+func TestUnresolved(t *testing.T) {
+	serve(t)
+	for endpoint, want := range map[string]struct {
+		again int
+		words []string
+	}{
+		"https://hub.invalid": {0, []string{"hub.invalid", "HF_ENDPOINT", "HF_HUB_OFFLINE=1", "local folder"}},
+		"http://127.0.0.1:1":  {tries - 1, []string{"127.0.0.1:1", "tried 6 times"}},
+	} {
+		t.Setenv("HF_ENDPOINT", endpoint)
+		again := 0
+		_, err := Fetch(t.Context(), "hf://org/tiny", Config, func(string) { again++ })
+		if err == nil || again != want.again {
+			t.Errorf("%s: %v, after %d more tries", endpoint, err, again)
+			continue
+		}
+		for _, w := range want.words {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("no %q in: %v", w, err)
+			}
+		}
+	}
+}
+
 // Of several who want the same files, one asks and downloads.
 func TestTogether(t *testing.T) {
 	h := serve(t)
