@@ -1,6 +1,6 @@
 // Package launch determines from the environment which process of a world this one is, as set
-// by zeroth launch, torchrun, Kubeflow, mpirun, hydra, Slurm or Kubernetes. The caller passes
-// the variables.
+// by zeroth launch, torchrun, Kubeflow, mpirun, hydra, Slurm, SkyPilot, LeaderWorkerSet or
+// Kubernetes. The caller passes the variables.
 //
 // Begin with Find; launchers is the table of the variables that each launcher sets.
 package launch
@@ -76,6 +76,7 @@ type launcher struct {
 	name string
 	// rank and world are the variables that it sets in every process.
 	rank, world       string
+	hosts             bool // world lists the hosts instead of counting the processes
 	local, localWorld string
 	restart           string
 	// strict: setting only one of rank and world is an error.
@@ -99,6 +100,8 @@ var launchers = []launcher{
 		localWorld: "OMPI_COMM_WORLD_LOCAL_SIZE", locate: (*reading).openMPI},
 	{name: pmi, rank: "PMI_RANK", world: "PMI_SIZE", local: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS", locate: (*reading).hydra},
 	{name: "Slurm", rank: "SLURM_PROCID", world: "SLURM_STEP_NUM_TASKS", local: "SLURM_LOCALID", restart: "SLURM_RESTART_COUNT", loose: true, outer: true, locate: (*reading).slurm},
+	{name: "SkyPilot", rank: "SKYPILOT_NODE_RANK", world: "SKYPILOT_NODE_IPS", hosts: true, outer: true, locate: (*reading).skyPilot},
+	{name: "LeaderWorkerSet", rank: "LWS_WORKER_INDEX", world: "LWS_GROUP_SIZE", outer: true, locate: (*reading).leaderWorkerSet},
 	{name: kubernetes, rank: "JOB_COMPLETION_INDEX", world: "ZEROTH_WORLD_SIZE", outer: true, locate: (*reading).kubernetes},
 }
 
@@ -202,6 +205,9 @@ func (r *reading) read() bool {
 			r.refuse("%s and %s must be set together: one of them is missing", r.rank, r.world)
 		}
 		return false
+	}
+	if r.hosts {
+		world = strconv.Itoa(len(strings.Fields(world)))
 	}
 	r.process = Process{By: r.name, Rank: r.number(r.rank, rank), World: r.number(r.world, world)}
 	if r.name == kubernetes && r.process.World == 1 {
@@ -356,6 +362,22 @@ func (r *reading) slurm() {
 	id := r.number("SLURM_JOB_ID", r.get("SLURM_JOB_ID"))
 	r.process.Run = "slurm:" + r.get("SLURM_JOB_ID") + "." + r.get("SLURM_STEP_ID")
 	r.process.Ports = []int{61440 + id%4096}
+}
+
+// skyPilot reads a node of a SkyPilot task: one process with a rank per GPU of the node.
+func (r *reading) skyPilot() {
+	r.process.Host = strings.Fields(r.get("SKYPILOT_NODE_IPS"))[0]
+	r.process.LocalWorld = 1
+	r.process.Ranks = r.optional("SKYPILOT_NUM_GPUS_PER_NODE")
+	r.derivePorts("skypilot:" + r.get("SKYPILOT_TASK_ID"))
+}
+
+// rendezvousPort is the port of process 0 in a pod of its own.
+const rendezvousPort = 29400
+
+// leaderWorkerSet reads a pod of a group of LeaderWorkerSet, which has a name for its first pod.
+func (r *reading) leaderWorkerSet() {
+	r.process.Host, r.process.Ports, r.process.Run = r.get("LWS_LEADER_ADDRESS"), []int{rendezvousPort}, "lws:"+r.get("LWS_LEADER_ADDRESS")
 }
 
 func (r *reading) kubernetes() {

@@ -9,12 +9,12 @@ import (
 	"zeroth/job/launch"
 )
 
-// env returns an environment in the format printed by `env`.
+// env parses an environment as printed by `env`, with \n for a newline in a value.
 func env(lines string) launch.Env {
 	vars := map[string]string{}
 	for _, line := range strings.Fields(lines) {
 		name, value, _ := strings.Cut(line, "=")
-		vars[name] = value
+		vars[name] = strings.ReplaceAll(value, `\n`, "\n")
 	}
 	return func(name string) (string, bool) { v, ok := vars[name]; return v, ok }
 }
@@ -46,6 +46,10 @@ const (
 	trainer  = kubeflow + ` JOB_COMPLETION_INDEX=1`
 	operator = `PYTHONUNBUFFERED=1 MASTER_PORT=23456 PET_MASTER_PORT=23456 MASTER_ADDR=job-master-0 PET_MASTER_ADDR=job-master-0 WORLD_SIZE=3 RANK=2
 		PET_NODE_RANK=2 PET_NNODES=3 PET_NPROC_PER_NODE=1`
+	// A SkyPilot task on two nodes of eight GPUs, and one on nodes without; the addresses are lines.
+	sky    = `SKYPILOT_NODE_RANK=1 SKYPILOT_NUM_NODES=2 SKYPILOT_NODE_IPS=10.0.0.7\n10.0.0.8 SKYPILOT_NUM_GPUS_PER_NODE=8 SKYPILOT_TASK_ID=sky-2026-11-27-10-00-00-123456_train_1`
+	skyCPU = `SKYPILOT_NODE_RANK=0 SKYPILOT_NUM_NODES=2 SKYPILOT_NODE_IPS=10.0.0.7\n10.0.0.8\n SKYPILOT_NUM_GPUS_PER_NODE=0 SKYPILOT_TASK_ID=sky-2026-11-27-10-00-00-123456_train_1`
+	lws    = `LWS_LEADER_ADDRESS=zeroth-0.zeroth.default LWS_GROUP_SIZE=4 LWS_WORKER_INDEX=2 HOSTNAME=zeroth-0-2`
 	zeroth = `ZEROTH_RANK=0 ZEROTH_WORLD_SIZE=2 ZEROTH_LOCAL_RANK=0 ZEROTH_LOCAL_WORLD_SIZE=2 ZEROTH_ADDR=127.0.0.1:40001 ZEROTH_RUN_ID=ab`
 )
 
@@ -72,6 +76,13 @@ func TestFind(t *testing.T) {
 		{kubeflow, launch.Flags{}, "Kubeflow 1/2 0/1 4 job-node-0-0.job:[29500] 0"},
 		{strings.ReplaceAll(kubeflow, "NODE=4", "NODE=auto"), launch.Flags{}, "Kubeflow 1/2 0/1 0 job-node-0-0.job:[29500] 0"},
 		{indexed, launch.Flags{}, "Kubernetes 3/4 0/0 0 job-0.svc:[29400] 0"},
+		{sky, launch.Flags{}, "SkyPilot 1/2 0/1 8 10.0.0.7:8 derived 0"},
+		{skyCPU, launch.Flags{}, "SkyPilot 0/2 0/1 0 10.0.0.7:8 derived 0"},
+		{sky + " ZEROTH_ADDR=10.0.0.7:29400", launch.Flags{}, "SkyPilot 1/2 0/1 8 10.0.0.7:[29400] 0"},
+		{sky + " " + torchrun, launch.Flags{}, "torchrun 5/8 1/4 0 node0:8 derived 1"},
+		{"SKYPILOT_NODE_RANK=0 SKYPILOT_NODE_IPS=10.0.0.7 SKYPILOT_NUM_GPUS_PER_NODE=4", launch.Flags{}, "SkyPilot 0/1 0/1 4 10.0.0.7:8 derived 0"},
+		{lws, launch.Flags{}, "LeaderWorkerSet 2/4 0/0 0 zeroth-0.zeroth.default:[29400] 0"},
+		{lws + " " + zeroth, launch.Flags{}, "zeroth 0/2 0/2 0 127.0.0.1:[40001] 0"},
 		{zeroth, launch.Flags{}, "zeroth 0/2 0/2 0 127.0.0.1:[40001] 0"},
 		// precedence
 		{zeroth + " " + torchrun, launch.Flags{}, "zeroth 0/2 0/2 0 127.0.0.1:[40001] 0"},
@@ -124,6 +135,12 @@ func TestFindRefuses(t *testing.T) {
 		{"JOB_COMPLETION_INDEX=3", launch.Flags{}, "every pod would train by itself"},
 		{sbatch + " JOB_COMPLETION_INDEX=3", launch.Flags{}, "every pod would train by itself"},
 		{"PET_NNODES=1:3 PET_RDZV_BACKEND=c10d", launch.Flags{}, "PET_NNODES is set and PET_NODE_RANK is not"},
+		{"SKYPILOT_NODE_RANK=1", launch.Flags{}, "SKYPILOT_NODE_IPS is not"},
+		{"SKYPILOT_NODE_RANK=2 SKYPILOT_NODE_IPS=a\\nb", launch.Flags{}, "want a rank from 0 to world size - 1"},
+		{"SKYPILOT_NODE_RANK=0 SKYPILOT_NODE_IPS=", launch.Flags{}, "want a rank from 0 to world size - 1"},
+		{strings.ReplaceAll(sky, "NODE=8", "NODE=many"), launch.Flags{}, `SKYPILOT_NUM_GPUS_PER_NODE="many": want a number`},
+		{"LWS_GROUP_SIZE=4 LWS_LEADER_ADDRESS=a", launch.Flags{}, "LWS_GROUP_SIZE is set and LWS_WORKER_INDEX is not"},
+		{"LWS_GROUP_SIZE=4 LWS_WORKER_INDEX=1", launch.Flags{}, "LeaderWorkerSet does not say where process 0 is"},
 		{"OMPI_COMM_WORLD_RANK=1", launch.Flags{}, "OMPI_COMM_WORLD_SIZE is not"},
 		{strings.ReplaceAll(srun, "node[007-008]", "["), launch.Flags{}, `SLURM_STEP_NODELIST: "[" names no host`},
 		{"", launch.Flags{Rank: 3, World: 3, Addr: "h:1"}, "--rank 3 in a world of 3 processes; want 0 to 2"},
@@ -143,6 +160,9 @@ func TestDerivedPorts(t *testing.T) {
 			t.Fatal(err)
 		}
 		return p
+	}
+	if first, second := find(sky, 0), find(skyCPU, 0); !slices.Equal(first.Ports, second.Ports) || first.Run != second.Run {
+		t.Errorf("nodes of one task: %v, %v", first.Ports, second.Ports)
 	}
 	a, b, c := find(hydra, 7), find(strings.ReplaceAll(hydra, "RANK=1", "RANK=0"), 7), find(hydra, 8)
 	if fmt.Sprint(a.Ports) != fmt.Sprint(b.Ports) || fmt.Sprint(a.Ports) == fmt.Sprint(c.Ports) || a.Run != b.Run || a.Run == c.Run {

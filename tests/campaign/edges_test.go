@@ -174,6 +174,7 @@ var places = []struct {
 }{
 	{"ZEROTH_RANK", "ZEROTH_WORLD_SIZE", false}, {"RANK", "WORLD_SIZE", true}, {"PET_NODE_RANK", "PET_NNODES", false}, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", false},
 	{"PMI_RANK", "PMI_SIZE", false}, {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", true}, {"JOB_COMPLETION_INDEX", "ZEROTH_WORLD_SIZE", false},
+	{"SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS", false}, {"LWS_WORKER_INDEX", "LWS_GROUP_SIZE", false},
 }
 
 // launched sets half of a launcher's variables, or odd values.

@@ -24,8 +24,8 @@ import (
 // it here to use it. Another test checks manifests against the published schemas.
 type (
 	k8sMeta struct {
-		Name   string
-		Labels map[string]string
+		Name                string
+		Labels, Annotations map[string]string
 	}
 	k8sService struct {
 		APIVersion string `yaml:"apiVersion"`
@@ -83,6 +83,7 @@ type (
 		} `yaml:"onExitCodes"`
 	}
 	k8sPod struct {
+		SchedulerName                 string `yaml:"schedulerName"`
 		Subdomain                     string
 		RestartPolicy                 string `yaml:"restartPolicy"`
 		TerminationGracePeriodSeconds int    `yaml:"terminationGracePeriodSeconds"`
@@ -166,11 +167,23 @@ type (
 		Spec       struct {
 			MLPolicy struct {
 				NumNodes int `yaml:"numNodes"`
-				Torch    struct {
-					NumProcPerNode int `yaml:"numProcPerNode"`
-				}
+				Torch    struct{}
 			} `yaml:"mlPolicy"`
-			Template struct{ Spec jobSetSpec }
+			PodGroupPolicy struct{ Volcano *struct{} } `yaml:"podGroupPolicy"`
+			Template       struct{ Spec jobSetSpec }
+		}
+	}
+	leaderWorkerSet struct {
+		APIVersion string `yaml:"apiVersion"`
+		Kind       string
+		Metadata   k8sMeta
+		Spec       struct {
+			Replicas             int
+			LeaderWorkerTemplate struct {
+				Size           int
+				RestartPolicy  string                `yaml:"restartPolicy"`
+				WorkerTemplate struct{ Spec k8sPod } `yaml:"workerTemplate"`
+			} `yaml:"leaderWorkerTemplate"`
 		}
 	}
 	trainJob struct {
@@ -201,6 +214,7 @@ var kinds = map[string]func() any{
 	"jobset.x-k8s.io/v1alpha2 JobSet": func() any { return new(jobSet) },
 	"trainer.kubeflow.org/v1alpha1 TrainingRuntime": func() any { return new(trainingRuntime) },
 	"trainer.kubeflow.org/v1alpha1 TrainJob":        func() any { return new(trainJob) },
+	"leaderworkerset.x-k8s.io/v1 LeaderWorkerSet":   func() any { return new(leaderWorkerSet) },
 }
 
 // decodeManifests decodes the documents of a file and rejects unknown keys.
@@ -262,6 +276,7 @@ type pods struct {
 	n    int
 	set  func(i int) []k8sEnv // variables that the controller sets in pod i
 	addr string               // address of pod 0, as named by the controller
+	any  bool                 // the controller starts pods again after any exit code
 }
 
 // TestManifests checks that manifests use only known keys, start valid commands in an environment
@@ -280,12 +295,12 @@ func TestManifests(t *testing.T) {
 		t.Errorf("the run is not published where it is probed: %+v", at)
 	}
 	checkPods(t, "indexed-job.yaml", storage, pods{job.Spec, main, job.Spec.Completions, indexed,
-		fmt.Sprintf("%s-0.%s:%d", job.Metadata.Name, service.Metadata.Name, service.Spec.Ports[0].Port)})
+		fmt.Sprintf("%s-0.%s:%d", job.Metadata.Name, service.Metadata.Name, service.Spec.Ports[0].Port), false})
 
 	set := manifest[jobSet](t, manifests(t, "jobset.yaml"))
 	worker := set.Spec.ReplicatedJobs[0]
 	checkPods(t, "jobset.yaml", storage, pods{worker.Template.Spec, worker.Template.Spec.Template.Spec.Containers[0], worker.Template.Spec.Completions, indexed,
-		fmt.Sprintf("%s-%s-0-0.%[1]s:29400", set.Metadata.Name, worker.Name)})
+		fmt.Sprintf("%s-%s-0-0.%[1]s:29400", set.Metadata.Name, worker.Name), false})
 	checkGang(t, "jobset.yaml", set.Spec)
 	if n := set.Spec.Network; !n.EnableDNSHostnames || !n.PublishNotReadyAddresses || worker.Replicas != 1 {
 		t.Errorf("the set does not name its pods: %+v", set.Spec)
@@ -302,6 +317,25 @@ func TestManifests(t *testing.T) {
 	if node.Name != "node" || node.Template.Metadata.Labels["trainer.kubeflow.org/trainjob-ancestor-step"] != "trainer" || node.Template.Spec.Template.Spec.Containers[0].Name != "node" {
 		t.Error("Trainer sets PET_* in the container node of the step trainer alone")
 	}
+
+	group := manifest[leaderWorkerSet](t, manifests(t, "leaderworkerset.yaml"))
+	checkPods(t, "leaderworkerset.yaml", storage, groupPods(*group))
+	if group.Spec.Replicas != 1 || group.Spec.LeaderWorkerTemplate.RestartPolicy != "RecreateGroupOnPodRestart" {
+		t.Errorf("a lost pod does not restart all: %+v", group.Spec)
+	}
+}
+
+// groupPods returns the pods of a LeaderWorkerSet, with the environment that its webhook sets
+// (pkg/utils/pod). It starts them again after any exit code, like a job without a failure policy.
+func groupPods(s leaderWorkerSet) pods {
+	group := s.Spec.LeaderWorkerTemplate
+	pod := group.WorkerTemplate.Spec
+	pod.RestartPolicy = "Never" // the group is created again instead
+	job := k8sJobSpec{CompletionMode: "Indexed", Parallelism: group.Size, Template: struct{ Spec k8sPod }{pod}}
+	host := fmt.Sprintf("%s-0.%[1]s.default", s.Metadata.Name)
+	return pods{job, pod.Containers[0], group.Size, func(i int) []k8sEnv {
+		return []k8sEnv{{Name: "LWS_LEADER_ADDRESS", Value: host}, {Name: "LWS_GROUP_SIZE", Value: strconv.Itoa(group.Size)}, {Name: "LWS_WORKER_INDEX", Value: strconv.Itoa(i)}}
+	}, host + ":29400", true}
 }
 
 // kubeflowPods returns the pods that Trainer creates for a runtime and a job, with the
@@ -316,7 +350,7 @@ func kubeflowPods(r trainingRuntime, t trainJob) pods {
 		return []k8sEnv{{Name: "JOB_COMPLETION_INDEX", Value: strconv.Itoa(i)}, {Name: "PET_NNODES", Value: strconv.Itoa(t.Spec.Trainer.NumNodes)},
 			{Name: "PET_NPROC_PER_NODE", Value: strconv.Itoa(t.Spec.Trainer.NumProcPerNode)}, {Name: "PET_NODE_RANK", Value: strconv.Itoa(i)},
 			{Name: "PET_MASTER_ADDR", Value: host}, {Name: "PET_MASTER_PORT", Value: "29500"}}
-	}, host + ":29500"}
+	}, host + ":29500", false}
 }
 
 // checkGang checks that all pods restart together unless there is nothing to resume from.
@@ -335,7 +369,7 @@ func checkPods(t *testing.T, file string, storage []any, p pods) {
 		t.Errorf("%s: %+v", file, p.job)
 	}
 	for code, want := range map[int]string{1: "FailJob", 2: "FailJob", 75: "Count"} {
-		if got := actionOn(p.job, code, p.main.Name); got != want {
+		if got := actionOn(p.job, code, p.main.Name); got != want && !p.any {
 			t.Errorf("%s: exit code %d: %s, want %s", file, code, got, want)
 		}
 	}

@@ -5,7 +5,7 @@
 //	tests/cluster/testdata/schemas/run.sh
 //
 // Kinds of Kubernetes are Go types of k8s.io/api, in the version of go.mod; JobSet and the kinds
-// of Kubeflow Trainer are custom resource definitions in their modules.
+// of Kubeflow Trainer and LeaderWorkerSet are custom resource definitions in their modules.
 package main
 
 import (
@@ -52,8 +52,9 @@ var types = map[string]any{
 
 var definitions = map[string][2]string{
 	"jobset.x-k8s.io/v1alpha2 JobSet":               {"sigs.k8s.io/jobset@v0.12.0", "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"},
-	"trainer.kubeflow.org/v1alpha1 TrainingRuntime": {"github.com/kubeflow/trainer/v2@v2.1.0", "manifests/base/crds/trainer.kubeflow.org_trainingruntimes.yaml"},
-	"trainer.kubeflow.org/v1alpha1 TrainJob":        {"github.com/kubeflow/trainer/v2@v2.1.0", "manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml"},
+	"trainer.kubeflow.org/v1alpha1 TrainingRuntime": {"github.com/kubeflow/trainer/v2@v2.2.1", "manifests/base/crds/trainer.kubeflow.org_trainingruntimes.yaml"},
+	"trainer.kubeflow.org/v1alpha1 TrainJob":        {"github.com/kubeflow/trainer/v2@v2.2.1", "manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml"},
+	"leaderworkerset.x-k8s.io/v1 LeaderWorkerSet":   {"sigs.k8s.io/lws@v0.8.0", "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml"},
 }
 
 func main() {
@@ -71,6 +72,12 @@ func main() {
 	for _, file := range os.Args[1:] {
 		text, err := os.ReadFile(file)
 		check(err)
+		if !bytes.Contains(text, []byte("\napiVersion:")) {
+			continue // SkyPilot's
+		}
+		for _, scheduler := range []string{"kueue", "volcano"} { // lines that these need
+			text = bytes.ReplaceAll(text, []byte("# "+scheduler+": "), nil)
+		}
 		for _, doc := range bytes.Split(text, []byte("\n---\n")) {
 			var m map[string]any
 			check(yaml.Unmarshal(doc, &m))
