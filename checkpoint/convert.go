@@ -79,7 +79,7 @@ func (e Export) Write(ctx context.Context, src Source, path, dir string) error {
 	if err != nil {
 		return fmt.Errorf("export %s: %w", path, err)
 	}
-	err = inParallel(ctx, len(runs), e.Workers, func(i int) error { return e.run(src, w, runs[i]) })
+	err = InParallel(ctx, len(runs), e.Workers, func(i int) error { return e.run(src, w, runs[i]) })
 	if err != nil {
 		return fmt.Errorf("export %s: %w", path, errors.Join(err, w.Abort()))
 	}
@@ -152,13 +152,12 @@ func (im Import) tensors(ctx context.Context, src Source, w *Writer) error {
 			continue
 		}
 		t := Tensor{Name: name, Kind: x.Kind, DType: F32, Shape: x.Shape}
-		err := p.run(t, shard.Range{Hi: t.Numel()}, func(r shard.Range, b []byte) error {
-			f := make([]float32, r.Len())
-			if err := src.ReadF32(x.Name, x.Kind, r, f, 1); err != nil {
-				return err
+		err := p.run(t, shard.Range{Hi: t.Numel()}, func(r shard.Range, f []float32, b []byte) error {
+			err := src.ReadF32(x.Name, x.Kind, r, f, 1)
+			if _, same := safetensors.Bytes(f); err == nil && !same {
+				safetensors.Encode(b, f, F32) // in place
 			}
-			safetensors.Encode(b, f, F32)
-			return nil
+			return err
 		})
 		if err != nil {
 			return err
@@ -200,7 +199,7 @@ func (c *Checkpoint) share(ctx context.Context, w *Writer, i, n int, progress fu
 	for _, t := range c.Tensors {
 		e := t.Numel()
 		r := shard.Range{Lo: e/n*i + min(i, e%n), Hi: e/n*(i+1) + min(i+1, e%n)}
-		err := p.run(t, r, func(r shard.Range, b []byte) error { return c.Read(t.Name, t.Kind, r, b) })
+		err := p.run(t, r, func(r shard.Range, _ []float32, b []byte) error { return c.Read(t.Name, t.Kind, r, b) })
 		if err != nil {
 			return err
 		}
@@ -213,22 +212,23 @@ type pump struct {
 	ctx      context.Context // of the call that created the pump
 	w        *Writer
 	progress func(int64)
-	free     chan []byte
+	free     chan []float32
 }
 
 func newPump(ctx context.Context, w *Writer, progress func(int64)) *pump {
 	if progress == nil {
 		progress = func(int64) {}
 	}
-	p := &pump{ctx, w, progress, make(chan []byte, w.opt.Workers+1)}
+	p := &pump{ctx, w, progress, make(chan []float32, w.opt.Workers+1)}
 	for range cap(p.free) {
 		p.free <- nil // allocated when first used
 	}
 	return p
 }
 
-// run puts the elements r of a tensor, read chunk by chunk.
-func (p *pump) run(t Tensor, r shard.Range, read func(shard.Range, []byte) error) error {
+// run puts the elements r of a tensor, chunk by chunk. read reads the bytes of a chunk to b, whose
+// memory begins with that of f, one float32 for each element.
+func (p *pump) run(t Tensor, r shard.Range, read func(r shard.Range, f []float32, b []byte) error) error {
 	if t.Numel() == 0 { // there are no chunks, but the tensor must be recorded
 		return p.w.Put(t, r, nil, nil)
 	}
@@ -238,10 +238,11 @@ func (p *pump) run(t Tensor, r shard.Range, read func(shard.Range, []byte) error
 		}
 		buf := <-p.free
 		if buf == nil {
-			buf = make([]byte, readBytes)
+			buf = make([]float32, readBytes/4)
 		}
-		b := buf[:r.Len()*t.DType.Size()]
-		if err := read(r, b); err != nil {
+		b, _ := safetensors.Bytes(buf)
+		b = b[:r.Len()*t.DType.Size()]
+		if err := read(r, buf[:min(r.Len(), len(buf))], b); err != nil {
 			return err
 		}
 		return p.w.Put(t, r, b, func() {

@@ -80,7 +80,7 @@ func diffTensor(ctx context.Context, a, b *Checkpoint, t Tensor, w Walk) (Differ
 	var runs []shard.Range
 	chunks(t, shard.Range{Hi: t.Numel()}, func(r shard.Range) error { runs = append(runs, r); return nil })
 	var mu sync.Mutex
-	err := inParallel(ctx, len(runs), w.Workers, func(i int) error {
+	err := InParallel(ctx, len(runs), w.Workers, func(i int) error {
 		part, err := diffRun(a, b, t, runs[i])
 		mu.Lock()
 		defer mu.Unlock()

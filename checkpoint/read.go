@@ -104,15 +104,15 @@ func (c *Checkpoint) ReadAll(reqs []Request, workers int) error {
 	if err != nil {
 		return err
 	}
-	if err := inParallel(context.Background(), len(tasks), workers, func(i int) error { return c.run(tasks[i]) }); err != nil {
+	if err := InParallel(context.Background(), len(tasks), workers, func(i int) error { return c.run(tasks[i]) }); err != nil {
 		return fmt.Errorf("checkpoint %s: %w", c.Path, err)
 	}
 	return nil
 }
 
-// inParallel calls f for 0 to n-1, in ascending order, from the given number of goroutines, until a
+// InParallel calls f for 0 to n-1, in ascending order, from the given number of goroutines, until a
 // call fails or ctx ends.
-func inParallel(ctx context.Context, n, workers int, f func(int) error) error {
+func InParallel(ctx context.Context, n, workers int, f func(int) error) error {
 	var mu sync.Mutex
 	var first error
 	next := 0

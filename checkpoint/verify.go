@@ -56,7 +56,7 @@ func Verify(ctx context.Context, path string, w Walk) ([]*Damage, error) {
 	for _, src := range c.files {
 		v.plan(src)
 	}
-	if err := inParallel(ctx, len(v.checks), w.Workers, func(i int) error { return v.checks[i]() }); err != nil {
+	if err := InParallel(ctx, len(v.checks), w.Workers, func(i int) error { return v.checks[i]() }); err != nil {
 		return nil, fmt.Errorf("verify %s: %w", path, err)
 	}
 	sort.Slice(v.bad, func(i, j int) bool {

@@ -1,6 +1,8 @@
 package foreign
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,9 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/safetensors"
@@ -133,15 +137,7 @@ func (c *Checkpoint) ReadF32(name, kind string, r shard.Range, into []float32, _
 	if t == nil {
 		return fmt.Errorf("%s has no %s (%s)", c.Path, checkpoint.Plain(name), kind)
 	}
-	if b, ok := safetensors.Bytes(into); ok && t.DType == checkpoint.F32 {
-		return t.read(r, b)
-	}
-	b := make([]byte, r.Len()*t.DType.Size())
-	if err := t.read(r, b); err != nil {
-		return err
-	}
-	safetensors.Decode(into, b, t.DType)
-	return nil
+	return t.readF32(r, into)
 }
 
 // Check compares tensors that the checkpoint stores twice: 16-bit weights with the masters they
@@ -150,19 +146,13 @@ func (c *Checkpoint) ReadF32(name, kind string, r shard.Range, into []float32, _
 func (c *Checkpoint) Check() error {
 	var bad []string
 	why := ""
-	const n = 1 << 18 // elements
-	for _, p := range c.pairs {
-		total := p.a.Numel()
-		for lo := 0; lo < total; lo += n {
-			r := shard.Range{Lo: lo, Hi: min(lo+n, total)}
-			same, err := equal(p, r)
-			if err != nil {
-				return err
-			}
-			if !same {
-				bad, why = append(bad, checkpoint.Plain(p.a.Name)), p.why
-				break
-			}
+	differ, err := c.differences()
+	if err != nil {
+		return err
+	}
+	for i, p := range c.pairs {
+		if differ[i].Load() {
+			bad, why = append(bad, checkpoint.Plain(p.a.Name)), p.why
 		}
 	}
 	if len(bad) == 0 {
@@ -181,18 +171,54 @@ func (c *Checkpoint) Tied(name, other string) error {
 	return nil
 }
 
-func equal(p pair, r shard.Range) (bool, error) {
-	a, b := make([]byte, r.Len()*p.a.DType.Size()), make([]byte, r.Len()*p.b.DType.Size())
-	if err := errors.Join(p.a.read(r, a), p.b.read(r, b)); err != nil {
+// differences reports which pairs differ.
+func (c *Checkpoint) differences() ([]atomic.Bool, error) {
+	type task struct{ pair, lo int }
+	var tasks []task
+	for i, p := range c.pairs {
+		for lo := 0; lo < p.a.Numel(); lo += comparedAtOnce {
+			tasks = append(tasks, task{i, lo})
+		}
+	}
+	differ := make([]atomic.Bool, len(c.pairs))
+	memory := sync.Pool{New: func() any { return new(comparison) }}
+	return differ, checkpoint.InParallel(context.Background(), len(tasks), min(8, runtime.GOMAXPROCS(0)), func(i int) error {
+		t := tasks[i]
+		if differ[t.pair].Load() {
+			return nil
+		}
+		m := memory.Get().(*comparison)
+		defer memory.Put(m)
+		p := c.pairs[t.pair]
+		same, err := m.equal(p, shard.Range{Lo: t.lo, Hi: min(t.lo+comparedAtOnce, p.a.Numel())})
+		if !same {
+			differ[t.pair].Store(true)
+		}
+		return err
+	})
+}
+
+// comparedAtOnce is the number of elements that a comparison reads at a time.
+const comparedAtOnce = 1 << 16
+
+// comparison is the memory of a comparison.
+type comparison struct {
+	wide [comparedAtOnce]float32
+	a, b [4 * comparedAtOnce]byte
+}
+
+func (m *comparison) equal(p pair, r shard.Range) (bool, error) {
+	a, b := m.a[:r.Len()*p.b.DType.Size()], m.b[:r.Len()*p.b.DType.Size()]
+	if err := p.b.read(r, b); err != nil {
 		return false, err
 	}
-	if p.a.DType != p.b.DType {
-		x := make([]float32, r.Len())
-		safetensors.Decode(x, a, p.a.DType)
-		a = make([]byte, len(b))
-		safetensors.Encode(a, x, p.b.DType)
+	if p.a.DType == p.b.DType {
+		err := p.a.read(r, a)
+		return bytes.Equal(a, b), err
 	}
-	return string(a) == string(b), nil
+	err := p.a.readF32(r, m.wide[:r.Len()])
+	safetensors.Encode(a, m.wide[:r.Len()], p.b.DType)
+	return bytes.Equal(a, b), err
 }
 
 // brief joins names, abbreviating long lists.

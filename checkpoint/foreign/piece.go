@@ -6,6 +6,7 @@ import (
 	"sort"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/safetensors"
 	"zeroth/checkpoint/torchfile"
 	"zeroth/shard"
 )
@@ -111,6 +112,19 @@ func (x *tensor) read(r shard.Range, dst []byte) error {
 		}
 		return nil
 	})
+}
+
+// readF32 is like read, widened to float32.
+func (x *tensor) readF32(r shard.Range, into []float32) error {
+	if b, ok := safetensors.Bytes(into); ok && x.DType == checkpoint.F32 {
+		return x.read(r, b)
+	}
+	b := make([]byte, r.Len()*x.DType.Size())
+	if err := x.read(r, b); err != nil {
+		return err
+	}
+	safetensors.Decode(into, b, x.DType)
+	return nil
 }
 
 // readPiece reads the part of a piece that lies in a box; dst begins at element lo of the tensor.
