@@ -52,8 +52,9 @@ type loop struct {
 	sampling bool                  // the step that follows is
 	asks     *asks                 // of clients
 	watch    *watch.State          // nil: nobody watches
-	tracing  *traceAsk             // that traced is for
+	tracing  int                   // steps of a trace that are not done
 	traced   *sim.Sample           // a trace under way; may be nil
+	host     string                // of this rank; empty if there are no other processes
 	data     time.Duration         // in which the step has read its samples
 	timeline *Observation          // may be nil
 }
@@ -66,6 +67,9 @@ func newLoop(of *run, r *setup.Rank) *loop {
 		share:   data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
 		metrics: map[string]float64{}}
 	l.reader = config.Mesh(c).DataRank(r.Rank)
+	if !of.self.Alone() {
+		l.host = of.self.Hosts[r.Rank]
+	}
 	l.fill = func(micro int, into []data.Values) error {
 		begin := time.Now()
 		defer func() { l.data += time.Since(begin) }()
@@ -97,6 +101,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 	for l.at < l.c.Train.Steps && !stopped && !l.stale() {
 		t.WantStop = ctx.Err() != nil || l.failed != nil
 		t.WantSave = l.rank.Rank == 0 && l.asks.save.Swap(false)
+		t.WantTrace = l.wantTrace()
 		lr := l.schedule.At(t.Updates)
 		l.timeline.begin(l)
 		l.beginSample()
@@ -120,7 +125,11 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		now := time.Now()
 		l.trace.Step(l.rank, l.at, last, now)
 		l.trace.Wait(l.rank, t.Waited[0], t.Waited[1])
-		if err := l.report(stats, lr, now.Sub(last), l.endSample()); err != nil {
+		parts, err := l.endSample(stats.Trace)
+		if err != nil {
+			return false, err
+		}
+		if err := l.report(stats, lr, now.Sub(last), parts); err != nil {
 			return false, err
 		}
 		last = now

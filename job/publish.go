@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 
+	"zeroth/collective"
 	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/setup"
@@ -35,20 +35,19 @@ func (r *run) publish(context.Context) (err error) {
 	return nil
 }
 
-// asks are what clients of the server have asked for, which ranks look at between steps.
+// asks are what clients of the server have asked for, which rank 0 looks at between steps.
 type asks struct {
-	at    atomic.Int64 // steps that rank 0 has done, since training began
-	ranks atomic.Int64 // of this process; 0 before training
+	at    atomic.Int64 // steps that rank 0 has done
+	begun atomic.Bool  // training
 	save  atomic.Bool
-
-	mu    sync.Mutex // of asking for a trace
-	trace atomic.Pointer[traceAsk]
+	trace atomic.Pointer[traceAsk] // nil: nobody waits for one
 }
 
 // traceAsk asks for a trace of some steps.
 type traceAsk struct {
-	from, to int              // the first step and the last
-	got      chan *sim.Sample // capacity: one of each rank of this process
+	steps int
+	sent  bool          // to all ranks, by rank 0
+	got   chan [][]byte // of each rank; capacity: 1
 }
 
 // saveSoon asks for a checkpoint after the step that is under way.
@@ -60,75 +59,80 @@ func (r *run) saveSoon() error {
 	return nil
 }
 
-// ahead is how many steps after the last one of rank 0 a trace begins: no rank is that far.
-const ahead = 3
-
-// traceSoon returns a trace of the next steps of this process's ranks.
+// traceSoon returns a trace of the next steps of all ranks.
 func (r *run) traceSoon(ctx context.Context, steps int) (watch.Traced, error) {
-	ranks := int(r.asks.ranks.Load())
-	ask, err := r.askTrace(steps, ranks)
+	ask, err := r.askTrace(steps)
 	if err != nil {
 		return nil, err
 	}
-	var samples []*sim.Sample
-	for range ranks {
-		select {
-		case s := <-ask.got:
-			samples = append(samples, s)
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	select {
+	case all := <-ask.got:
+		return sim.Merge(all)
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	return sim.Merge(samples), nil
 }
 
-func (r *run) askTrace(steps, ranks int) (*traceAsk, error) {
-	r.asks.mu.Lock()
-	defer r.asks.mu.Unlock()
-	at := int(r.asks.at.Load())
-	ask := &traceAsk{from: at + ahead, to: at + ahead + steps - 1, got: make(chan *sim.Sample, ranks)}
-	switch last := r.asks.trace.Load(); {
-	case ranks == 0:
+// sooner is how many steps at most, after the last one of rank 0, come before those of a trace: the
+// one under way, and the one that tells all ranks.
+const sooner = 2
+
+func (r *run) askTrace(steps int) (*traceAsk, error) {
+	if !r.asks.begun.Load() {
 		return nil, errors.New("training has not begun")
-	case r.Trace != nil:
-		return nil, errors.New("this run already writes a trace, with --trace")
-	case last != nil && last.to > at:
-		return nil, fmt.Errorf("steps %d to %d are being traced", last.from, last.to)
-	case ask.to > r.c.Train.Steps:
-		return nil, fmt.Errorf("step %d is the last one, but the trace would end with step %d", r.c.Train.Steps, ask.to)
 	}
-	r.asks.trace.Store(ask)
+	if r.Trace != nil {
+		return nil, errors.New("this run already writes a trace, with --trace")
+	}
+	if last, to := r.c.Train.Steps, int(r.asks.at.Load())+sooner+steps; to > last {
+		return nil, fmt.Errorf("step %d is the last one, but the trace may end with step %d", last, to)
+	}
+	ask := &traceAsk{steps: steps, got: make(chan [][]byte, 1)}
+	if !r.asks.trace.CompareAndSwap(nil, ask) {
+		return nil, errors.New("another client's trace has not ended")
+	}
 	return ask, nil
 }
 
-// beginSample begins to measure the parts of every so many steps, or a trace.
+// wantTrace returns how many steps a client wants to be traced, on rank 0, once.
+func (l *loop) wantTrace() int {
+	if l.rank.Rank != 0 {
+		return 0
+	}
+	ask := l.asks.trace.Load()
+	if ask == nil || ask.sent {
+		return 0
+	}
+	ask.sent = true
+	return ask.steps
+}
+
+// beginSample begins to measure the parts of one step in report.every, or a trace.
 func (l *loop) beginSample() {
-	n := l.at + 1
-	if ask := l.asks.trace.Load(); ask != nil && ask.from == n {
-		l.tracing, l.traced = ask, sim.NewTraceSample(l.rank)
+	if l.tracing > 0 && l.traced == nil && l.trace == nil {
+		l.traced = sim.NewTraceSample(l.rank)
 		l.traced.Begin()
 	}
-	if l.sampling = l.traced == nil && l.sample != nil && n%l.c.Report.Every == 0; l.sampling {
+	if l.sampling = l.tracing == 0 && l.sample != nil && (l.at+1)%l.c.Report.Every == 0; l.sampling {
 		l.sample.Begin()
 	}
 }
 
-// endSample returns the parts of a step that was measured.
-func (l *loop) endSample() (parts sim.Exposure) {
+// endSample returns the parts of a step that was measured. A trace of the next steps begins.
+func (l *loop) endSample(next int) (parts sim.Exposure, err error) {
 	if l.rank.Rank == 0 {
 		l.asks.at.Store(int64(l.at))
 	}
 	waited := l.rank.Trainer.Waited
-	if l.traced != nil {
+	if l.tracing > 0 {
 		l.traced.Step(l.at, waited)
-		if l.at == l.tracing.to {
-			l.traced.End()
-			l.tracing.got <- l.traced
-			l.traced = nil
+		if l.tracing--; l.tracing == 0 {
+			err = l.endTrace()
 		}
 	}
-	if !l.sampling {
-		return parts
+	l.tracing = max(l.tracing, next)
+	if !l.sampling || err != nil {
+		return parts, err
 	}
 	l.sample.Step(l.at, waited)
 	parts = l.sample.End()
@@ -136,5 +140,19 @@ func (l *loop) endSample() (parts sim.Exposure) {
 		lanes, seconds := l.sample.Lanes()
 		l.watch.Lanes(l.at, l.rank.Rank, setup.RankKind(l.c, l.rank.Rank), lanes, seconds)
 	}
-	return parts
+	return parts, nil
+}
+
+// endTrace sends the traces of all ranks to the client that waits at process 0.
+func (l *loop) endTrace() error {
+	l.traced.End()
+	mine := l.traced.Encode(l.host, mostRound/l.rank.Groups.World.Size())
+	l.traced = nil
+	comm := l.rank.Queues[1]
+	comm.Label("trace: all-gather")
+	all, err := collective.GatherBytes(l.rank.Groups.World, comm, mine)
+	if err == nil && l.rank.Rank == 0 {
+		l.asks.trace.Swap(nil).got <- all
+	}
+	return err
 }

@@ -479,7 +479,7 @@ func (r *run) announceJob(context.Context) error {
 // train runs the training loop on every rank.
 func (r *run) train(ctx context.Context) error {
 	r.asks.at.Store(int64(r.start.Step))
-	r.asks.ranks.Store(int64(len(r.ranks)))
+	r.asks.begun.Store(true)
 	err := setup.TogetherUntil(r.self.Ended, r.ranks, func(rank *setup.Rank) error {
 		l := newLoop(r, rank)
 		stopped, err := l.run(ctx)

@@ -207,16 +207,23 @@ func TestLossNotFinite(t *testing.T) {
 	}
 }
 
-// TestRanksStopTogether checks that all ranks stop after the step in which any of them asks to.
+// TestRanksStopTogether checks that all ranks stop after the step in which any of them asks to, and
+// hear in the same step of a trace that another wants.
 func TestRanksStopTogether(t *testing.T) {
 	c := cfg(t, "zero.stage=3", "parallel.ranks=4")
 	stopped := make([]int, 4)
 	err := onRanks(t, c, func(r *setup.Rank) error {
 		for step := range 10 {
-			r.Trainer.WantStop = r.Rank == 2 && step == 3
+			r.Trainer.WantStop, r.Trainer.WantTrace = r.Rank == 2 && step == 3, 0
+			if r.Rank == 1 && step == 3 {
+				r.Trainer.WantTrace = 20
+			}
 			s, err := r.Trainer.Step(tokens(c, r.Rank, step), 1e-3)
 			if err != nil {
 				return err
+			}
+			if s.Save || s.Stop != (s.Trace == 20) {
+				return fmt.Errorf("step %d: %+v", step, s)
 			}
 			if s.Stop {
 				stopped[r.Rank] = step

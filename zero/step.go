@@ -40,6 +40,7 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 	if t.WantSave {
 		own[statStop] |= wantsSave
 	}
+	own[statStop] |= wantsTrace * int64(t.WantTrace)
 	own[statPace], own[statPace+1], own[statPace+2] = int64(t.Pace.Before), int64(t.Pace.Waited), int64(t.Pace.Took)
 	if err := t.issue(fill); err != nil {
 		return s, err
@@ -275,6 +276,7 @@ func (t *Trainer) finishStep(s *Stats, positions int) error {
 		loss.Merge(exact(part, statLoss))
 		norm.Merge(exact(part, statNorm))
 		s.Stop, s.Save = s.Stop || part[statStop]&wantsStop > 0, s.Save || part[statStop]&wantsSave > 0
+		s.Trace = max(s.Trace, int(part[statStop]/wantsTrace))
 		t.Paces[r] = collective.Pace{Before: time.Duration(part[statPace]), Waited: time.Duration(part[statPace+1]), Took: time.Duration(part[statPace+2])}
 		if part[statWhere] > 0 && overflow < 0 {
 			overflow = r

@@ -93,6 +93,7 @@ type Stats struct {
 	Skipped   bool      // the gradient overflowed and nothing was updated
 	Stop      bool      // some rank had set WantStop: all stop after this step
 	Save      bool      // some rank had set WantSave: all save after this step
+	Trace     int       // some rank had set WantTrace to this: all trace as many steps from the next one on
 	Metrics   []float64 // of Model.Metrics: means over the positions with a loss on all ranks
 }
 
@@ -121,13 +122,14 @@ type Trainer struct {
 	matrices matrices        // units whose rule is Whole
 	micro    int             // the micro-batch whose passes are being issued
 
-	Scale    optim.LossScale
-	Updates  int   // applied so far
-	Skipped  int   // steps skipped because of overflow so far
-	WantStop bool  // this rank asks all to stop after the next step
-	WantSave bool  // this rank asks all to save after the next step
-	Steps    int   // begun so far
-	Samples  int64 // samples of the training order read before the next step; dropout depends on their numbers
+	Scale     optim.LossScale
+	Updates   int   // applied so far
+	Skipped   int   // steps skipped because of overflow so far
+	WantStop  bool  // this rank asks all to stop after the next step
+	WantSave  bool  // this rank asks all to save after the next step
+	WantTrace int   // this rank asks all to trace this many steps after the next one
+	Steps     int   // begun so far
+	Samples   int64 // samples of the training order read before the next step; dropout depends on their numbers
 
 	// Lengths returns the positions of a micro-batch's longest sequence, and the tokens of its
 	// longest document; nil: all sequences are full.
@@ -162,7 +164,7 @@ const (
 	statLoss  = 0                          // exact sum over this rank's positions
 	statNorm  = statLoss + device.ExactLen // exact sum of squares of those of this rank's shards that only it counts
 	statWhere = statNorm + device.ExactLen // 1 + index in the model of the first unit with a gradient that is not finite, or 0
-	statStop  = statWhere + 1              // the rank's requests: bits wantsStop and wantsSave
+	statStop  = statWhere + 1              // the rank's requests: bits wantsStop and wantsSave, and WantTrace above them
 	statPace  = statStop + 1               // nanoseconds of its last step: before its first operation, waiting, total
 	statMore  = statPace + 3               // exact sums of its metrics
 )
@@ -174,6 +176,7 @@ func (t *Trainer) statLen() int { return statMore + len(t.cfg.Model.Metrics)*dev
 const (
 	wantsStop = 1 << iota
 	wantsSave
+	wantsTrace // times the steps
 )
 
 // New allocates everything that training needs, or nothing.

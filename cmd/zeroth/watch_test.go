@@ -116,79 +116,123 @@ func everyStepOnce(t *testing.T, steps int) {
 	}
 }
 
+// find waits until the command that begin started has printed a pattern, and returns its group.
+func find(t *testing.T, pattern string) string {
+	t.Helper()
+	for range 2000 {
+		if m := regexp.MustCompile(pattern).FindStringSubmatch(said(t)); m != nil {
+			return m[1]
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("no %s in\n%s", pattern, said(t))
+	return ""
+}
+
+// watched is a run r that trains.
+type watched struct{ base, token string }
+
+func watchedRun(t *testing.T) (w watched) {
+	t.Helper()
+	w.base = find(t, `live page: (http://127\.0\.0\.1:\d+/)`)
+	find(t, `(step \d+/)`)
+	token, err := os.ReadFile("r/watch.token")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.token = strings.TrimSpace(string(token))
+	return w
+}
+
+func (w watched) post(t *testing.T, path string) (int, []byte) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), "POST", w.base+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+w.token)
+	got, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	text, err := io.ReadAll(got.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got.StatusCode, text
+}
+
+// traceOf checks that a trace of two steps has the same two of each of the given number of ranks, at
+// the same time.
+func (w watched) traceOf(t *testing.T, ranks int) {
+	t.Helper()
+	code, text := w.post(t, "api/trace?steps=2")
+	type event struct {
+		Name, Cat string
+		Pid       int
+		Ts, Dur   float64
+	}
+	var trace struct{ TraceEvents []event }
+	if err := json.Unmarshal(text, &trace); code != 200 || err != nil {
+		t.Fatalf("%d %v %.300s", code, err, text)
+	}
+	steps, queues := make([][]event, ranks), make([]map[string]int, ranks)
+	for _, e := range trace.TraceEvents {
+		switch {
+		case e.Ts < 0 || e.Pid >= ranks:
+			t.Fatalf("%+v", e)
+		case e.Cat == "step":
+			steps[e.Pid] = append(steps[e.Pid], e)
+		case e.Cat != "":
+			if queues[e.Pid] == nil {
+				queues[e.Pid] = map[string]int{}
+			}
+			queues[e.Pid][e.Cat]++
+		}
+	}
+	for rank, own := range steps {
+		if len(own) != 2 || queues[rank]["compute"] == 0 || queues[rank]["comm"] == 0 {
+			t.Fatalf("rank %d has the steps %v, queues %v", rank, own, queues[rank])
+		}
+		for i, s := range own { // a step ends on no rank before all have begun it
+			if first := steps[0][i]; s.Name != first.Name || s.Ts > first.Ts+first.Dur || first.Ts > s.Ts+s.Dur {
+				t.Errorf("rank %d: %+v, rank 0: %+v", rank, s, first)
+			}
+		}
+	}
+}
+
+// TestTraceOfProcesses checks that a trace has the ranks of all processes, also a second one.
+func TestTraceOfProcesses(t *testing.T) {
+	inFolder(t)
+	cmd := begin(t, "launch", "-n", "2", "--", "train", "tiny.yaml", "--out", "r", "--set", "train.steps=1000000", "--set", "parallel.ranks=4", "--set", "report={listen: '127.0.0.1:0', every: 2}")
+	w := watchedRun(t)
+	w.traceOf(t, 4)
+	w.traceOf(t, 4)
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	contains(t, said(t), "stopped after ")
+}
+
 // TestWatchedRun checks that a run prints the address of its page, saves and traces steps on
 // request, and prints the state of each rank on SIGUSR1.
 func TestWatchedRun(t *testing.T) {
 	inFolder(t)
 	cmd := begin(t, "train", "tiny.yaml", "--out", "r", "--set", "train.steps=1000000", "--set", "checkpoint.save_on_exit=true", "--set", "report={listen: '127.0.0.1:0', every: 5}")
-	find := func(pattern string) string {
-		t.Helper()
-		for range 2000 {
-			if m := regexp.MustCompile(pattern).FindStringSubmatch(said(t)); m != nil {
-				return m[1]
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		t.Fatalf("no %s in\n%s", pattern, said(t))
-		return ""
-	}
-	base := find(`live page: (http://127\.0\.0\.1:\d+/)`)
-	find(`(step \d+/)`)
-	token, err := os.ReadFile("r/watch.token")
-	if err != nil {
-		t.Fatal(err)
-	}
-	post := func(path string) (int, []byte) {
-		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), "POST", base+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
-		got, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer got.Body.Close()
-		text, err := io.ReadAll(got.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return got.StatusCode, text
-	}
-	if code, text := post("api/checkpoint"); code != 202 {
+	w := watchedRun(t)
+	if code, text := w.post(t, "api/checkpoint"); code != 202 {
 		t.Fatalf("%d %s", code, text)
 	}
-	find(`checkpoint \S*(step-\d+) written`)
-	code, text := post("api/trace?steps=2")
-	var trace struct {
-		TraceEvents []struct {
-			Name string
-			Pid  int
-		}
-	}
-	if err := json.Unmarshal(text, &trace); code != 200 || err != nil {
-		t.Fatalf("%d %v %.300s", code, err, text)
-	}
-	steps := map[int]int{}
-	for _, e := range trace.TraceEvents {
-		if strings.HasPrefix(e.Name, "step ") {
-			steps[e.Pid]++
-		}
-	}
-	for rank, n := range steps {
-		if n != 2 {
-			t.Errorf("rank %d has %d steps in the trace", rank, n)
-		}
-	}
-	if len(steps) < 2 {
-		t.Errorf("ranks %v", steps)
-	}
+	find(t, `checkpoint \S*(step-\d+) written`)
+	w.traceOf(t, 2)
 	if err := cmd.Process.Signal(syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
-	find(`(rank 1 has (?:been in|computed for \S+ since) [a-z-]+ of \d+ \S+ \(.*\) of step \d+)`)
-	if strings.Contains(said(t), strings.TrimSpace(string(token))) {
+	find(t, `(rank 1 has (?:been in|computed for \S+ since) [a-z-]+ of \d+ \S+ \(.*\) of step \d+)`)
+	if strings.Contains(said(t), w.token) {
 		t.Error("the token is printed")
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {

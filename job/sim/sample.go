@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"slices"
 	"strconv"
 	"time"
 
@@ -10,7 +9,7 @@ import (
 
 // Sample records some steps of one rank during a run. The rank's queues are idle at its beginning
 // and end, so that each update belongs to its own step. Therefore the steps at both ends overlap
-// less than others.
+// less than others. A nil Sample records nothing.
 type Sample struct {
 	rank  *setup.Rank
 	trace Trace // of this rank only
@@ -50,6 +49,9 @@ func (s *Sample) Begin() {
 
 // Step ends a step, in which the host waited for the norm from waited[0] to waited[1].
 func (s *Sample) Step(n int, waited [2]time.Time) {
+	if s == nil {
+		return
+	}
 	now := time.Now()
 	own := s.trace.ranks[0]
 	own.steps().add(s.trace.ran("", "step "+strconv.Itoa(n), s.from, now))
@@ -61,6 +63,9 @@ func (s *Sample) Step(n int, waited [2]time.Time) {
 // The last step ends with its update. The result has no steps if the queues had more tasks than a
 // sample keeps.
 func (s *Sample) End() (e Exposure) {
+	if s == nil {
+		return e
+	}
 	stop(s.rank)
 	own := s.trace.ranks[0]
 	all := own.steps()
@@ -72,24 +77,6 @@ func (s *Sample) End() (e Exposure) {
 		}
 	}
 	return e.mean(1)
-}
-
-// Merge combines the samples of several ranks in one trace.
-func Merge(samples []*Sample) *Trace {
-	slices.SortFunc(samples, func(a, b *Sample) int { return a.rank.Rank - b.rank.Rank })
-	t := &Trace{origin: samples[0].trace.origin}
-	for _, s := range samples {
-		own := s.trace.ranks[0]
-		shift := int64(s.trace.origin.Sub(t.origin))
-		for _, k := range own {
-			for i := range k.All() {
-				k.spans[i].Start += shift
-				k.spans[i].End += shift
-			}
-		}
-		t.ranks, t.names = append(t.ranks, own), append(t.names, s.rank.Rank)
-	}
-	return t
 }
 
 // Lane is the work of one queue in a sample, for drawing.

@@ -410,11 +410,11 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
 	_ = out.SetWriteDeadline(time.Now().Add(time.Hour))
 	t, err := s.o.Trace(r.Context(), steps)
 	if err != nil {
-		code := http.StatusConflict
 		if errors.Is(err, context.Canceled) {
-			code = http.StatusServiceUnavailable
+			refuse(w, http.StatusServiceUnavailable, "the run ended before the trace")
+			return
 		}
-		refuse(w, code, err.Error())
+		refuse(w, http.StatusConflict, err.Error())
 		return
 	}
 	_ = out.SetWriteDeadline(time.Now().Add(5 * time.Minute))
