@@ -33,8 +33,9 @@ cd / && cd "$OLDPWD" && sh -c "$2"
 	return "--ssh=./reach"
 }
 
-// TestLaunchOnHosts checks that processes on several hosts give the bits of one process, and that
-// the token is in no process's arguments.
+// TestLaunchOnHosts checks that processes on several hosts, to which the program is copied, give
+// the bits of one process, that their output names them, and that the token is in no process's
+// arguments.
 func TestLaunchOnHosts(t *testing.T) {
 	inFolder(t)
 	ssh := fakeSSH(t, ".")
@@ -62,7 +63,7 @@ func TestLaunchOnHosts(t *testing.T) {
 			}
 		}
 	}()
-	out, errs := process(t, 0, append(append([]string{"launch", "--hostfile", "hosts", ssh, "--"}, sets...), "--out", "four")...)
+	out, errs := process(t, 0, append(append([]string{"launch", "--hostfile", "hosts", "--copy", ssh, "--"}, sets...), "--out", "four", "--log-all-ranks")...)
 	close(done)
 	if found := <-saw; found != "" {
 		t.Errorf("the token is in the arguments %q", found)
@@ -72,6 +73,10 @@ func TestLaunchOnHosts(t *testing.T) {
 	}
 	if strings.Count(out, "done: 4 steps") != 1 || strings.Contains(out+errs, "secret-token") {
 		t.Errorf("%s%s", out, errs)
+	}
+	contains(t, out, "[1 on 127.0.0.1] ranks   4", "[3 on 127.0.0.1] ranks   4")
+	if copies, err := filepath.Glob(".cache/zeroth/*"); err != nil || len(copies) != 1 {
+		t.Errorf("copies of the program: %v, %v", copies, err)
 	}
 }
 
@@ -221,7 +226,8 @@ func await(t *testing.T, so func() bool) {
 }
 
 // TestNetworkNamespaces launches on two network namespaces of this machine, each with its own
-// sshd, and takes their links down. It needs root, ip and sshd.
+// sshd. It kills all processes of a host, which comes back later, and takes links down. It needs
+// root, ip and sshd.
 func TestNetworkNamespaces(t *testing.T) {
 	if !nightly.All() {
 		t.Skip("takes five minutes; .ci/nightly runs it")
@@ -258,6 +264,23 @@ done`)
 	process(t, 0, append(append(append([]string(nil), launch...), append([]string{"--"}, sets...)...), "--out", "four")...)
 	if outcomeOf(t, "four") != outcomeOf(t, "one") {
 		t.Error("other bits than one process")
+	}
+
+	killed := append(slices.Clone(sets), "--set", "train.steps=400", "--set", "checkpoint={every: 20, keep: 2}", "--set", "sample.tokens=0")
+	zeroth(t, 0, append(append([]string(nil), killed...), "--out", "whole")...)
+	go func() {
+		for { // t may have ended
+			if text, _ := os.ReadFile("again/metrics.jsonl"); strings.Contains(string(text), `{"step":41,"loss"`) {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		_ = exec.Command("sh", "-c", "ip netns pids zhost2 | xargs kill -9; sleep 5; ip netns exec zhost2 /usr/sbin/sshd -f $PWD/sshd2").Run()
+	}()
+	_, errs := process(t, 0, append(append(append([]string(nil), launch...), append([]string{"--restarts", "1", "--"}, killed...)...), "--out", "again")...)
+	contains(t, errs, "waiting for hosts that do not answer: 10.77.9.2", "restart 1 of 1")
+	if outcomeOf(t, "again") != outcomeOf(t, "whole") {
+		t.Error("other bits than one process after a host was killed and came back")
 	}
 
 	exe, err := os.Executable()

@@ -405,6 +405,9 @@ func TestLaunchLogsOfAllRanks(t *testing.T) {
 		if n := strings.Count(said, "ranks   3, stage"); n != times {
 			t.Errorf("%v: the header is told %d times, want %d\n%s", more, n, times, said)
 		}
+		if times == 3 && (!strings.Contains(said, "\n[1] ranks   3") || !strings.Contains(said, "\n[2] ranks   3")) {
+			t.Errorf("no processes before their lines:\n%s", said)
+		}
 		if n := strings.Count(said, "done: 2 steps"); n != 1 {
 			t.Errorf("%v: the end is told %d times\n%s", more, n, said)
 		}

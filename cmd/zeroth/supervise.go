@@ -332,8 +332,9 @@ func (s *supervisor) start(ln *net.TCPListener, start int, ends chan *child) err
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		for rank, c := range planned {
-			if c.cmd.Stdout, c.cmd.Stderr = s.out, &c.errs; rank == 0 {
-				c.cmd.Stderr = io.MultiWriter(s.errs, &c.errs)
+			c.cmd.Stdout, c.cmd.Stderr = &labelled{to: s.out, label: c.label(rank)}, &c.errs
+			if rank == 0 {
+				c.cmd.Stdout, c.cmd.Stderr = s.out, io.MultiWriter(s.errs, &c.errs)
 			}
 			if err := c.cmd.Start(); err != nil {
 				started <- err
@@ -437,9 +438,40 @@ func (s *supervisor) wait(ends chan *child) {
 	}
 }
 
+// label names a process in the output: its number and, if that is not this machine, its host.
+func (c *child) label(rank int) string {
+	if c.host == "" {
+		return strconv.Itoa(rank)
+	}
+	return fmt.Sprintf("%d on %s", rank, c.host)
+}
+
+// labelled is a writer that begins every line with the process that printed it, as in
+// "[3 on node2] step 7". It omits an unfinished last line.
+type labelled struct {
+	to    io.Writer
+	label string
+	line  []byte
+}
+
+// Write implements io.Writer.
+func (l *labelled) Write(b []byte) (int, error) {
+	l.line = append(l.line, b...)
+	for {
+		end := bytes.IndexByte(l.line, '\n') + 1
+		if end == 0 {
+			return len(b), nil
+		}
+		if _, err := fmt.Fprintf(l.to, "[%s] %s", l.label, l.line[:end]); err != nil {
+			return 0, err
+		}
+		l.line = l.line[end:]
+	}
+}
+
 // complain prints the errors of all processes but 0, which prints its own: each line once,
-// preceded by the processes that printed it, as in "[1,3] zeroth: peer 2 lost". Then it
-// names the processes that a signal ended.
+// preceded by the processes that printed it, as in "[1,3] zeroth: peer 2 lost" or
+// "[1 on node1,3 on node2] ...". Then it names the processes that a signal ended.
 func (s *supervisor) complain() {
 	var lines []string
 	by := map[string][]string{}
@@ -449,11 +481,11 @@ func (s *supervisor) complain() {
 			if by[text] == nil {
 				lines = append(lines, text)
 			}
-			by[text] = append(by[text], strconv.Itoa(rank))
+			by[text] = append(by[text], c.label(rank))
 		}
 	}
 	for _, text := range lines {
-		if by[text][0] != "0" {
+		if by[text][0] != s.children[0].label(0) {
 			fmt.Fprintf(s.errs, "[%s] %s\n", strings.Join(by[text], ","), show.Escape(text))
 		}
 	}
