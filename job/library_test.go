@@ -170,6 +170,31 @@ func processes(name, out string, kill int, sets ...string) (said []byte, err err
 	return append(printed[0].Bytes(), printed[1].Bytes()...), err
 }
 
+// TestMetricsOfALibrary checks that TensorBoard's events have a network's metrics as metrics.jsonl has
+// them.
+func TestMetricsOfALibrary(t *testing.T) {
+	out := folder(t)
+	write(out, imagesJob)
+	if err := runLibrary(t, "images", out, 0, "report.tensorboard=true"); err != nil {
+		t.Fatal(err)
+	}
+	events := testjob.Events(t, out)
+	steps, evals := metrics(out)
+	if len(steps) != 12 || len(evals) != 2 {
+		t.Fatalf("%d steps, %d evaluations", len(steps), len(evals))
+	}
+	for _, s := range steps {
+		if want := fmt.Sprint(s.Step, " metrics/accuracy=", float32(s.Metrics["accuracy"])); !slices.Contains(events, want) {
+			t.Errorf("there is no %s", want)
+		}
+	}
+	for _, e := range evals {
+		if want := fmt.Sprint(e.Step, " val_metrics/accuracy=", float32(e.Metrics["accuracy"])); !slices.Contains(events, want) {
+			t.Errorf("there is no %s", want)
+		}
+	}
+}
+
 // TestLibraryIsPlanned checks that the memory of user's batches, activations and state is planned
 // from Go, at both ends of the stages.
 func TestLibraryIsPlanned(t *testing.T) {
@@ -222,6 +247,20 @@ func TestOptionsFitTheJob(t *testing.T) {
 			if !input.IsInput(err) || !strings.Contains(err.Error(), part) {
 				t.Errorf("%q is not in %v", part, err)
 			}
+		}
+	}
+	c = load("job.yaml", "train.eval_every=0", "model.context=8")
+	for want, names := range map[string][]string{
+		`"Top-1" cannot be the name of a metric; want another, of at most 64 lower-case letters, digits and _`: {"top_1", "Top-1"},
+		`"loss" cannot be the name of a metric`:                     {"loss"},
+		`"a" cannot be the name of a metric`:                        {"a", "a"},
+		"33 metrics; want at most 32":                               make([]string, 33),
+		`"` + strings.Repeat("m", 65) + `" cannot be the name of a`: {strings.Repeat("m", 65)},
+	} {
+		net := mixed(16, 8)
+		net.Metrics = names
+		if err := job.Run(t.Context(), c, job.Options{Model: net, Data: digits{}, Rule: nesterov{}, Out: "run"}); !input.IsInput(err) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in %v", want, err)
 		}
 	}
 	testjob.Write(t, "a.txt", "text")

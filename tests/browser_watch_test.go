@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -170,7 +171,12 @@ func TestLivePageInABrowser(t *testing.T) {
 		for i := 2001; ; i++ {
 			select {
 			case <-time.After(50 * time.Millisecond):
-				s.Step(step(i))
+				x := step(i)
+				x.Metrics = map[string]float64{"<b>accuracy</b>": float64(i) / 4000, "recall": 0.5}
+				s.Step(x)
+				if i == 2005 {
+					s.Eval(report.Eval{Step: i, ValLoss: 2, Metrics: x.Metrics})
+				}
 			case <-over:
 				return
 			}
@@ -180,17 +186,21 @@ func TestLivePageInABrowser(t *testing.T) {
 	var got struct {
 		Step              int
 		State, Name, Rest string
-		Charts            int
+		Titles            []string
+		Columns           []int // lengths of those of the steps, and of the metrics' numbers
 	}
 	for range 100 {
-		page.eval(`JSON.stringify({Step: run.step || 0, State: $("state").textContent, Name: $("name").textContent, Rest: document.body.textContent.slice(0, 200), Charts: charts.length})`, &got)
+		page.eval(`JSON.stringify({Step: run.step || 0, State: $("state").textContent, Name: $("name").textContent, Rest: document.body.textContent.slice(0, 200), Titles: charts.map(c => c.title), Columns: all ? [all.step.length, ...Object.keys(all).filter(k => k.startsWith("metrics/")).map(k => all[k].length), ...["eval_step", "val_loss", "val_metrics/recall"].map(k => (all[k] || []).length), (all["metrics/recall"] || []).filter(x => x === 0.5).length, (all["val_metrics/recall"] || []).filter(x => x === 0.5).length] : []})`, &got)
 		if got.Step > 2010 {
 			break
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	if got.Step <= 2010 || got.State != "running" || !strings.HasPrefix(got.Name, oddModel) || got.Charts < 6 {
+	if got.Step <= 2010 || got.State != "running" || !strings.HasPrefix(got.Name, oddModel) || !slices.Equal(got.Titles[6:], []string{"<b>accuracy</b>", "recall"}) {
 		t.Errorf("the page shows %+v", got)
+	}
+	if n := got.Columns; len(n) != 8 || n[1] != n[0] || n[2] != n[0] || n[3] != 11 || n[4] != 11 || n[5] != 11 || n[6] < 10 || n[7] != 1 {
+		t.Errorf("the numbers of steps, metrics and evaluations are %v", n)
 	}
 	zoomed := 0 // zooming in requests more points from the server
 	page.eval(`(async () => { await zoom(100, 200); return JSON.stringify(seen.step.length); })()`, &zoomed)

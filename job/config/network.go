@@ -124,8 +124,23 @@ func (c *Config) validates() bool {
 	return c.Data.Validation > 0
 }
 
-// metricName matches the name of a metric.
-var metricName = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+// metricPattern is what names of metrics match: TensorBoard, MLflow and Prometheus accept them as
+// they are.
+const metricPattern = `^[a-z][a-z0-9_]*$`
+
+var metricName = regexp.MustCompile(metricPattern)
+
+// Limits of a program's metrics.
+const (
+	mostMetrics   = 32 // package watch shows no more
+	longestMetric = 64 // bytes
+)
+
+// isMetric reports whether a program's metric can have a name. Others have meanings of their own in
+// metrics.jsonl or in job files.
+func isMetric(name string) bool {
+	return len(name) <= longestMetric && metricName.MatchString(name) && !slices.Contains([]string{"step", "loss", "val_loss", "memory", "start", "end", "null"}, name)
+}
 
 // resolveOwn takes the shape from the program's network, and rejects what does not apply to it.
 func (r *reader) resolveOwn() {
@@ -161,9 +176,12 @@ func unusable(m *nn.Model) error {
 	case len(m.Modules) < 2 || len(m.Uses) != len(m.Modules):
 		return fmt.Errorf("%d modules with the units of %d; want at least 2, and the units of each", len(m.Modules), len(m.Uses))
 	}
+	if n := len(m.Metrics); n > mostMetrics {
+		return fmt.Errorf("%d metrics; want at most %d", n, mostMetrics)
+	}
 	for i, name := range m.Metrics {
-		if !metricName.MatchString(name) || slices.Contains(m.Metrics[:i], name) || slices.Contains([]string{"step", "loss", "val_loss", "memory", "start", "end"}, name) {
-			return fmt.Errorf("%q cannot be the name of a metric; want another, of lower-case letters, digits and _", name)
+		if !isMetric(name) || slices.Contains(m.Metrics[:i], name) {
+			return fmt.Errorf("%.80q cannot be the name of a metric; want another, of at most %d lower-case letters, digits and _", name, longestMetric)
 		}
 	}
 	return nil

@@ -18,7 +18,7 @@ type metrics struct {
 	stepSeconds, saveSeconds                                   prometheus.Histogram
 	loss, valLoss, lr, gradNorm, rate, mfu, last, lastTime     prometheus.Gauge
 	exposed, idle, data, behind, slowest, savedStep, savedTime prometheus.Gauge
-	waits, planned, held                                       *prometheus.GaugeVec
+	waits, planned, held, trained, validated                   *prometheus.GaugeVec
 
 	tokensBefore int64 // tokens before this step; 0: unknown
 	skippedLast  int
@@ -75,6 +75,8 @@ func newMetrics() *metrics {
 		waits:       vector("rank_wait_seconds", "Shortest and longest time that a rank waited for others in the step before the last.", "of"),
 		planned:     vector("memory_planned_bytes", "Memory planned for the rank with the most, by category.", "category", "place"),
 		held:        vector("memory_held_bytes", "Memory held by the rank with the most, by category.", "category", "place"),
+		trained:     vector("program_metric", "Metrics of a program's network in the last step: means over the global batch.", "name"),
+		validated:   vector("program_validation_metric", "Metrics of a program's network in the last evaluation: means.", "name"),
 	}
 	m.valLoss.Set(math.NaN()) // no evaluation yet
 	return m

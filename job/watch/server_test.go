@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net"
@@ -401,6 +402,53 @@ func TestLongRun(t *testing.T) {
 	}
 	if err := json.Unmarshal(s.Series(69000, 71000, 1000), &got); err != nil || got.Step[0] <= 69000 || got.Step[len(got.Step)-1] > 71000 {
 		t.Error(got.Step, err)
+	}
+}
+
+// TestMetricsOfAProgram checks that the metrics of a program's network are in the series, on
+// /api/run and in /metrics from the step on that has them, by any name, and that a file cannot add
+// more than a program may have.
+func TestMetricsOfAProgram(t *testing.T) {
+	s, base, _, _ := served(t, "127.0.0.1:0") // five steps without
+	odd := "a \"b\"\\\n</script>"
+	s.o.State.Step(report.Step{Step: 6, Metrics: map[string]float64{"recall": 0.25, odd: 2}})
+	s.o.State.Step(report.Step{Step: 7, Metrics: map[string]float64{"recall": 0.75, odd: math.NaN()}})
+	s.o.State.Eval(report.Eval{Step: 7, ValLoss: 1, Metrics: map[string]float64{"recall": 0.5}})
+	var got map[string][]*float64
+	if err := json.Unmarshal(s.o.State.Series(4, 1<<40, 100), &got); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"step": "5 6 7", "metrics/recall": "null 0.25 0.75", "metrics/" + odd: "null 2 null", "val_metrics/recall": "0.5", "val_metrics/" + odd: "null"} {
+		var texts []string
+		for _, x := range got[name] {
+			text := "null"
+			if x != nil {
+				text = fmt.Sprint(*x)
+			}
+			texts = append(texts, text)
+		}
+		if all := strings.Join(texts, " "); all != want && !strings.HasSuffix(all, " "+want) {
+			t.Errorf("%q is %s, want %s", name, all, want)
+		}
+	}
+	if err := json.Unmarshal(s.o.State.Series(4, 1<<40, 1), &got); err != nil || *got["metrics/recall"][0] != 0.5 {
+		t.Errorf("the mean of few points: %v %v", got["metrics/recall"], err)
+	}
+	_, text := fetch(t, http.DefaultClient, "GET", base+"/metrics")
+	for _, line := range []string{`zeroth_program_metric{name="recall"} 0.75`, `zeroth_program_validation_metric{name="recall"} 0.5`, `zeroth_program_metric{name="a \"b\"\\\n</script>"} NaN`} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no %s in\n%s", line, text)
+		}
+	}
+	if doc, _ := s.o.State.Doc(); doc.Now.Metrics["recall"] != 0.75 {
+		t.Errorf("now: %v", doc.Now.Metrics)
+	}
+	many := map[string]float64{}
+	for i := range 2 * mostOwn {
+		many[fmt.Sprint("m", i)] = 1
+	}
+	if ended := Ended("", &report.Log{Steps: []report.Step{{Step: 1, Metrics: many}}}, ""); len(ended.own) != mostOwn {
+		t.Errorf("%d metrics of a file", len(ended.own))
 	}
 }
 

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"encoding/json"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -20,6 +21,7 @@ const (
 	mostLines  = 500 // of the log
 	mostSaves  = 100
 	mostLanes  = 16 // ranks with a timeline
+	mostOwn    = 32 // metrics of a program's network; a run has no more, but a file may
 )
 
 // State is the known state of a run. Training writes to it; any goroutine may read.
@@ -28,10 +30,11 @@ type State struct {
 	moved   time.Time // time when a start, a step, an evaluation or a checkpoint last ended
 	version uint64    // version of everything below
 	run     Run
-	points  []point // elements are never modified; merging creates a new slice
-	merged  int     // steps in each point, 1 at first
-	open    point   // the point being merged
-	opened  int     // steps merged into open
+	points  []point  // elements are never modified; merging creates a new slice
+	own     []string // names of the metrics of a program's network, as points have them
+	merged  int      // steps in each point, 1 at first
+	open    point    // the point being merged
+	opened  int      // steps merged into open
 	evals   []report.Eval
 	lines   []Line
 	dropped int // lines dropped before them
@@ -62,7 +65,8 @@ type Now struct {
 	Tokens                                                int64
 	Skipped                                               int
 	RankSeconds, RankWaits                                report.Spread
-	Parts                                                 *sim.Exposure `json:",omitempty"`
+	Parts                                                 *sim.Exposure     `json:",omitempty"`
+	Metrics                                               map[string]Number `json:",omitempty"` // of a program's network
 }
 
 // Number is a float64 that is written as null if it is not finite.
@@ -118,8 +122,9 @@ type Line struct {
 type point struct {
 	step int // the last of the steps
 	of   [columns]float32
-	low  float32 // lowest loss
-	high float32 // highest loss
+	own  []float32 // of State.own; it may be shorter
+	low  float32   // lowest loss
+	high float32   // highest loss
 }
 
 // names are the JSON names of a point's numbers.
@@ -147,14 +152,14 @@ func pointOf(s report.Step) point {
 func mean(all []point) point {
 	p := point{step: all[len(all)-1].step, low: all[0].low, high: all[0].high}
 	for i := range p.of {
-		sum, n := 0.0, 0
-		for _, q := range all {
-			if x := float64(q.of[i]); !math.IsNaN(x) {
-				sum += x
-				n++
-			}
-		}
-		p.of[i] = float32(sum / float64(n)) // NaN if all are missing
+		p.of[i] = meanOf(all, func(q point) float32 { return q.of[i] })
+	}
+	width := 0
+	for _, q := range all {
+		width = max(width, len(q.own))
+	}
+	for i := range width {
+		p.own = append(p.own, meanOf(all, func(q point) float32 { return q.metric(i) }))
 	}
 	for _, q := range all {
 		if !(p.low <= q.low) {
@@ -165,6 +170,50 @@ func mean(all []point) point {
 		}
 	}
 	return p
+}
+
+// meanOf returns the mean of a number of each point, NaN if all lack it.
+func meanOf(all []point, of func(point) float32) float32 {
+	sum, n := 0.0, 0
+	for _, q := range all {
+		if x := float64(of(q)); !math.IsNaN(x) {
+			sum += x
+			n++
+		}
+	}
+	return float32(sum / float64(n))
+}
+
+// metric returns the metric of a program's network with an index of State.own.
+func (p point) metric(i int) float32 {
+	if i < len(p.own) {
+		return p.own[i]
+	}
+	return float32(math.NaN())
+}
+
+// learn adds new names of metrics of a program's network, and returns the values of all names.
+func (s *State) learn(metrics map[string]float64) (values []float32) {
+	for _, name := range slices.Sorted(maps.Keys(metrics)) {
+		if len(s.own) < mostOwn && !slices.Contains(s.own, name) {
+			s.own = append(s.own, name)
+		}
+	}
+	if len(metrics) == 0 {
+		return nil
+	}
+	for _, name := range s.own {
+		values = append(values, float32(metric(metrics, name)))
+	}
+	return values
+}
+
+// metric returns the value of a name, NaN without one.
+func metric(metrics map[string]float64, name string) float64 {
+	if x, ok := metrics[name]; ok {
+		return x
+	}
+	return math.NaN()
 }
 
 // NewState returns the state of a run that has not started.
@@ -189,7 +238,10 @@ func (s *State) Earlier(l *report.Log) {
 		for _, x := range l.Steps {
 			s.add(x)
 		}
-		s.evals = append(s.evals, l.Evals[max(0, len(l.Evals)-mostEvals):]...)
+		for _, e := range l.Evals[max(0, len(l.Evals)-mostEvals):] {
+			s.learn(e.Metrics)
+			s.evals = append(s.evals, e)
+		}
 		s.hist.starts.Add(float64(len(l.Starts)))
 		if n := len(l.Steps); n > 0 {
 			s.hist.tokensBefore, s.hist.skippedLast = l.Steps[n-1].Tokens, l.Steps[n-1].Skipped
@@ -223,6 +275,13 @@ func (s *State) Step(x report.Step) {
 		}
 		s.run.Now = now
 		s.hist.step(x)
+		for i, y := range s.learn(x.Metrics) {
+			if now.Metrics == nil {
+				now.Metrics = map[string]Number{}
+			}
+			now.Metrics[s.own[i]] = Number(y)
+			s.hist.trained.WithLabelValues(s.own[i]).Set(float64(y))
+		}
 	})
 }
 
@@ -239,6 +298,7 @@ func (s *State) pace(last float64) float64 {
 func (s *State) add(x report.Step) {
 	s.run.Step = x.Step
 	p := pointOf(x)
+	p.own = s.learn(x.Metrics)
 	if s.opened > 0 {
 		p = mean([]point{s.open, p}) // later steps have more weight, which is good enough for a drawing
 	}
@@ -267,6 +327,9 @@ func (s *State) Eval(e report.Eval) {
 		}
 		s.evals = append(s.evals, e)
 		s.hist.valLoss.Set(e.ValLoss)
+		for i, y := range s.learn(e.Metrics) {
+			s.hist.validated.WithLabelValues(s.own[i]).Set(float64(y))
+		}
 	})
 }
 
@@ -355,10 +418,10 @@ func (s *State) Doc() (Run, uint64) {
 }
 
 // Series returns the numbers of the steps in (from, to] as JSON, in up to most points: an array
-// for each name, and for the lowest and the highest loss.
+// for each name, for the lowest and the highest loss, and for the metrics of a program's network.
 func (s *State) Series(from, to, most int) []byte {
 	s.mu.Lock()
-	points, evals, open, opened := s.points, s.evals, s.open, s.opened
+	points, evals, open, opened, own := s.points, s.evals, s.open, s.opened, s.own
 	s.mu.Unlock()
 	lo, _ := slices.BinarySearchFunc(points, from+1, func(p point, step int) int { return p.step - step })
 	hi, _ := slices.BinarySearchFunc(points, to+1, func(p point, step int) int { return p.step - step })
@@ -368,7 +431,7 @@ func (s *State) Series(from, to, most int) []byte {
 	}
 	points = thin(points, most)
 	evals = slices.DeleteFunc(slices.Clone(evals), func(e report.Eval) bool { return e.Step <= from || e.Step > to })
-	return encode(points, evals)
+	return encode(points, evals, own)
 }
 
 // thin reduces points to up to most means of neighbors.
@@ -384,7 +447,7 @@ func thin(points []point, most int) []point {
 	return few
 }
 
-func encode(points []point, evals []report.Eval) []byte {
+func encode(points []point, evals []report.Eval, own []string) []byte {
 	b := []byte(`{"step":[`)
 	list := func(n int, add func(i int)) {
 		for i := range n {
@@ -396,8 +459,12 @@ func encode(points []point, evals []report.Eval) []byte {
 		b = append(b, ']')
 	}
 	list(len(points), func(i int) { b = strconv.AppendInt(b, int64(points[i].step), 10) })
+	key := func(name string) {
+		text, _ := json.Marshal(name) // cannot fail for a text
+		b = append(append(append(b, ','), text...), ":["...)
+	}
 	column := func(name string, of func(p point) float32) {
-		b = append(b, `,"`+name+`":[`...)
+		key(name)
 		list(len(points), func(i int) { b = appendNumber(b, float64(of(points[i]))) })
 	}
 	for c, name := range names {
@@ -405,6 +472,11 @@ func encode(points []point, evals []report.Eval) []byte {
 	}
 	column("low", func(p point) float32 { return p.low })
 	column("high", func(p point) float32 { return p.high })
+	for i, name := range own {
+		column("metrics/"+name, func(p point) float32 { return p.metric(i) })
+		key("val_metrics/" + name)
+		list(len(evals), func(at int) { b = appendNumber(b, metric(evals[at].Metrics, name)) })
+	}
 	b = append(b, `,"eval_step":[`...)
 	list(len(evals), func(i int) { b = strconv.AppendInt(b, int64(evals[i].Step), 10) })
 	b = append(b, `,"val_loss":[`...)
@@ -459,6 +531,9 @@ func Ended(out string, l *report.Log, job string) *State {
 		s.Step(x)
 	}
 	s.evals = l.Evals
+	for _, e := range l.Evals {
+		s.learn(e.Metrics)
+	}
 	if n := len(l.Starts); n > 0 {
 		s.Begin(l.Starts[n-1], job, false)
 		s.run.Rows = l.Starts[n-1].Rows()
