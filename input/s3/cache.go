@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -120,7 +121,7 @@ func (c *Client) compare(ctx context.Context, bucket string, o Object, in io.Rea
 		return explain("stat", bucket, o.Key, err)
 	}
 	if i.ETag != o.ETag {
-		return fmt.Errorf("%s%s/%s was replaced while it was read; start again", scheme, bucket, o.Key)
+		return &fs.PathError{Op: "read", Path: scheme + bucket + "/" + o.Key, Err: errReplaced}
 	}
 	if i.ChecksumMode != "FULL_OBJECT" {
 		return nil

@@ -77,6 +77,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// errReplaced is the error of an object that has another version than it had.
+var errReplaced = errors.New("the object was replaced while it was read; start again")
+
 // ReadAt fills b with an object's bytes from off. If etag is not empty, an object that has
 // changed is an error. If the object ends before, the error is io.EOF.
 func (c *Client) ReadAt(ctx context.Context, bucket, key, etag string, b []byte, off int64) (n int, err error) {
@@ -86,7 +89,7 @@ func (c *Client) ReadAt(ctx context.Context, bucket, key, etag string, b []byte,
 	for try := range attempts {
 		var more int
 		more, err = c.read(ctx, bucket, key, etag, b[n:], off+int64(n))
-		if n += more; n == len(b) || err == io.EOF || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrPermission) || ctx.Err() != nil {
+		if n += more; n == len(b) || err == io.EOF || errors.Is(err, fs.ErrNotExist) || errors.Is(err, errReplaced) || errors.Is(err, fs.ErrPermission) || ctx.Err() != nil {
 			break
 		}
 		if stopped := sleep(ctx, pause(try)); stopped != nil {
@@ -109,14 +112,20 @@ func (c *Client) read(ctx context.Context, bucket, key, etag string, b []byte, o
 			return 0, err
 		}
 	}
-	in, _, _, err := c.core.GetObject(ctx, bucket, key, o)
+	in, have, _, err := c.core.GetObject(ctx, bucket, key, o)
 	if r := minio.ToErrorResponse(err); err != nil && (r.Code == "InvalidRange" || r.StatusCode == http.StatusRequestedRangeNotSatisfiable) {
 		return 0, io.EOF
 	}
+	if err = explain("read", bucket, key, err); errors.Is(err, fs.ErrExist) {
+		return 0, &fs.PathError{Op: "read", Path: scheme + bucket + "/" + key, Err: errReplaced}
+	}
 	if err != nil {
-		return 0, explain("read", bucket, key, err)
+		return 0, err
 	}
 	defer in.Close()
+	if etag != "" && have.ETag != etag { // some servers ignore the condition
+		return 0, &fs.PathError{Op: "read", Path: scheme + bucket + "/" + key, Err: errReplaced}
+	}
 	n, err := io.ReadFull(in, b)
 	if err == io.ErrUnexpectedEOF { // the end of the object, or of the connection
 		err = c.ended(ctx, bucket, key, off+int64(n))
@@ -133,18 +142,22 @@ func (c *Client) ended(ctx context.Context, bucket, key string, off int64) error
 	return cmp.Or(err, io.EOF)
 }
 
-// ReadFile returns an object of at most limit bytes.
-func (c *Client) ReadFile(ctx context.Context, bucket, key string, limit int64) ([]byte, error) {
-	o, err := c.Stat(ctx, bucket, key)
-	if err != nil {
-		return nil, err
+// ReadFile returns an object of at most limit bytes. If it is replaced meanwhile, it is read again.
+func (c *Client) ReadFile(ctx context.Context, bucket, key string, limit int64) (b []byte, err error) {
+	for range attempts {
+		var o Object
+		if o, err = c.Stat(ctx, bucket, key); err != nil {
+			return nil, err
+		}
+		if o.Size > limit {
+			return nil, fmt.Errorf("%s%s/%s: %d bytes, at most %d expected", scheme, bucket, key, o.Size, limit)
+		}
+		b = make([]byte, o.Size)
+		if _, err = c.ReadAt(ctx, bucket, key, o.ETag, b, 0); !errors.Is(err, errReplaced) {
+			return b, err
+		}
 	}
-	if o.Size > limit {
-		return nil, fmt.Errorf("%s%s/%s: %d bytes, at most %d expected", scheme, bucket, key, o.Size, limit)
-	}
-	b := make([]byte, o.Size)
-	_, err = c.ReadAt(ctx, bucket, key, o.ETag, b, 0)
-	return b, err
+	return nil, err
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

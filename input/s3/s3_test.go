@@ -96,6 +96,36 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// A small object that is replaced between its description and its content is read again. One that is
+// replaced again and again, and a copy, are errors.
+func TestReplaced(t *testing.T) {
+	server := s3test.Serve(t)
+	c, ctx := connect(t), t.Context()
+	server.Put(t, "x", []byte("first"))
+	list, err := c.List(ctx, s3test.Bucket, "x", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := 1
+	server.Fail(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet && left > 0 {
+			left--
+			server.Put(t, "x", fmt.Appendf(nil, "%d left", left))
+		}
+		return false
+	})
+	if b, err := c.ReadFile(ctx, s3test.Bucket, "x", 10); err != nil || string(b) != "0 left" {
+		t.Errorf("%q, %v", b, err)
+	}
+	left = 1000
+	if _, err := c.ReadFile(ctx, s3test.Bucket, "x", 10); err == nil || !strings.Contains(err.Error(), "replaced") {
+		t.Error(err)
+	}
+	if _, err := c.Fetch(ctx, s3test.Bucket, list[0], func(int64) {}); err == nil || !strings.Contains(err.Error(), "replaced") {
+		t.Error(err)
+	}
+}
+
 // Refused credentials are named, without the secret, and sent to no host that a server redirects to.
 func TestSecretsStay(t *testing.T) {
 	server := s3test.Serve(t)
