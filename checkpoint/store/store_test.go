@@ -276,7 +276,17 @@ func TestLease(t *testing.T) {
 // Servers that ignore conditions are refused.
 func TestProbe(t *testing.T) {
 	server := s3test.Serve(t)
-	server.Fail(func(_ http.ResponseWriter, r *http.Request) bool { r.Header.Del("If-None-Match"); return false })
+	server.Fail(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPut {
+			return false
+		}
+		b, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		server.Put(t, strings.TrimPrefix(r.URL.Path, "/runs/"), b)
+		return true
+	})
 	m := use(t, Options{})
 	if err := m.Begin(t.Context()); !input.IsInput(err) || !strings.Contains(err.Error(), "If-None-Match") {
 		t.Error(err)

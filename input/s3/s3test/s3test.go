@@ -1,11 +1,14 @@
-// Package s3test serves object storage in this process, with faults, for tests.
+// Package s3test serves object storage for tests, with faults: in the memory of this process, or, if
+// ZEROTH_VERSITYGW is the path of a versitygw, by that in a folder.
 package s3test
 
 import (
 	"bytes"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -19,23 +22,33 @@ import (
 // Bucket exists on every server.
 const Bucket = "runs"
 
-// Server is object storage in memory.
+// Server is object storage.
 type Server struct {
 	*httptest.Server
 	Inner   http.Handler // without faults
-	backend gofakes3.Backend
+	objects objects
 	mu      sync.Mutex
 	fault   func(w http.ResponseWriter, r *http.Request) bool
 	seen    []string
 }
 
+// objects are the objects of the bucket.
+type objects interface {
+	put(key string, b []byte) error
+	// sizes returns the sizes in bytes of all objects at an instant.
+	sizes() (map[string]int64, error)
+	// get returns the content of an object, nil if there is none.
+	get(key string) ([]byte, error)
+}
+
 // Serve starts a server and points the environment at it, and local copies at an empty folder.
 func Serve(t testing.TB) *Server {
-	s := &Server{backend: s3mem.New()}
-	if err := s.backend.CreateBucket(Bucket); err != nil {
-		t.Fatal(err)
+	s := &Server{}
+	if gateway := os.Getenv("ZEROTH_VERSITYGW"); gateway != "" {
+		s.Inner, s.objects = startGateway(t, gateway)
+	} else {
+		s.Inner, s.objects = inMemory(t)
 	}
-	s.Inner = gofakes3.New(s.backend, gofakes3.WithoutVersioning()).Server()
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		fault := s.fault
@@ -77,7 +90,7 @@ func (s *Server) Seen() []string {
 
 // Put stores an object.
 func (s *Server) Put(t testing.TB, key string, b []byte) {
-	if _, err := s.backend.PutObject(Bucket, key, map[string]string{"Last-Modified": time.Now().UTC().Format(http.TimeFormat)}, bytes.NewReader(b), int64(len(b)), nil); err != nil {
+	if err := s.objects.put(key, b); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -85,33 +98,55 @@ func (s *Server) Put(t testing.TB, key string, b []byte) {
 // Snapshot returns the sizes of all objects at an instant, by key, and a function that returns the content
 // of one, nil if there is none any more.
 func (s *Server) Snapshot() (sizes map[string]int64, content func(key string) ([]byte, error)) {
-	sizes = map[string]int64{}
-	list, err := s.backend.ListBucket(Bucket, nil, gofakes3.ListBucketPage{})
+	sizes, err := s.objects.sizes()
 	if err != nil {
-		panic(err) // it is in memory
+		panic(err) // it is of this machine
 	}
-	for _, o := range list.Contents {
-		sizes[o.Key] = o.Size
-	}
-	return sizes, func(key string) ([]byte, error) {
-		o, err := s.backend.GetObject(Bucket, key, nil)
-		if err != nil {
-			return nil, nil
-		}
-		defer o.Contents.Close()
-		return io.ReadAll(o.Contents)
-	}
+	return sizes, s.objects.get
 }
 
 // Keys returns the keys of all objects, sorted.
-func (s *Server) Keys(t testing.TB) (keys []string) {
-	list, err := s.backend.ListBucket(Bucket, nil, gofakes3.ListBucketPage{})
+func (s *Server) Keys(t testing.TB) []string {
+	sizes, err := s.objects.sizes()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range list.Contents {
-		keys = append(keys, o.Key)
+	return slices.Sorted(maps.Keys(sizes))
+}
+
+// memory is object storage in this process.
+type memory struct{ gofakes3.Backend }
+
+func inMemory(t testing.TB) (http.Handler, objects) {
+	m := memory{s3mem.New()}
+	if err := m.CreateBucket(Bucket); err != nil {
+		t.Fatal(err)
 	}
-	slices.Sort(keys)
-	return keys
+	return gofakes3.New(m, gofakes3.WithoutVersioning()).Server(), m
+}
+
+func (m memory) put(key string, b []byte) error {
+	_, err := m.PutObject(Bucket, key, map[string]string{"Last-Modified": time.Now().UTC().Format(http.TimeFormat)}, bytes.NewReader(b), int64(len(b)), nil)
+	return err
+}
+
+func (m memory) sizes() (map[string]int64, error) {
+	list, err := m.ListBucket(Bucket, nil, gofakes3.ListBucketPage{})
+	if err != nil {
+		return nil, err
+	}
+	sizes := map[string]int64{}
+	for _, o := range list.Contents {
+		sizes[o.Key] = o.Size
+	}
+	return sizes, nil
+}
+
+func (m memory) get(key string) ([]byte, error) {
+	o, err := m.GetObject(Bucket, key, nil)
+	if err != nil {
+		return nil, nil
+	}
+	defer o.Contents.Close()
+	return io.ReadAll(o.Contents)
 }
