@@ -102,12 +102,22 @@ func TestStaleEvaluations(t *testing.T) {
 	if want := (state.Early{Best: 2, Step: 4, Stale: 3}); e != want {
 		t.Errorf("%+v, want %+v", e, want)
 	}
+	higher := state.Early{Metric: "recall", Max: true}
+	for i, x := range []float64{0.2, 0.1, 0.4, 0.4, math.Inf(1)} {
+		higher.Add(i+1, x)
+	}
+	if want := (state.Early{Metric: "recall", Max: true, Best: 0.4, Step: 3, Stale: 2}); higher != want {
+		t.Errorf("%+v, want %+v", higher, want)
+	}
 }
 
 func TestEarlyStopProblems(t *testing.T) {
 	testjob.InTinyFolder(t)
 	for set, want := range map[string]string{
-		"train.early_stop={metric: loss, patience: 3}":     "train.early_stop.metric: loss is not a valid value; want val_loss",
+		"train.early_stop={metric: loss, patience: 3}":     "train.early_stop.metric: loss is not a metric of the job's evaluations; want val_loss",
+		"train.early_stop={metric: Top-1, patience: 3}":    "train.early_stop.metric: Top-1 is not the name of a metric; want val_loss, or a metric of the program's network",
+		"train.early_stop={mode: max, patience: 3}":        "train.early_stop.mode: a higher validation loss is not better; want mode: min",
+		"train.early_stop={mode: max}":                     "train.early_stop.mode: not used: train.early_stop.patience is 0",
 		"train.early_stop={metric: val_loss}":              "train.early_stop.metric: not used: train.early_stop.patience is 0",
 		"train={early_stop: {patience: 3}, eval_every: 0}": "train.early_stop.patience: early stopping needs evaluations, but the job has none",
 	} {

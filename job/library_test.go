@@ -195,6 +195,42 @@ func TestMetricsOfALibrary(t *testing.T) {
 	}
 }
 
+// TestEarlyStopOfALibrary checks that a run ends when a metric of its network stops rising, after the
+// same step if it is interrupted, and that another metric starts the count again.
+func TestEarlyStopOfALibrary(t *testing.T) {
+	out := folder(t)
+	write(out, imagesJob)
+	run := func(sets ...string) (last report.Step, evals []report.Eval) {
+		t.Helper()
+		if err := runLibrary(t, "images", out, 0, append([]string{"train.steps=60", "train.eval_every=1", "train.eval_batches=1", "train.early_stop={metric: accuracy, mode: max, patience: 3}"}, sets...)...); err != nil {
+			t.Fatal(err)
+		}
+		steps, evals := metrics(out)
+		return steps[len(steps)-1], evals
+	}
+	run("train.steps=3")
+	last, evals := run()
+	best, at := -1.0, 0
+	for _, e := range evals {
+		if x := e.Metrics["accuracy"]; x > best {
+			best, at = x, e.Step
+		}
+	}
+	if last.Step != at+3 || last.Step >= 60 {
+		t.Fatalf("the best accuracy is %v of step %d, the last step %d", best, at, last.Step)
+	}
+	if again, _ := run(); again.Step != last.Step {
+		t.Errorf("a run that ended after step %d goes on to %d", last.Step, again.Step)
+	}
+	if other, _ := run("train.early_stop={metric: val_loss, patience: 3}"); other.Step < last.Step+4 {
+		t.Errorf("by the loss the run ends after step %d, by accuracy after %d", other.Step, last.Step)
+	}
+	err := runLibrary(t, "images", out, 0, "train.early_stop={metric: recall, patience: 3}")
+	if want := "recall is not a metric of the job's evaluations; want val_loss or accuracy"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 // TestLibraryIsPlanned checks that the memory of user's batches, activations and state is planned
 // from Go, at both ends of the stages.
 func TestLibraryIsPlanned(t *testing.T) {

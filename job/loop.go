@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -79,9 +80,7 @@ func newLoop(of *run, r *setup.Rank) *loop {
 		l.sample = sim.NewSample(r)
 	}
 	l.validate = l.validation
-	if b.Early != nil {
-		l.early = *b.Early
-	}
+	l.early = earlyOf(c, b.Early)
 	if b.from != nil && vfs.Parent(b.from.Path) == vfs.Join(c.Checkpoint.Dir) {
 		l.kept = b.Step
 	}
@@ -167,15 +166,29 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 // All ranks see the same evaluations.
 func (l *loop) stale() bool { return l.at < l.c.Train.Steps && isStale(l.c, &l.early) }
 
+// earlyOf returns the evaluations so far for the job's early stop. Those by another metric do not
+// count.
+func earlyOf(c *config.Config, was *state.Early) state.Early {
+	s := c.Train.EarlyStop
+	e := state.Early{Metric: s.Metric, Max: s.Mode == "max"}
+	if e.Metric == "val_loss" {
+		e.Metric = ""
+	}
+	if was != nil && was.Metric == e.Metric && was.Max == e.Max {
+		return *was
+	}
+	return e
+}
+
 // isStale reports whether the job's patience with evaluations that do not improve is used up.
 func isStale(c *config.Config, e *state.Early) bool {
 	patience := c.Train.EarlyStop.Patience
-	return patience > 0 && e != nil && e.Stale >= patience
+	return patience > 0 && earlyOf(c, e).Stale >= patience
 }
 
 // endedEarly returns a line about an early stop.
 func endedEarly(e state.Early) string {
-	return fmt.Sprintf("stopped early: the last %d evaluations did not improve on step %d, with a validation loss of %.4f", e.Stale, e.Step, e.Best)
+	return fmt.Sprintf("stopped early: the last %d evaluations did not improve on step %d, with a validation %s of %.4f", e.Stale, e.Step, cmp.Or(e.Metric, "loss"), e.Best)
 }
 
 func (l *loop) advance() {
@@ -232,8 +245,13 @@ func (l *loop) evaluate() error {
 	if delete(l.metrics, "val_loss"); finite {
 		l.metrics["val_loss"] = mean
 	}
+	own := l.named(stats.Metrics)
 	if err == nil && l.c.Train.EarlyStop.Patience > 0 {
-		l.early.Add(l.at, mean)
+		x := mean
+		if name := l.early.Metric; name != "" {
+			x = own[name]
+		}
+		l.early.Add(l.at, x)
 	}
 	if err != nil || l.rank.Rank != 0 {
 		return err
@@ -241,7 +259,7 @@ func (l *loop) evaluate() error {
 	if !finite {
 		l.rec.Warn(fmt.Sprintf("the validation loss after step %d is %v: training has diverged; lower optimizer.lr, set train.clip, or go back to an earlier checkpoint", l.at, mean))
 	}
-	return l.rec.eval(report.Eval{Step: l.at, ValLoss: mean, Metrics: l.named(stats.Metrics)})
+	return l.rec.eval(report.Eval{Step: l.at, ValLoss: mean, Metrics: own})
 }
 
 // checkpoint starts a save, once the previous one has ended.

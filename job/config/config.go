@@ -92,7 +92,8 @@ type Training struct {
 
 // EarlyStop ends a run when its evaluations stop improving.
 type EarlyStop struct {
-	Metric   string // "val_loss"
+	Metric   string // of evaluations: "val_loss", or one of a program's network
+	Mode     string // "min" or "max": whether lower or higher is better
 	Patience int    // consecutive evaluations without improvement before the run ends; 0 is never
 }
 

@@ -12,6 +12,7 @@ import (
 	"zeroth/device"
 	"zeroth/input/s3"
 	"zeroth/job/hf"
+	"zeroth/job/show"
 	"zeroth/pipe"
 )
 
@@ -97,6 +98,7 @@ func (c *Config) fields() []field {
 		return []only{{"with model.family llama, without model.from", m.Family == "llama", "model.family", m.Family + " has no " + key}}
 	}
 	modules := []only{{"", m.Family != program, "model.family", "the program's network has its own"}}
+	stops := []only{{"with train.early_stop.patience", t.EarlyStop.Patience > 0, "train.early_stop.patience", "train.early_stop.patience is 0: the run never ends early"}}
 	adapters := []only{{"with train.lora.rank or from", t.LoRA.Rank > 0 || t.LoRA.From != "", "train.lora.rank", "train.lora.rank is 0: there are no adapters"}}
 	falls := []only{
 		{"", s.Type != "constant", "schedule.type", "a constant schedule does not fall"},
@@ -163,8 +165,10 @@ func (c *Config) fields() []field {
 			also{like: "100", then: func() { t.EvalEvery = pick(c.validates(), 50, 0) }, not: refusal{!c.validates() && t.EvalEvery > 0, fmt.Sprintf("eval_every is %d, but %s: there is nothing to evaluate on", t.EvalEvery, pick(d.Program, "job.Options.Validation is nil", "data.validation is 0")), pick(d.Program, "want eval_every: 0, or samples in job.Options.Validation", "want eval_every: 0, or a data.validation such as 0.01"), []string{"data.validation"}}}},
 		{"train.eval_batches", count{&t.EvalBatches, 1, hf.Most}, "8", "", "batches per evaluation, each with as many sequences as a step; the same ones on any number of ranks", also{}},
 		{"train.loss_chunk", count{&t.LossChunk, 1, mostBatch}, "", "1024; on GPUs 4 × the model's width, from 1024 to 4096", "number of tokens with logits in memory at once", also{like: "1024", flag: "loss-chunk"}},
-		{"train.early_stop.metric", choice{&t.EarlyStop.Metric, metrics[:1]}, "val_loss", "", "metric that must improve",
-			also{only: []only{{"with train.early_stop.patience", t.EarlyStop.Patience > 0, "train.early_stop.patience", "train.early_stop.patience is 0: the run never ends early"}}, lasts: true}},
+		{"train.early_stop.metric", measure{&t.EarlyStop.Metric}, "val_loss", "", "metric of evaluations that must improve: val_loss, or one of a program's network (Model.Metrics)",
+			also{only: stops, lasts: true, not: refusal{!c.measures(t.EarlyStop.Metric), t.EarlyStop.Metric + " is not a metric of the job's evaluations", "want " + show.Either(c.measured()), nil}}},
+		{"train.early_stop.mode", choice{&t.EarlyStop.Mode, []string{"min", "max"}}, "min", "", "min | max: whether a lower or a higher metric is better",
+			also{only: stops, lasts: true, follows: []string{"train.early_stop.metric"}, not: refusal{t.EarlyStop.Metric == "val_loss" && t.EarlyStop.Mode == "max", "a higher validation loss is not better", "want mode: min, or another metric", []string{"train.early_stop.metric"}}}},
 		{"train.early_stop.patience", count{&t.EarlyStop.Patience, 0, mostSteps}, "0", "", "stop after this many evaluations in a row without improvement; 0: never",
 			also{like: "3", lasts: true, not: refusal{t.EarlyStop.Patience > 0 && t.EvalEvery == 0, "early stopping needs evaluations, but the job has none", "want train.eval_every of at least 1 and data.validation above 0", []string{"train.eval_every"}}}},
 		{"train.freeze", texts{&t.Freeze}, "", "none", "parameters to use but not train, as patterns of names such as model.embed_tokens.*", also{like: `["model.embed_tokens.*"]`, lasts: true}},

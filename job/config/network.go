@@ -142,6 +142,20 @@ func isMetric(name string) bool {
 	return len(name) <= longestMetric && metricName.MatchString(name) && !slices.Contains([]string{"step", "loss", "val_loss", "memory", "start", "end", "null"}, name)
 }
 
+// measured returns the metrics of the job's evaluations, as far as they are known.
+func (c *Config) measured() []string {
+	names := []string{"val_loss"}
+	if m := c.own.Model; m != nil {
+		names = append(names, m.Metrics...)
+	}
+	return names
+}
+
+// measures reports whether the job's evaluations have a metric, as far as it is known.
+func (c *Config) measures(name string) bool {
+	return slices.Contains(c.measured(), name) || c.unknown() && isMetric(name)
+}
+
 // resolveOwn takes the shape from the program's network, and rejects what does not apply to it.
 func (r *reader) resolveOwn() {
 	c, own, m := r.Config, r.Config.own.Model, &r.Config.Model

@@ -70,6 +70,8 @@ func schemaOf(v value) object {
 		return bounded(v.ok, "null")
 	case pattern:
 		return object{"type": scalars, "minLength": 1, "maxLength": longestPattern}
+	case measure:
+		return object{"type": []string{"string", "boolean", "null"}, "pattern": metricPattern, "maxLength": longestMetric}
 	case reals:
 		return typed("array", object{"items": bounded(v.ok), "minItems": 2, "maxItems": 2})
 	case choice, dtype:

@@ -447,6 +447,20 @@ func (v pattern) set(n *node) string {
 func (v pattern) want() string { return `a pattern of names, such as "*.bias"` }
 func (v pattern) yaml() string { return Quote(*v.p) }
 
+// measure is the name of a metric.
+type measure struct{ p *string }
+
+func (v measure) set(n *node) string {
+	if n.kind != scalar || !metricName.MatchString(n.text) || len(n.text) > longestMetric {
+		return n.String() + " is not the name of a metric"
+	}
+	*v.p = n.text
+	return ""
+}
+
+func (v measure) want() string { return "val_loss, or a metric of the program's network" }
+func (v measure) yaml() string { return *v.p }
+
 // texts is a list of strings.
 type texts struct{ p *[]string }
 

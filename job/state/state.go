@@ -41,17 +41,19 @@ type Progress struct {
 
 // Early counts evaluations for an early stop.
 type Early struct {
-	Best  float64 `json:"best"`  // nats a token
-	Step  int     `json:"step"`  // of the best
-	Stale int     `json:"stale"` // evaluations after it, none of them better
+	Metric string  `json:"metric,omitempty"` // empty: the validation loss
+	Max    bool    `json:"max,omitempty"`    // a higher one is better
+	Best   float64 `json:"best"`             // of the metric; nats a token
+	Step   int     `json:"step"`             // of the best
+	Stale  int     `json:"stale"`            // evaluations after it, none of them better
 }
 
 // Add counts an evaluation. NaN does not count as an improvement.
-func (e *Early) Add(step int, loss float64) {
-	finite := !math.IsNaN(loss) && !math.IsInf(loss, 0)
+func (e *Early) Add(step int, x float64) {
+	finite := !math.IsNaN(x) && !math.IsInf(x, 0)
 	switch {
-	case finite && (e.Step == 0 || loss < e.Best):
-		*e = Early{Best: loss, Step: step}
+	case finite && (e.Step == 0 || x < e.Best && !e.Max || x > e.Best && e.Max):
+		e.Best, e.Step, e.Stale = x, step, 0
 	case e.Step > 0:
 		e.Stale++
 	}
