@@ -293,6 +293,9 @@ func (f Files) describe(name string, stat func(string) (vfs.Entry, error)) (vfs.
 		if size, err := p.size(far); !errors.Is(err, fs.ErrNotExist) {
 			return vfs.Entry{Name: p.name(), Bytes: size}, err
 		}
+		if size, ok := p.awaited(); ok {
+			return vfs.Entry{Name: p.name(), Bytes: size}, nil
+		}
 	}
 	inside := far
 	if whole(p.name()) {
@@ -303,6 +306,22 @@ func (f Files) describe(name string, stat func(string) (vfs.Entry, error)) (vfs.
 		err = gone
 	}
 	return vfs.Entry{Name: p.name(), Kind: vfs.Dir}, err
+}
+
+// awaited returns the size of a file that another host still has to upload: the checkpoint is committed
+// on this host's disk and not in object storage. It is not damaged, and rules may delete it.
+func (p location) awaited() (size int64, ok bool) {
+	folder, file, _ := strings.Cut(p.rel, "/")
+	if !p.Mirror.Apart || p.local == "" || !whole(folder) || p.commitOnDisk(folder) == "" || p.has(folder+"/"+commitName) {
+		return 0, false
+	}
+	l, _ := p.manifest(folder) // an error leaves the file missing
+	for _, f := range l.Files {
+		if f.Name == file {
+			return f.Bytes, true
+		}
+	}
+	return 0, false
 }
 
 // SyncDir implements vfs.FS.
