@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"zeroth/input/s3/s3test"
 	"zeroth/tests/nightly"
 )
 
@@ -141,6 +142,63 @@ func TestLostHost(t *testing.T) {
 			}
 			contains(t, said.String(), "without hosts that do not answer: "+lost, "continuing with 2 of 4 processes")
 		})
+	}
+}
+
+// TestLostHostSharesNothing checks that a run whose hosts share only object storage continues after
+// the host of process 0 is lost. It needs root, for a folder of each host at the same path.
+func TestLostHostSharesNothing(t *testing.T) {
+	if !nightly.All() {
+		t.Skip("takes over a minute, in which the lease expires; .ci/nightly runs it")
+	}
+	if exec.Command("unshare", "--mount", "true").Run() != nil {
+		t.Skip("it needs root and unshare")
+	}
+	s3test.Serve(t)
+	inFolder(t)
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ssh := fakeSSH(t, ".")
+	for _, host := range []string{"localhost", "127.0.0.1"} {
+		if text, err := exec.Command("sh", "-c", fmt.Sprintf("mkdir %[1]s-%[2]s && cp %[1]s/*.yaml %[1]s/*.txt %[1]s-%[2]s", dir, host)).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+	}
+	reach := strings.Replace(read(t, "reach"), `sh -c "$2"`, `exec unshare --mount --kill-child sh -c 'mount --bind "$PWD-$0" "$PWD" && cd "$PWD" && exec sh -c "$1"' "$1" "$2"`, 1)
+	if err := os.WriteFile("reach", []byte(reach), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, "launch", "--hosts", "localhost,127.0.0.1", ssh, "--restarts", "1", "--min-ranks", "1", "--", "train", "tiny.yaml",
+		"--set", "parallel={ranks: null, heartbeat: 200ms, dead_after: 8s}", "--set", "train.batch=8", "--set", "checkpoint={every: 20, keep: 2, dir: s3://runs/a}", "--set", "sample.tokens=0", "--set", fmt.Sprint("train.steps=", endless), "--out", "r")
+	var said strings.Builder
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), "ZEROTH_MAIN=main"), &said, &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	steps := func(host string) string { b, _ := os.ReadFile(dir + "-" + host + "/r/metrics.jsonl"); return string(b) }
+	await(t, func() bool { return strings.Contains(steps("localhost"), `{"step":41,"loss"`) })
+	if err := os.WriteFile("down-localhost", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range strings.Fields(read(t, "pids-localhost")) {
+		_ = exec.Command("kill", "-9", pid).Run()
+	}
+	await(t, func() bool { return strings.Contains(steps("127.0.0.1"), `"loss"`) })
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != exitAgain {
+		t.Errorf("exit code %d", code)
+	}
+	contains(t, said.String(), "without hosts that do not answer: localhost", "continuing with 1 of 2 processes")
+	if strings.Contains(said.String(), "damaged") {
+		t.Errorf("a checkpoint whose upload is not finished is reported:\n%s", said.String())
 	}
 }
 
