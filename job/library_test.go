@@ -202,7 +202,7 @@ func TestEarlyStopOfALibrary(t *testing.T) {
 	write(out, imagesJob)
 	run := func(sets ...string) (last report.Step, evals []report.Eval) {
 		t.Helper()
-		if err := runLibrary(t, "images", out, 0, append([]string{"train.steps=60", "train.eval_every=1", "train.eval_batches=1", "train.early_stop={metric: accuracy, mode: max, patience: 3}"}, sets...)...); err != nil {
+		if err := runLibrary(t, "images", out, 0, append([]string{"train.steps=20", "train.eval_every=1", "train.eval_batches=1", "train.early_stop={metric: accuracy, mode: max, patience: 3}"}, sets...)...); err != nil {
 			t.Fatal(err)
 		}
 		steps, evals := metrics(out)
@@ -216,7 +216,7 @@ func TestEarlyStopOfALibrary(t *testing.T) {
 			best, at = x, e.Step
 		}
 	}
-	if last.Step != at+3 || last.Step >= 60 {
+	if last.Step != at+3 || last.Step >= 20 {
 		t.Fatalf("the best accuracy is %v of step %d, the last step %d", best, at, last.Step)
 	}
 	if again, _ := run(); again.Step != last.Step {

@@ -31,7 +31,7 @@ const (
 	Logits
 	WorkSpace
 	KernelSpace
-	TokenIDs
+	Inputs
 	Statistics
 	OffloadStaging
 	WireStaging
@@ -72,7 +72,7 @@ var categories = [Categories]category{
 	Logits:            {"logits", "logits", device.Activations, "train.loss_chunk"},
 	WorkSpace:         {"work", "work space of modules", device.Activations, "train.micro_batch, model.context"},
 	KernelSpace:       {"kernels", "work space of kernels", device.Workspace, "the machine's processors for each rank"},
-	TokenIDs:          {"inputs", "token ids", device.Inputs, "train.micro_batch"},
+	Inputs:            {"inputs", "input batches", device.Inputs, "train.micro_batch"},
 	Statistics:        {"stats", "losses and norms", device.Stats, "train.micro_batch, parallel.ranks"},
 	OffloadStaging:    {"offload_staging", "offload staging", device.Staging, "zero.offload"},
 	WireStaging:       {"wire_staging", "wire staging", device.Wires, "parallel.collective fast; one process"},

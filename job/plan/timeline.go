@@ -20,13 +20,13 @@ var colors = [Categories]show.Color{
 	MasterCopy: {Light: "#5e3a9e", Dark: "#8a63d2"}, OptimizerStates: {Light: "#a79bd6", Dark: "#c4b8f0"},
 	SavedActivations: {Light: "#e67e22", Dark: "#e88a30"}, Recomputed: {Light: "#f8c27f", Dark: "#fad4a2"},
 	Logits: {Light: "#c83c28", Dark: "#e0553f"}, WorkSpace: {Light: "#f0917a", Dark: "#f7ae9c"},
-	KernelSpace: {Light: "#7a7a7a", Dark: "#8c8c8c"}, TokenIDs: {Light: "#4a4a4a", Dark: "#6a6a6a"}, Statistics: {Light: "#b4b4b4", Dark: "#c8c8c8"},
+	KernelSpace: {Light: "#7a7a7a", Dark: "#8c8c8c"}, Inputs: {Light: "#4a4a4a", Dark: "#6a6a6a"}, Statistics: {Light: "#b4b4b4", Dark: "#c8c8c8"},
 	OffloadStaging: {Light: "#9c6b1e", Dark: "#c08a36"}, WireStaging: {Light: "#b98a45", Dark: "#d3aa63"}, CheckpointStaging: {Light: "#d6b56a", Dark: "#e6cd92"},
 	BounceMemory: {Light: "#6b7a2e", Dark: "#8fa045"},
 }
 
 // stacking lists the categories from the bottom of a drawing, the most constant ones first.
-var stacking = []Category{Params, MasterCopy, OptimizerStates, KernelSpace, TokenIDs, Statistics, OffloadStaging, WireStaging, CheckpointStaging, BounceMemory,
+var stacking = []Category{Params, MasterCopy, OptimizerStates, KernelSpace, Inputs, Statistics, OffloadStaging, WireStaging, CheckpointStaging, BounceMemory,
 	Gradients, UnitGradients, GatheredUnits, SavedActivations, Recomputed, Logits, WorkSpace}
 
 // used returns the categories that are in use at some event, from the bottom of a drawing.
