@@ -467,6 +467,41 @@ func tableCommands(text string) (all []block) {
 	return all
 }
 
+// TestReadmeGoCompiles checks that the go blocks of library.md are whole files that compile in a module
+// of the reader's, as that page sets it up, without a network.
+func TestReadmeGoCompiles(t *testing.T) {
+	_, text := pages(t)
+	dir, page := t.TempDir(), "../../docs/library.md"
+	repo, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for _, b := range blocks(page, text[page]) {
+		switch {
+		case b.tag == "go":
+			files[fmt.Sprintf("line%d.go", b.line)] = b.text
+		case strings.HasPrefix(b.text, "module "):
+			files["go.mod"] = strings.Replace(b.text, "../zeroth", repo, 1)
+		}
+	}
+	sums, err := os.ReadFile("../../go.sum")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files["go.sum"] = string(sums)
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("go", "vet", ".")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off")
+	if out, err := cmd.CombinedOutput(); err != nil || len(files) < 4 {
+		t.Errorf("%d files: %v\n%s", len(files), err, out)
+	}
+}
+
 // TestReadmeBlocksRun runs every sh block of README.md and docs and the commands in tables of
 // README.md. It skips go commands: the program is already built, and the tests are already
 // running.
