@@ -91,12 +91,15 @@ func (p *peer) isDone() bool {
 }
 
 // send writes a frame. A peer that does not read it within five seconds is given up.
-func (p *peer) send(kind uint32, body []byte) error {
+func (p *peer) send(kind uint32, body []byte) error { return p.sendWithin(shake, kind, body) }
+
+// sendWithin is like send, but gives the peer another time to read.
+func (p *peer) sendWithin(limit time.Duration, kind uint32, body []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	b := binary.LittleEndian.AppendUint32(nil, kind)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(body)))
-	_ = p.conn.SetWriteDeadline(time.Now().Add(shake))
+	_ = p.conn.SetWriteDeadline(time.Now().Add(limit))
 	_, err := p.conn.Write(append(b, body...))
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		_ = p.conn.Close() // half a frame may have been sent

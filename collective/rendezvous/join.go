@@ -118,7 +118,11 @@ func (s *Star) host(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_ = s.broadcast(kindTable, body) // listen detects lost peers
+	for _, p := range s.peers[1:] {
+		// The table of a large world exceeds a socket's buffer, and a process on a busy machine may
+		// take long to read it.
+		_ = p.sendWithin(s.cfg.Wait, kindTable, body) // listen detects lost peers
+	}
 	return nil
 }
 
