@@ -82,7 +82,8 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 			s.remote = hosts
 			s.restarts, s.minRanks, s.out, s.errs = restarts, minRanks, a.out, a.errs
 			a.trains = args[0] == "train"
-			defer a.handle(func(os.Signal) {})() // the supervisor forwards signals to the processes
+			defer s.forward()()
+			defer a.handle(func(os.Signal) {})() // from here on the supervisor forwards them
 			return s.inFolder()
 		}),
 	}

@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"math/big"
 	"math/rand/v2"
 	"os"
@@ -454,4 +455,16 @@ func listing(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	return strings.Join(names, " ")
+}
+
+// TestSignalWhileProcessesStart checks that a signal reaches processes that start after it.
+func TestSignalWhileProcessesStart(t *testing.T) {
+	inFolder(t)
+	t.Setenv("ZEROTH_MAIN", "main")
+	s := newSupervisor(2, command{args: append(slices.Clone(long), "--set", "parallel.ranks=2")})
+	s.token, s.out, s.errs = "0123456789abcdef", io.Discard, io.Discard
+	s.pass(syscall.SIGTERM)
+	if code, err := s.once(0); code == exitDone || err != nil {
+		t.Errorf("exit code %d (%v), want a failure", code, err)
+	}
 }

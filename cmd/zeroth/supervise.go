@@ -44,10 +44,9 @@ type supervisor struct {
 	out, errs io.Writer
 
 	mu       sync.Mutex
-	children []*child // by rank; children[r] has slots[r]
-	asked    bool     // a signal asked the launch to stop
-	byCtrlC  bool     // and it was Ctrl-C
-	regained bool     // a host that was left out answers again
+	children []*child  // by rank; children[r] has slots[r]
+	asked    os.Signal // the signal that asked the launch to stop, or nil
+	regained bool      // a host that was left out answers again
 }
 
 // newSupervisor returns a supervisor of n processes that run c.
@@ -65,6 +64,7 @@ type child struct {
 	host   string         // empty: this machine; otherwise cmd is ssh
 	order  []byte         // first input of the host's agent
 	orders io.WriteCloser // to the agent
+	ready  bool           // it has its order and gets signals; guarded by the supervisor's mu
 	errs   capped         // its standard error
 	killed bool           // by the supervisor
 	code   int            // exit code; -1 if a signal or a lost connection ended it
@@ -79,11 +79,6 @@ func (s *supervisor) run() error {
 		_, _ = rand.Read(b[:]) // never fails
 		s.token = hex.EncodeToString(b[:])
 	}
-	signals, done := make(chan os.Signal, 8), make(chan struct{})
-	signal.Notify(signals, append(slices.Clone(dumpSignals), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)...)
-	defer signal.Stop(signals)
-	defer close(done)
-	go s.forward(signals, done)
 	failed := -1 // slot that ended the previous start
 	for start := 0; ; start++ {
 		code, err := s.once(start)
@@ -219,14 +214,14 @@ func (s *supervisor) usable(slots []int) ([]int, error) {
 func (s *supervisor) interrupted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.byCtrlC
+	return s.asked == os.Interrupt
 }
 
 // askedToStop reports whether a signal asked the launch to stop.
 func (s *supervisor) askedToStop() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.asked
+	return s.asked != nil
 }
 
 // hasRegained reports whether the processes were stopped because a host answers again.
@@ -236,22 +231,34 @@ func (s *supervisor) hasRegained() bool {
 	return s.regained
 }
 
-// forward passes signals on to the processes until done is closed.
-func (s *supervisor) forward(signals chan os.Signal, done chan struct{}) {
-	for {
-		select {
-		case sig := <-signals:
-			ask := !slices.Contains(dumpSignals, sig)
-			s.mu.Lock()
-			s.asked, s.byCtrlC = s.asked || ask, s.byCtrlC || sig == os.Interrupt
-			s.mu.Unlock()
-			s.signal(sig)
-			if ask {
-				s.signal(wake)
+// forward passes signals on to the processes, also to those that start later, until end is called.
+func (s *supervisor) forward() (end func()) {
+	signals, done := make(chan os.Signal, 8), make(chan struct{})
+	signal.Notify(signals, append(slices.Clone(dumpSignals), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)...)
+	go func() {
+		for {
+			select {
+			case sig := <-signals:
+				s.pass(sig)
+			case <-done:
+				return
 			}
-		case <-done:
-			return
 		}
+	}()
+	return func() { signal.Stop(signals); close(done) }
+}
+
+// pass passes a signal on to all processes.
+func (s *supervisor) pass(sig os.Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.send(sig)
+	if slices.Contains(dumpSignals, sig) {
+		return
+	}
+	s.send(wake)
+	if s.asked != os.Interrupt {
+		s.asked = sig
 	}
 }
 
@@ -259,15 +266,27 @@ func (s *supervisor) forward(signals chan os.Signal, done chan struct{}) {
 func (s *supervisor) signal(sig os.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.send(sig)
+}
+
+// send is signal for callers that hold mu.
+func (s *supervisor) send(sig os.Signal) {
 	for _, c := range s.children {
-		if c.orders != nil && sig != syscall.SIGKILL {
-			n, _ := sig.(syscall.Signal)
-			_, _ = fmt.Fprintf(c.orders, "%d\n", n) // an error means that it has ended
-			continue
+		if c.ready || sig == syscall.SIGKILL {
+			c.send(sig)
 		}
-		if err := c.cmd.Process.Signal(sig); err == nil && sig == syscall.SIGKILL { // of ssh: its agent kills the process
-			c.killed = true
-		}
+	}
+}
+
+// send sends a signal to the process.
+func (c *child) send(sig os.Signal) {
+	if c.orders != nil && sig != syscall.SIGKILL {
+		n, _ := sig.(syscall.Signal)
+		_, _ = fmt.Fprintf(c.orders, "%d\n", n) // an error means that it has ended
+		return
+	}
+	if err := c.cmd.Process.Signal(sig); err == nil && sig == syscall.SIGKILL { // of ssh: its agent kills the process
+		c.killed = true
 	}
 }
 
@@ -360,6 +379,11 @@ func (s *supervisor) start(ln *net.TCPListener, start int, ends chan *child) err
 			if c.orders != nil {
 				_, _ = c.orders.Write(c.order) // an error means that ssh has ended
 			}
+			s.mu.Lock()
+			if c.ready = true; s.asked != nil {
+				c.send(s.asked)
+			}
+			s.mu.Unlock()
 			c.wait()
 			ends <- c
 		})
