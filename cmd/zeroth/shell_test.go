@@ -15,9 +15,10 @@ import (
 // environment, so they can run in parallel.
 type shell struct {
 	*testing.T
-	dir  string   // "" is the current one
-	temp string   // for temporary files
-	env  []string // added to the environment of the test
+	dir     string   // "" is the current one
+	temp    string   // for temporary files
+	session string   // for sockets
+	env     []string // added to the environment of the test
 }
 
 // inShell returns a shell in a new folder with tiny.yaml and its text, with its own folders for
@@ -25,12 +26,11 @@ type shell struct {
 func inShell(t *testing.T, env ...string) shell {
 	t.Helper()
 	t.Parallel()
-	s := shell{T: t, dir: t.TempDir(), temp: t.TempDir()}
-	session := t.TempDir()
-	if err := os.Chmod(session, 0o700); err != nil {
+	s := shell{T: t, dir: t.TempDir(), temp: t.TempDir(), session: t.TempDir()}
+	if err := os.Chmod(s.session, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	s.env = append([]string{"TMPDIR=" + s.temp, "XDG_RUNTIME_DIR=" + session}, env...)
+	s.env = append([]string{"TMPDIR=" + s.temp, "XDG_RUNTIME_DIR=" + s.session}, env...)
 	for name, content := range tinyFiles {
 		if err := os.WriteFile(s.path(name), []byte(content), 0o644); err != nil {
 			t.Fatal(err)

@@ -132,29 +132,19 @@ func door(t *testing.T, host string) net.Listener {
 	return ln
 }
 
-// inWorldFolder is like inFolder, with new folders for temporary and runtime files. left checks
-// that no temporary files remain.
-func inWorldFolder(t *testing.T) (left func(name string)) {
-	t.Helper()
-	inFolder(t)
-	tmp, session := t.TempDir(), t.TempDir()
-	if err := os.Chmod(session, 0o700); err != nil {
-		t.Fatal(err)
+// joins is like the function joins, in the shell's folder and environment, to which a adds.
+func (s shell) joins(ln net.Listener, rank, world int, a as) *joiner {
+	s.Helper()
+	if a.env = append(slices.Clone(s.env), a.env...); !filepath.IsAbs(a.dir) {
+		a.dir = s.path(a.dir)
 	}
-	t.Setenv("TMPDIR", tmp)
-	t.Setenv("XDG_RUNTIME_DIR", session)
-	return func(name string) {
-		t.Helper()
-		if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
-			t.Errorf("%s: left in the folder for temporary files: %v (%v)", name, left, err)
-		}
-	}
+	return joins(s.T, ln, rank, world, a)
 }
 
-// copyJob copies tiny.yaml to another folder, with its text changed by data.
-func copyJob(t *testing.T, to string, data func([]byte) []byte) {
-	t.Helper()
-	text, err := os.ReadFile("a.txt")
+// copyJob copies tiny.yaml to a new folder, with its text changed by data.
+func (s shell) copyJob(to string, data func([]byte) []byte) {
+	s.Helper()
+	text, err := os.ReadFile(s.path("a.txt"))
 	if err == nil {
 		err = os.Mkdir(to, 0o755)
 	}
@@ -165,7 +155,7 @@ func copyJob(t *testing.T, to string, data func([]byte) []byte) {
 		err = os.WriteFile(filepath.Join(to, "tiny.yaml"), []byte(tiny), 0o644)
 	}
 	if err != nil {
-		t.Fatal(err)
+		s.Fatal(err)
 	}
 }
 
@@ -191,27 +181,29 @@ func TestWorldsThatDoNotForm(t *testing.T) {
 		"checkpoints elsewhere":     {zero: as{args: own}, one: as{dir: "same", args: own}, differ: "the processes differ in the folder of checkpoints, own: rank 0: the same writable folder for all; rank 1: not that of rank 0 (open "},
 		"checkpoints read-only":     {one: as{env: []string{"ZEROTH_FAULT=0 unwritable 0"}}, differ: "rank 1: that of rank 0, which is not writable (permission denied)"},
 	} {
-		left := inWorldFolder(t)
-		copyJob(t, "same", bytes.Clone)
-		copyJob(t, "other", bytes.ToUpper)
-		ln := door(t, "127.0.0.1")
-		zero := joins(t, ln, 0, 2, c.zero)
-		one := joins(t, ln, 1, 2, c.one)
-		ln.Close()
-		if c.differ == "" {
-			one.ends(t, name, 2, c.refused)
-			zero.says("refused a connection from")
-			zero.asked(t, name, 75, "rank 1 has not joined", "; a connection was refused, from 127.0.0.1:", "which says it is rank 1: "+c.refused)
-		} else {
-			one.ends(t, name, 2, c.differ)
-			zero.ends(t, name, 2, c.differ)
-		}
-		left(name)
-		for _, folder := range []string{"r", "own", "same/own"} {
-			if _, err := os.Stat(folder); err == nil {
-				t.Errorf("%s: the folder %s is there", name, folder)
+		t.Run(name, func(t *testing.T) {
+			s := inShell(t)
+			s.copyJob(s.path("same"), bytes.Clone)
+			s.copyJob(s.path("other"), bytes.ToUpper)
+			ln := door(t, "127.0.0.1")
+			zero := s.joins(ln, 0, 2, c.zero)
+			one := s.joins(ln, 1, 2, c.one)
+			ln.Close()
+			if c.differ == "" {
+				one.ends(t, name, 2, c.refused)
+				zero.says("refused a connection from")
+				zero.asked(t, name, 75, "rank 1 has not joined", "; a connection was refused, from 127.0.0.1:", "which says it is rank 1: "+c.refused)
+			} else {
+				one.ends(t, name, 2, c.differ)
+				zero.ends(t, name, 2, c.differ)
 			}
-		}
+			s.leftNothing(name)
+			for _, folder := range []string{"r", "own", "same/own"} {
+				if _, err := os.Stat(s.path(folder)); err == nil {
+					t.Errorf("%s: the folder %s is there", name, folder)
+				}
+			}
+		})
 	}
 }
 
@@ -263,7 +255,7 @@ func TestProcessesOfNoWorld(t *testing.T) {
 		}
 	}
 	ln := door(t, "127.0.0.1")
-	joins(t, ln, 0, 3, as{dir: s.dir, env: s.env, args: []string{"--set", "parallel={ranks: 6, join: 300ms}"}}).ends(t, "nobody comes", 75, "process 0 of 3: ranks 2-5 have not joined: no answer within 300ms")
+	s.joins(ln, 0, 3, as{args: []string{"--set", "parallel={ranks: 6, join: 300ms}"}}).ends(t, "nobody comes", 75, "process 0 of 3: ranks 2-5 have not joined: no answer within 300ms")
 	s.leftNothing("no world")
 	if _, err := os.Stat(s.path("r")); err == nil {
 		t.Error("the run folder is there")
@@ -274,7 +266,7 @@ func TestProcessesOfNoWorld(t *testing.T) {
 // the same rank is refused, a process that ends can be replaced, and if process 0 ends, the
 // others end with the exit code for a restart.
 func TestBeforeAllHaveCome(t *testing.T) {
-	left := inWorldFolder(t)
+	s := inShell(t)
 	three := as{args: []string{"--set", "parallel.ranks=3"}}
 	for name, c := range map[string]struct {
 		sig  syscall.Signal
@@ -286,9 +278,9 @@ func TestBeforeAllHaveCome(t *testing.T) {
 		"Ctrl-C": {syscall.SIGINT, 130, "rank 2 has not joined: stopped by Ctrl-C"},
 	} {
 		ln := door(t, "127.0.0.1")
-		zero := joins(t, ln, 0, 3, three)
+		zero := s.joins(ln, 0, 3, three)
 		ln.Close()
-		one, twice := joins(t, ln, 1, 3, three), joins(t, ln, 1, 3, three)
+		one, twice := s.joins(ln, 1, 3, three), s.joins(ln, 1, 3, three)
 		select {
 		case <-one.done:
 			one, twice = twice, one
@@ -299,49 +291,49 @@ func TestBeforeAllHaveCome(t *testing.T) {
 		zero.ends(t, name, c.code)
 		one.ends(t, name, 75, c.says)
 		if c.sig == syscall.SIGKILL { // a killed process leaves its temporary files
-			if err := os.RemoveAll(os.Getenv("TMPDIR")); err != nil {
+			if err := os.RemoveAll(s.temp); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.Mkdir(os.Getenv("TMPDIR"), 0o755); err != nil {
+			if err := os.Mkdir(s.temp, 0o755); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	ln := door(t, "127.0.0.1")
-	zero, one := joins(t, ln, 0, 3, three), joins(t, ln, 1, 3, three)
-	twice := joins(t, ln, 1, 3, three)
+	zero, one := s.joins(ln, 0, 3, three), s.joins(ln, 1, 3, three)
+	twice := s.joins(ln, 1, 3, three)
 	select {
 	case <-one.done:
 		one, twice = twice, one
 	case <-twice.done:
 	}
 	one.asked(t, "leaves", 75, "stopped by SIGTERM")
-	again, two := joins(t, ln, 1, 3, three), joins(t, ln, 2, 3, three)
+	again, two := s.joins(ln, 1, 3, three), s.joins(ln, 2, 3, three)
 	ln.Close()
 	for rank, j := range []*joiner{zero, again, two} {
 		j.ends(t, "rank "+strconv.Itoa(rank)+", with another rank 1", 0)
 	}
-	left("before all have come")
+	s.leftNothing("before all have come")
 }
 
 // stranger returns the settings for a process of another user, without a token.
-func stranger(t *testing.T) as {
-	t.Helper()
+func (s shell) stranger() as {
+	s.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("only root can start a process of another user")
+		s.Skip("only root can start a process of another user")
 	}
 	const nobody = 65534
 	exe, err := os.Executable()
 	public, wrong := os.MkdirTemp("/tmp", "zeroth-test-")
 	if err := errors.Join(err, wrong); err != nil {
-		t.Fatal(err)
+		s.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(public) })
+	s.Cleanup(func() { os.RemoveAll(public) })
 	a := as{user: nobody, dir: filepath.Join(public, "job"), exe: filepath.Join(public, "zeroth"), env: []string{"TMPDIR=" + filepath.Join(public, "job"), "XDG_RUNTIME_DIR="}}
-	copyJob(t, a.dir, bytes.Clone)
+	s.copyJob(a.dir, bytes.Clone)
 	program, err := os.ReadFile(exe)
 	if err := errors.Join(err, os.WriteFile(a.exe, program, 0o755), os.Chmod(public, 0o755), os.Chown(a.dir, nobody, nobody)); err != nil {
-		t.Fatal(err)
+		s.Fatal(err)
 	}
 	return a
 }
@@ -349,41 +341,41 @@ func stranger(t *testing.T) as {
 // TestOtherUsersAreRefused checks that processes of one user need no token on loopback, that
 // those of another user are refused with a hint, and that the world forms without them.
 func TestOtherUsersAreRefused(t *testing.T) {
-	left := inWorldFolder(t)
-	other := stranger(t)
+	s := inShell(t)
+	other := s.stranger()
 	ln := door(t, "127.0.0.1")
-	zero := joins(t, ln, 0, 2, as{})
+	zero := s.joins(ln, 0, 2, as{})
 	zero.says("process 0 of 2")
 	hint := []string{"the tokens of the two sides differ; this process has no ZEROTH_TOKEN and uses the user's token, ", "need ZEROTH_TOKEN, set to the same secret in every process"}
-	joins(t, ln, 1, 2, other).ends(t, "of another user", 2, hint...)
+	s.joins(ln, 1, 2, other).ends(t, "of another user", 2, hint...)
 	other.env = append(other.env, oneToken)
-	joins(t, ln, 1, 2, other).ends(t, "of another user, with a token", 2, "the tokens of the two sides differ")
-	one := joins(t, ln, 1, 2, as{})
+	s.joins(ln, 1, 2, other).ends(t, "of another user, with a token", 2, "the tokens of the two sides differ")
+	one := s.joins(ln, 1, 2, as{})
 	ln.Close()
 	zero.ends(t, "rank 0", 0, append(hint, "done: 2 steps")...)
 	one.ends(t, "rank 1", 0)
-	left("another user")
+	s.leftNothing("another user")
 }
 
 // TestNoPlaceForATokenOfTheUser checks that a world without a token is refused if another user
 // owns the path of the token file.
 func TestNoPlaceForATokenOfTheUser(t *testing.T) {
-	inWorldFolder(t)
-	if err := os.Mkdir(filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "zeroth"), 0o755); err != nil {
+	s := inShell(t)
+	if err := os.Mkdir(filepath.Join(s.session, "zeroth"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	joins(t, door(t, "127.0.0.1"), 0, 2, as{}).ends(t, "no place", 2, "so other users can use it; want 0700; set ZEROTH_TOKEN to the same secret in every process")
+	s.joins(door(t, "127.0.0.1"), 0, 2, as{}).ends(t, "no place", 2, "so other users can use it; want 0700; set ZEROTH_TOKEN to the same secret in every process")
 }
 
 // TestWorldOfIPv6 checks that a world can use an IPv6 address.
 func TestWorldOfIPv6(t *testing.T) {
-	left := inWorldFolder(t)
+	s := inShell(t)
 	ln := door(t, "::1")
-	zero, one := joins(t, ln, 0, 2, as{}), joins(t, ln, 1, 2, as{args: []string{"--set", "parallel.bind='::1'"}})
+	zero, one := s.joins(ln, 0, 2, as{}), s.joins(ln, 1, 2, as{args: []string{"--set", "parallel.bind='::1'"}})
 	ln.Close()
 	zero.ends(t, "rank 0", 0, "done: 2 steps")
 	one.ends(t, "rank 1", 0)
-	left("IPv6")
+	s.leftNothing("IPv6")
 }
 
 // TestLaunchEndsWell checks that after any end of a launch its last checkpoint can be resumed,
@@ -468,37 +460,37 @@ func runs(pid int) bool {
 // anything is written, or keeps the last checkpoint, from which the run resumes once there is
 // space.
 func TestOneProcessHasNoSpace(t *testing.T) {
-	left := inWorldFolder(t)
+	s := inShell(t)
 	full := []string{"ZEROTH_FAULT=0 full 0"}
 	run := func(name string, one as, code int, says string, args ...string) {
 		t.Helper()
 		ln := door(t, "127.0.0.1")
 		one.args = args
-		zero, other := joins(t, ln, 0, 2, as{args: args}), joins(t, ln, 1, 2, one)
+		zero, other := s.joins(ln, 0, 2, as{args: args}), s.joins(ln, 1, 2, one)
 		ln.Close()
 		zero.ends(t, name, code, says)
 		other.ends(t, name, code, says)
-		left(name)
+		s.leftNothing(name)
 	}
 	offload := []string{"--set", "zero={stage: 3, offload: {optimizer: disk, path: .}}"}
 	run("offload", as{env: full}, 1, "rank 1: offload: reserve ", offload...)
-	if _, err := os.Stat("r"); err == nil {
+	if _, err := os.Stat(s.path("r")); err == nil {
 		t.Error("offload: the run folder is there")
 	}
-	if files, err := filepath.Glob("*.offload"); err != nil || len(files) > 0 {
+	if files, err := filepath.Glob(s.path("*.offload")); err != nil || len(files) > 0 {
 		t.Errorf("offload: left are %v (%v)", files, err)
 	}
 	run("first steps", as{}, 0, "", "--set", "train.steps=2")
-	before := tree(t, "r/ckpt/step-00000002")
+	before := tree(t, s.path("r/ckpt/step-00000002"))
 	more := []string{"--set", "train.steps=4", "--resume", "latest"}
 	run("checkpoint", as{env: full}, 1, "checkpoint of step 3: save: rank 1: ", more...)
-	after := tree(t, "r/ckpt/step-00000002")
+	after := tree(t, s.path("r/ckpt/step-00000002"))
 	for name, was := range before {
 		if after[name] != was {
 			t.Errorf("%s of the last checkpoint has changed", name)
 		}
 	}
-	if all, err := filepath.Glob("r/ckpt/step-*"); err != nil || !slices.Equal(all, []string{"r/ckpt/step-00000001", "r/ckpt/step-00000002"}) {
+	if all, err := filepath.Glob(s.path("r/ckpt/step-*")); err != nil || !slices.Equal(all, []string{s.path("r/ckpt/step-00000001"), s.path("r/ckpt/step-00000002")}) {
 		t.Errorf("checkpoints %v (%v)", all, err)
 	}
 	run("with space", as{}, 0, "", more...)
@@ -508,23 +500,25 @@ func TestOneProcessHasNoSpace(t *testing.T) {
 // final parameters, and that the last checkpoint remains.
 func TestFinalParametersCannotBeWritten(t *testing.T) {
 	for name, blocks := range map[string]string{"the folder": "r/model", "the file": "r/model/model.safetensors/x"} {
-		left := inWorldFolder(t)
-		run := func(code int, says string, env []string, more ...string) {
-			t.Helper()
-			ln := door(t, "127.0.0.1")
-			zero, one := joins(t, ln, 0, 2, as{args: more, env: env}), joins(t, ln, 1, 2, as{args: more})
-			ln.Close()
-			zero.ends(t, name+", rank 0", code, says)
-			one.ends(t, name+", rank 1", code, says)
-			left(name)
-		}
-		run(0, "", nil)
-		if err := os.RemoveAll("r/model"); err != nil {
-			t.Fatal(err)
-		}
-		run(1, "final parameters: ", []string{"ZEROTH_FAULT=0 blocked " + blocks}, "--set", "train.steps=4", "--resume", "latest")
-		if _, err := os.Stat("r/ckpt/step-00000004"); err != nil {
-			t.Error(err)
-		}
+		t.Run(name, func(t *testing.T) {
+			s := inShell(t)
+			run := func(code int, says string, env []string, more ...string) {
+				t.Helper()
+				ln := door(t, "127.0.0.1")
+				zero, one := s.joins(ln, 0, 2, as{args: more, env: env}), s.joins(ln, 1, 2, as{args: more})
+				ln.Close()
+				zero.ends(t, name+", rank 0", code, says)
+				one.ends(t, name+", rank 1", code, says)
+				s.leftNothing(name)
+			}
+			run(0, "", nil)
+			if err := os.RemoveAll(s.path("r/model")); err != nil {
+				t.Fatal(err)
+			}
+			run(1, "final parameters: ", []string{"ZEROTH_FAULT=0 blocked " + blocks}, "--set", "train.steps=4", "--resume", "latest")
+			if _, err := os.Stat(s.path("r/ckpt/step-00000004")); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
