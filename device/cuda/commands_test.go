@@ -36,10 +36,10 @@ func TestManyOperationsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// TestRefusedOperationIsNamed checks that an error of one of several operations names it by its
+// TestErrorNamesOperation checks that an error of one of several operations names it by its
 // label, even if others follow and the queue has another label by then. Later operations of the
 // queue are skipped, and marks fire.
-func TestRefusedOperationIsNamed(t *testing.T) {
+func TestErrorNamesOperation(t *testing.T) {
 	fake.Only(t)
 	b := open(t)
 	x, y := b.send(floats(4, func(int) float32 { return 1 })), b.alloc(device.F32, 4)

@@ -11,7 +11,7 @@ import (
 	"zeroth/device/cuda/fake"
 )
 
-func TestAllocIsClearedAndCounted(t *testing.T) {
+func TestAlloc(t *testing.T) {
 	b := open(t)
 	work := b.dev.Usage().Live
 	x, y := b.alloc(device.F32, 1000), b.alloc(device.BF16, 7)
@@ -30,7 +30,7 @@ func TestAllocIsClearedAndCounted(t *testing.T) {
 	}
 }
 
-func TestReserveGivesThePlanAndNoMore(t *testing.T) {
+func TestReserve(t *testing.T) {
 	fake.Need(t)
 	d, err := cuda.Open(0)
 	if err != nil {
@@ -75,7 +75,7 @@ func TestBudget(t *testing.T) {
 	say(t, err, "budget of 1000 bytes", "params")
 }
 
-func TestOutOfMemoryIsTheWorlds(t *testing.T) {
+func TestOutOfMemory(t *testing.T) {
 	fake.Only(t)
 	b := open(t)
 	_, err := b.dev.Alloc(device.F32, 1<<32, device.Params)
@@ -85,7 +85,7 @@ func TestOutOfMemoryIsTheWorlds(t *testing.T) {
 	}
 }
 
-func TestPinnedMemoryIsClearedAndGivenBack(t *testing.T) {
+func TestPinnedMemory(t *testing.T) {
 	fake.Need(t)
 	p, err := cuda.OpenPinned(0)
 	if err != nil {
@@ -104,22 +104,22 @@ func TestPinnedMemoryIsClearedAndGivenBack(t *testing.T) {
 
 func TestOldGPUIsRefused(t *testing.T) {
 	fake.Only(t)
-	fake.Again(t, "TestOpensSayWhy", "FAKECUDA_CAPABILITY=75", "WANT=GPU 0 (Emulated GPU) has compute capability 7.5, but the kernels need 8.0")
+	fake.Again(t, "TestOpenErrors", "FAKECUDA_CAPABILITY=75", "WANT=GPU 0 (Emulated GPU) has compute capability 7.5, but the kernels need 8.0")
 }
 
 // TestOldDriverIsRefused checks that a driver refuses PTX that is newer.
 func TestOldDriverIsRefused(t *testing.T) {
 	fake.Only(t)
-	fake.Again(t, "TestOpensSayWhy", "FAKECUDA_DRIVER=12030", "WANT=load the kernels base on GPU 0 (Emulated GPU): CUDA_ERROR_UNSUPPORTED_PTX_VERSION")
+	fake.Again(t, "TestOpenErrors", "FAKECUDA_DRIVER=12030", "WANT=load the kernels base on GPU 0 (Emulated GPU): CUDA_ERROR_UNSUPPORTED_PTX_VERSION")
 }
 
 func TestWithoutDriver(t *testing.T) {
 	fake.Only(t)
-	fake.Again(t, "TestOpensSayWhy", "ZEROTH_CUDA_PATH=/nowhere/libcuda.so.1", "WANT=/nowhere/libcuda.so.1")
-	fake.Again(t, "TestOpensSayWhy", "FAKECUDA_DEVICES=0", "WANT=CUDA_VISIBLE_DEVICES")
+	fake.Again(t, "TestOpenErrors", "ZEROTH_CUDA_PATH=/nowhere/libcuda.so.1", "WANT=/nowhere/libcuda.so.1")
+	fake.Again(t, "TestOpenErrors", "FAKECUDA_DEVICES=0", "WANT=CUDA_VISIBLE_DEVICES")
 }
 
-func TestOpensSayWhy(t *testing.T) {
+func TestOpenErrors(t *testing.T) {
 	want := env("WANT")
 	if want == "" {
 		t.Skip("run by others")

@@ -187,9 +187,9 @@ func TestFusedInEveryOrder(t *testing.T) {
 	}
 }
 
-// TestFusedIssuesNothingElse checks that a fused operation is one task, and that planned operations
+// TestFusedIsOneTask checks that a fused operation is one task, and that planned operations
 // allocate nothing.
-func TestFusedIssuesNothingElse(t *testing.T) {
+func TestFusedIsOneTask(t *testing.T) {
 	fake.Only(t)
 	b := open(t)
 	x, y, wide, out := b.alloc(device.BF16, 16*32), b.alloc(device.BF16, 16*32), b.alloc(device.BF16, 16*32), b.alloc(device.BF16, 32*32)

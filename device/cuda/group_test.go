@@ -115,7 +115,7 @@ func sums(m member) error {
 	return nil
 }
 
-func TestGroupsHaveTheBitsOfTheCPU(t *testing.T) {
+func TestGroupsMatchCPU(t *testing.T) {
 	for _, ranks := range []int{1, 2, 3, 5} {
 		if err := errors.Join(together(t, ranks, []int{0}, sums)...); err != nil {
 			t.Fatalf("%d ranks: %v", ranks, err)
@@ -123,11 +123,11 @@ func TestGroupsHaveTheBitsOfTheCPU(t *testing.T) {
 	}
 }
 
-func TestGroupsOverSeveralGPUs(t *testing.T) {
+func TestGroupsOnSeveralGPUs(t *testing.T) {
 	if env("FAKECUDA_DEVICES") == "" {
 		fake.Only(t)
-		fake.Again(t, "TestGroupsOverSeveralGPUs", "FAKECUDA_DEVICES=3", "FAKECUDA_MODE=threads:50")
-		fake.Again(t, "TestPeersThatDoNotReach", "FAKECUDA_DEVICES=2", "FAKECUDA_NO_PEERS=1")
+		fake.Again(t, "TestGroupsOnSeveralGPUs", "FAKECUDA_DEVICES=3", "FAKECUDA_MODE=threads:50")
+		fake.Again(t, "TestUnreachablePeers", "FAKECUDA_DEVICES=2", "FAKECUDA_NO_PEERS=1")
 		return
 	}
 	if err := errors.Join(together(t, 4, []int{0, 2}, sums)...); err != nil {
@@ -135,8 +135,8 @@ func TestGroupsOverSeveralGPUs(t *testing.T) {
 	}
 }
 
-// TestGroupsOverTheGPUsThereAre makes a group of the first and the last of several GPUs.
-func TestGroupsOverTheGPUsThereAre(t *testing.T) {
+// TestGroupsOnEveryGPU makes a group of the first and the last of several GPUs.
+func TestGroupsOnEveryGPU(t *testing.T) {
 	fake.Need(t)
 	n := gpus(t)
 	if n < 2 {
@@ -147,9 +147,9 @@ func TestGroupsOverTheGPUsThereAre(t *testing.T) {
 	}
 }
 
-func TestPeersThatDoNotReach(t *testing.T) {
+func TestUnreachablePeers(t *testing.T) {
 	if env("FAKECUDA_NO_PEERS") == "" {
-		t.Skip("run by TestGroupsOverSeveralGPUs")
+		t.Skip("run by TestGroupsOnSeveralGPUs")
 	}
 	d, err := cuda.Open(0)
 	if err != nil {
@@ -159,10 +159,10 @@ func TestPeersThatDoNotReach(t *testing.T) {
 	say(t, d.ReachAll([]int{0, 1}), "GPU 0 (Emulated GPU) cannot address the memory of GPU 1")
 }
 
-func TestGroupsHoldInEveryOrder(t *testing.T) {
+func TestGroupsInEveryOrder(t *testing.T) {
 	fake.Only(t)
 	for _, mode := range seeds(5) {
-		fake.Again(t, "TestGroupsHaveTheBitsOfTheCPU", mode)
+		fake.Again(t, "TestGroupsMatchCPU", mode)
 	}
 }
 

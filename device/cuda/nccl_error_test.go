@@ -92,9 +92,9 @@ func broken(t *testing.T, err func(all []*collective.Engined) error) (errs, next
 	return errs, next
 }
 
-// TestNCCLErrorIsItsRanks checks that an error detected by NCCL is the failure of its rank: the
+// TestNCCLErrorNamesRank checks that an error detected by NCCL is the failure of its rank: the
 // others see it as lost, and it gets NCCL's error.
-func TestNCCLErrorIsItsRanks(t *testing.T) {
+func TestNCCLErrorNamesRank(t *testing.T) {
 	if !again(t, 3) {
 		return
 	}

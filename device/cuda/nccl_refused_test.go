@@ -124,9 +124,9 @@ func TestFakeNCCLDisagrees(t *testing.T) {
 	}
 }
 
-// TestFakeNCCLIsInProgress checks that a communicator takes no operation before the last one is
+// TestFakeNCCLInProgress checks that a communicator takes no operation before the last one is
 // enqueued, and none after it is finalized.
-func TestFakeNCCLIsInProgress(t *testing.T) {
+func TestFakeNCCLInProgress(t *testing.T) {
 	fake.Only(t)
 	if !again(t, 1) {
 		return

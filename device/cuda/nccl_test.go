@@ -543,8 +543,8 @@ func TestNCCLStuck(t *testing.T) {
 	}
 }
 
-// TestNCCLIsLookedFor checks that the error for missing or outdated libraries lists all places.
-func TestNCCLIsLookedFor(t *testing.T) {
+// TestFindNCCL checks that the error for missing or outdated libraries lists all places.
+func TestFindNCCL(t *testing.T) {
 	fake.Only(t)
 	if at := env("NCCL_TEST"); at != "" {
 		_, err := cuda.NewCommunicatorID()
@@ -556,7 +556,7 @@ func TestNCCLIsLookedFor(t *testing.T) {
 		"FAKENCCL_VERSION=20907":                              {"it is version 2.9.7"},
 		"ZEROTH_NCCL_PATH=" + os.Getenv("ZEROTH_CUBLAS_PATH"): {"it has no ncclGetVersion"},
 	} {
-		out, err := fake.Output("TestNCCLIsLookedFor", "NCCL_TEST=1", set)
+		out, err := fake.Output("TestFindNCCL", "NCCL_TEST=1", set)
 		for _, w := range want {
 			if err != nil || !strings.Contains(out, w) {
 				t.Errorf("%s: %v\n%s\nwant %q", set, err, out, w)

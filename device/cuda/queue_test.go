@@ -88,7 +88,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-func TestOrderHoldsInEveryOrder(t *testing.T) {
+func TestQueuesInEveryOrder(t *testing.T) {
 	fake.Only(t)
 	for _, mode := range seeds(5) {
 		fake.Again(t, "TestOrder", mode)
@@ -105,7 +105,7 @@ func TestOrderHoldsInEveryOrder(t *testing.T) {
 	}
 }
 
-func TestDoWaitsAndItsErrorSticks(t *testing.T) {
+func TestDo(t *testing.T) {
 	b := open(t)
 	x := b.send(floats(100, func(i int) float32 { return 1 }))
 	h := floats(100, func(int) float32 { return 0 })
@@ -135,9 +135,9 @@ func TestDoWaitsAndItsErrorSticks(t *testing.T) {
 	}
 }
 
-// TestDriversErrorsSayWhatAndWhere checks that a driver error, reported on the next call, is the
+// TestDriverErrors checks that a driver error, reported on the next call, is the
 // context's, and so every queue's.
-func TestDriversErrorsSayWhatAndWhere(t *testing.T) {
+func TestDriverErrors(t *testing.T) {
 	fake.Only(t)
 	fake.Again(t, "TestIllegalAddress", "ALONE=1")
 }
@@ -157,8 +157,8 @@ func TestIllegalAddress(t *testing.T) {
 	say(t, b.r.Wait(), "CUDA_ERROR_ILLEGAL_ADDRESS")
 }
 
-// TestQueuesOfTwoKinds makes a host queue and a GPU queue wait for each other.
-func TestQueuesOfTwoKinds(t *testing.T) {
+// TestHostAndGPUQueues makes a host queue and a GPU queue wait for each other.
+func TestHostAndGPUQueues(t *testing.T) {
 	b := open(t)
 	hq := b.host.NewQueue("host")
 	defer hq.Close()
@@ -199,7 +199,7 @@ func TestIssuingAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestTraceTellsEachTask(t *testing.T) {
+func TestTrace(t *testing.T) {
 	b := open(t)
 	var spans []device.Span
 	begin := time.Now()
@@ -230,10 +230,10 @@ func TestTraceTellsEachTask(t *testing.T) {
 
 var blasTypes = []device.DType{device.F32, device.BF16, device.F16}
 
-// TestQueuesThatMultiply checks that a device reserves working space for products of two queues if
+// TestWorkspacePerQueue checks that a device reserves working space for products of two queues if
 // updates of whole matrices, which multiply in parallel with modules, are planned, otherwise for
 // one, and no more.
-func TestQueuesThatMultiply(t *testing.T) {
+func TestWorkspacePerQueue(t *testing.T) {
 	fake.Need(t)
 	for _, whole := range []bool{false, true} {
 		s := device.Sizes{Rows: 8, Width: 8, Whole: whole}
@@ -331,9 +331,9 @@ func TestMatMul(t *testing.T) {
 	}
 }
 
-// TestTransfersWaitForTheHostThemselves checks that issuing copies that wait for the host does not
+// TestTransfersWaitForHost checks that issuing copies that wait for the host does not
 // block, and that waiting for them does.
-func TestTransfersWaitForTheHostThemselves(t *testing.T) {
+func TestTransfersWaitForHost(t *testing.T) {
 	b := open(t)
 	hq, tr := b.host.NewQueue("host"), b.dev.NewTransfer("to device")
 	defer hq.Close()

@@ -46,9 +46,9 @@ func wantModules(t *testing.T, got []string, want ...string) {
 	}
 }
 
-// TestFamiliesAreLoadedWhenTheyAreUsed checks that a GPU loads what every job needs, then the
+// TestFamiliesLoadOnUse checks that a GPU loads what every job needs, then the
 // announced attention, then what is launched, each once, and unloads everything at the end.
-func TestFamiliesAreLoadedWhenTheyAreUsed(t *testing.T) {
+func TestFamiliesLoadOnUse(t *testing.T) {
 	noted := modules(t)
 	d, err := cuda.Open(0)
 	if err != nil {
@@ -76,9 +76,9 @@ func TestFamiliesAreLoadedWhenTheyAreUsed(t *testing.T) {
 	wantModules(t, noted(), "load dropout", "load flash_bf16_64", "load norm_grad_1", "unload dropout", "unload flash_bf16_64", "unload norm_grad_1")
 }
 
-// TestFamilyThatDoesNotLoadIsNamed checks that families refused by the driver are named, when a
+// TestFamilyLoadErrors checks that families refused by the driver are named, when a
 // device requests them and by the queue that launches them, while others continue.
-func TestFamilyThatDoesNotLoadIsNamed(t *testing.T) {
+func TestFamilyLoadErrors(t *testing.T) {
 	modules(t)
 	t.Setenv("FAKECUDA_BAD_KERNEL", "adamw")
 	_, err := cuda.Open(0)
@@ -104,9 +104,9 @@ func TestFamilyThatDoesNotLoadIsNamed(t *testing.T) {
 	}
 }
 
-// TestFamilyIsLoadedOnceByManyRanks launches the first kernel of a family concurrently on ranks
+// TestFamilyLoadsOnce launches the first kernel of a family concurrently on ranks
 // that share a GPU: it must be loaded once and be available to each.
-func TestFamilyIsLoadedOnceByManyRanks(t *testing.T) {
+func TestFamilyLoadsOnce(t *testing.T) {
 	noted := modules(t)
 	var devices []*cuda.Device
 	var memory []device.Buffer

@@ -50,9 +50,9 @@ func wiredOnGPU(t *testing.T, ranks, stage int, f func(m member, tr *cuda.Transf
 	return errs
 }
 
-// TestStagedHasTheBitsOfTheCPU checks that operations in pieces have the bits of whole ones between
+// TestStagedMatchesCPU checks that operations in pieces have the bits of whole ones between
 // ranks of a process.
-func TestStagedHasTheBitsOfTheCPU(t *testing.T) {
+func TestStagedMatchesCPU(t *testing.T) {
 	for _, c := range []struct{ ranks, stage int }{{1, 8}, {2, 1 << 10}, {3, 24}, {4, 1 << 20}} {
 		errs := wiredOnGPU(t, c.ranks, c.stage, func(m member, tr *cuda.Transfer) error {
 			rng := rand.New(rand.NewPCG(3, 4)) // the same on all ranks
@@ -113,16 +113,16 @@ func stagedCase(m member, tr *cuda.Transfer, i int, rng, mine *rand.Rand) error 
 	return errors.Join(m.q.Wait(), tr.Wait())
 }
 
-func TestStagedHoldsInEveryOrder(t *testing.T) {
+func TestStagedInEveryOrder(t *testing.T) {
 	fake.Need(t)
 	for _, mode := range seeds(2) {
-		fake.Again(t, "TestStagedHasTheBitsOfTheCPU", mode)
+		fake.Again(t, "TestStagedMatchesCPU", mode)
 	}
 }
 
-// TestStagedLosesAPeer checks that a rank that fails ends the others' operations, and that waiting
+// TestStagedLostPeer checks that a rank that fails ends the others' operations, and that waiting
 // for their marks returns the error.
-func TestStagedLosesAPeer(t *testing.T) {
+func TestStagedLostPeer(t *testing.T) {
 	broken := errors.New("broken")
 	errs := wiredOnGPU(t, 3, 1<<10, func(m member, tr *cuda.Transfer) error {
 		x := m.alloc(device.F32, 3)
@@ -151,8 +151,8 @@ func TestStagedLosesAPeer(t *testing.T) {
 	}
 }
 
-// TestStagedLeavesHostMemoryAlone checks that host memory is not staged.
-func TestStagedLeavesHostMemoryAlone(t *testing.T) {
+// TestHostMemoryIsNotStaged checks that host memory is not staged.
+func TestHostMemoryIsNotStaged(t *testing.T) {
 	errs := wiredOnGPU(t, 2, 1<<10, func(m member, tr *cuda.Transfer) error {
 		x := floats(2, func(int) float32 { return float32(1 + m.g.Rank()) })
 		collective.AllReduce(m.g, tr, x)

@@ -232,7 +232,7 @@ func TestLadderOnTheFakes(t *testing.T) {
 // Rungs that run by default: on one GPU, and on eight.
 const (
 	few   = "load/flash_bf16_64,first-kernels,epilogue/gelu,nccl/one-rank"
-	eight = "open,nccl,queue/NCCLCounts,queue/NCCLExactSums,queue/GroupsOverTheGPUsThereAre"
+	eight = "open,nccl,queue/NCCLCounts,queue/NCCLExactSums,queue/GroupsOnEveryGPU"
 )
 
 const broken = "first-kernels,kernel/AddRow,kernel/SumRows,queue/Order,kernel-tables"

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestLibrariesAreLookedFor puts libraries into each kind of place, one at a time.
-func TestLibrariesAreLookedFor(t *testing.T) {
+// TestFindLibraries puts libraries into each kind of place, one at a time.
+func TestFindLibraries(t *testing.T) {
 	for place, set := range map[string][2]string{
 		"toolkit/lib64":                                       {"CUDA_HOME", "toolkit"},
 		"toolkit/targets/x86_64-linux/lib":                    {"CUDA_PATH", "toolkit"},
@@ -56,8 +56,8 @@ func touch(t *testing.T, path string) {
 	}
 }
 
-// TestPlacesAreAbsolute checks that nothing is loaded relative to the current folder.
-func TestPlacesAreAbsolute(t *testing.T) {
+// TestLibraryPathsAreAbsolute checks that nothing is loaded relative to the current folder.
+func TestLibraryPathsAreAbsolute(t *testing.T) {
 	for _, name := range []string{"CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PATH", "PYTHONPATH", "HOME"} {
 		t.Setenv(name, ".")
 	}

@@ -12,9 +12,9 @@ import (
 	"zeroth/device/cpu"
 )
 
-// TestDroppedAreTheCPUs determines from o, dq, dk and dv of every kernel which probabilities were
+// TestDropoutMatchesCPU determines from o, dq, dk and dv of every kernel which probabilities were
 // kept, and checks that package cpu keeps the same ones.
-func TestDroppedAreTheCPUs(t *testing.T) {
+func TestDropoutMatchesCPU(t *testing.T) {
 	e := started(t)[0]
 	for _, on := range []struct {
 		typ   device.DType

@@ -193,8 +193,8 @@ func (p *process) allow(b []byte, use bool) {
 	binary.Write(p.in, binary.LittleEndian, [2]uint64{uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), uint64(len(b))})
 }
 
-// TestOutsideOfTheVocabulary tests ids for which the CPU panics; a GPU's context would end.
-func TestOutsideOfTheVocabulary(t *testing.T) {
+// TestIDsOutsideVocabulary tests ids for which the CPU panics; a GPU's context would end.
+func TestIDsOutsideVocabulary(t *testing.T) {
 	e := started(t)[0]
 	for _, id := range []int{-1, 7} {
 		e.reset()

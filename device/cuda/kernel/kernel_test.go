@@ -14,9 +14,9 @@ import (
 	"zeroth/device"
 )
 
-// TestPTXIsOfTheSources compares the hashes of every source and of the PTX that scripts/build-ptx
+// TestPTXMatchesSources compares the hashes of every source and of the PTX that scripts/build-ptx
 // built from them with kernels.sha256. It needs no tools.
-func TestPTXIsOfTheSources(t *testing.T) {
+func TestPTXMatchesSources(t *testing.T) {
 	f, err := os.Open("kernels.sha256")
 	if err != nil {
 		t.Fatal(err)

@@ -49,9 +49,9 @@ var spills = map[string]assembled{
 	"attention_dkv_64": {stack: 64}, "attention_dkv_128": {stack: 32},
 }
 
-// TestNothingIsSpilled checks that no other kernel has a stack. Additions to the list need a
+// TestRegistersDoNotSpill checks that no other kernel has a stack. Additions to the list need a
 // review.
-func TestNothingIsSpilled(t *testing.T) {
+func TestRegistersDoNotSpill(t *testing.T) {
 	_, on := readAssembled(t)
 	for _, k := range Table() {
 		both, ok := on[k.Name]
