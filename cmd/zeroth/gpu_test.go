@@ -210,6 +210,18 @@ func TestGPUTraceShowsRegisteredMemory(t *testing.T) {
 	}
 }
 
+// TestGPUTraceOfProcesses checks that clients get traces of ranks on GPUs, in one process and in
+// several, also if NCCL connects them.
+func TestGPUTraceOfProcesses(t *testing.T) {
+	for _, c := range [][2]string{{"1", "exact"}, {"2", "exact"}, {"1", "nccl"}, {"4", "nccl"}} {
+		t.Run(c[0]+c[1], func(t *testing.T) {
+			inFolder(t)
+			withNCCL(t, 4)
+			traceRun(t, c[0], "--set", "device=cuda", "--set", "parallel.collective="+c[1])
+		})
+	}
+}
+
 // TestGPUNCCLIsChosen checks that auto chooses NCCL if every rank of several processes has a GPU,
 // and reports that its sums differ; otherwise it gives the reason.
 func TestGPUNCCLIsChosen(t *testing.T) {

@@ -206,7 +206,14 @@ func (w watched) traceOf(t *testing.T, ranks int) {
 // TestTraceOfProcesses checks that a trace has the ranks of all processes, also a second one.
 func TestTraceOfProcesses(t *testing.T) {
 	inFolder(t)
-	cmd := begin(t, "launch", "-n", "2", "--", "train", "tiny.yaml", "--out", "r", "--set", "train.steps=1000000", "--set", "parallel.ranks=4", "--set", "report={listen: '127.0.0.1:0', every: 2}")
+	traceRun(t, "2")
+}
+
+// traceRun traces a run of four ranks twice.
+func traceRun(t *testing.T, processes string, sets ...string) {
+	t.Helper()
+	args := []string{"launch", "-n", processes, "--", "train", "tiny.yaml", "--out", "r", "--set", "train.steps=1000000", "--set", "parallel.ranks=4", "--set", "report={listen: '127.0.0.1:0', every: 2}"}
+	cmd := begin(t, append(args, sets...)...)
 	w := watchedRun(t)
 	w.traceOf(t, 4)
 	w.traceOf(t, 4)
