@@ -4,22 +4,22 @@ package kernel
 
 import "unsafe"
 
-// micro1xAVX512 is a microFunc of 8 rows by 16 columns.
+// micro1xAVX512 implements microFunc for 8 rows by 16 columns.
 //
 //go:noescape
 func micro1xAVX512(t *MicroTile)
 
-// micro2xAVX512 is a microFunc of 8 rows by 32 columns.
+// micro2xAVX512 implements microFunc for 8 rows by 32 columns.
 //
 //go:noescape
 func micro2xAVX512(t *MicroTile)
 
-// onlineSoftmaxAVX512 is an onlineSoftmaxFunc.
+// onlineSoftmaxAVX512 implements onlineSoftmaxFunc.
 //
 //go:noescape
 func onlineSoftmaxAVX512(r *SoftmaxRows)
 
-// softmaxGradAVX512 is a softmaxGradFunc.
+// softmaxGradAVX512 implements softmaxGradFunc.
 //
 //go:noescape
 func softmaxGradAVX512(r *SoftmaxGradRows)
@@ -29,57 +29,57 @@ func softmaxGradAVX512(r *SoftmaxGradRows)
 //go:noescape
 func scaleRowAVX512(x unsafe.Pointer, n int, by float32)
 
-// loadF32AVX512 is a rowsFunc.
+// loadF32AVX512 implements rowsFunc.
 //
 //go:noescape
 func loadF32AVX512(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, n int, by float32)
 
-// storeF32AVX512 is a rowsFunc.
+// storeF32AVX512 implements rowsFunc.
 //
 //go:noescape
 func storeF32AVX512(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, n int, by float32)
 
-// loadBF16AVX512 is a rowsFunc.
+// loadBF16AVX512 implements rowsFunc.
 //
 //go:noescape
 func loadBF16AVX512(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, n int, by float32)
 
-// storeBF16AVX512 is a rowsFunc.
+// storeBF16AVX512 implements rowsFunc.
 //
 //go:noescape
 func storeBF16AVX512(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, n int, by float32)
 
-// loadF16AVX512 is a rowsFunc.
+// loadF16AVX512 implements rowsFunc.
 //
 //go:noescape
 func loadF16AVX512(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, n int, by float32)
 
-// storeF16AVX512 is a rowsFunc.
+// storeF16AVX512 implements rowsFunc.
 //
 //go:noescape
 func storeF16AVX512(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, n int, by float32)
 
-// dotRowAVX512 is the inner product of n floats, a multiple of 16.
+// dotRowAVX512 returns the inner product of n floats, a multiple of 16.
 //
 //go:noescape
 func dotRowAVX512(x unsafe.Pointer, y unsafe.Pointer, n int) float32
 
-// micro1xAVX2 is a microFunc of 4 rows by 8 columns.
+// micro1xAVX2 implements microFunc for 4 rows by 8 columns.
 //
 //go:noescape
 func micro1xAVX2(t *MicroTile)
 
-// micro2xAVX2 is a microFunc of 4 rows by 16 columns.
+// micro2xAVX2 implements microFunc for 4 rows by 16 columns.
 //
 //go:noescape
 func micro2xAVX2(t *MicroTile)
 
-// onlineSoftmaxAVX2 is an onlineSoftmaxFunc.
+// onlineSoftmaxAVX2 implements onlineSoftmaxFunc.
 //
 //go:noescape
 func onlineSoftmaxAVX2(r *SoftmaxRows)
 
-// softmaxGradAVX2 is a softmaxGradFunc.
+// softmaxGradAVX2 implements softmaxGradFunc.
 //
 //go:noescape
 func softmaxGradAVX2(r *SoftmaxGradRows)
@@ -89,37 +89,37 @@ func softmaxGradAVX2(r *SoftmaxGradRows)
 //go:noescape
 func scaleRowAVX2(x unsafe.Pointer, n int, by float32)
 
-// loadF32AVX2 is a rowsFunc.
+// loadF32AVX2 implements rowsFunc.
 //
 //go:noescape
 func loadF32AVX2(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, n int, by float32)
 
-// storeF32AVX2 is a rowsFunc.
+// storeF32AVX2 implements rowsFunc.
 //
 //go:noescape
 func storeF32AVX2(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, n int, by float32)
 
-// loadBF16AVX2 is a rowsFunc.
+// loadBF16AVX2 implements rowsFunc.
 //
 //go:noescape
 func loadBF16AVX2(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, n int, by float32)
 
-// storeBF16AVX2 is a rowsFunc.
+// storeBF16AVX2 implements rowsFunc.
 //
 //go:noescape
 func storeBF16AVX2(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, n int, by float32)
 
-// loadF16AVX2 is a rowsFunc.
+// loadF16AVX2 implements rowsFunc.
 //
 //go:noescape
 func loadF16AVX2(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, n int, by float32)
 
-// storeF16AVX2 is a rowsFunc.
+// storeF16AVX2 implements rowsFunc.
 //
 //go:noescape
 func storeF16AVX2(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, n int, by float32)
 
-// dotRowAVX2 is the inner product of n floats, a multiple of 16.
+// dotRowAVX2 returns the inner product of n floats, a multiple of 16.
 //
 //go:noescape
 func dotRowAVX2(x unsafe.Pointer, y unsafe.Pointer, n int) float32

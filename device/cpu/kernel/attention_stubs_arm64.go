@@ -4,22 +4,22 @@ package kernel
 
 import "unsafe"
 
-// micro1xNEON is a microFunc of 4 rows by 8 columns.
+// micro1xNEON implements microFunc for 4 rows by 8 columns.
 //
 //go:noescape
 func micro1xNEON(t *MicroTile)
 
-// micro2xNEON is a microFunc of 4 rows by 16 columns.
+// micro2xNEON implements microFunc for 4 rows by 16 columns.
 //
 //go:noescape
 func micro2xNEON(t *MicroTile)
 
-// onlineSoftmaxNEON is an onlineSoftmaxFunc.
+// onlineSoftmaxNEON implements onlineSoftmaxFunc.
 //
 //go:noescape
 func onlineSoftmaxNEON(r *SoftmaxRows)
 
-// softmaxGradNEON is a softmaxGradFunc.
+// softmaxGradNEON implements softmaxGradFunc.
 //
 //go:noescape
 func softmaxGradNEON(r *SoftmaxGradRows)
@@ -29,37 +29,37 @@ func softmaxGradNEON(r *SoftmaxGradRows)
 //go:noescape
 func scaleRowNEON(x unsafe.Pointer, n int, by float32)
 
-// dotRowNEON is the inner product of n floats, a multiple of 16.
+// dotRowNEON returns the inner product of n floats, a multiple of 16.
 //
 //go:noescape
 func dotRowNEON(x, y unsafe.Pointer, n int) float32
 
-// loadF32NEON is a rowsFunc.
+// loadF32NEON implements rowsFunc.
 //
 //go:noescape
 func loadF32NEON(dst, src unsafe.Pointer, ldd, lds, rows, n int, by float32)
 
-// storeF32NEON is a rowsFunc.
+// storeF32NEON implements rowsFunc.
 //
 //go:noescape
 func storeF32NEON(dst, src unsafe.Pointer, ldd, lds, rows, n int, by float32)
 
-// loadBF16NEON is a rowsFunc.
+// loadBF16NEON implements rowsFunc.
 //
 //go:noescape
 func loadBF16NEON(dst, src unsafe.Pointer, ldd, lds, rows, n int, by float32)
 
-// storeBF16NEON is a rowsFunc.
+// storeBF16NEON implements rowsFunc.
 //
 //go:noescape
 func storeBF16NEON(dst, src unsafe.Pointer, ldd, lds, rows, n int, by float32)
 
-// loadF16NEON is a rowsFunc.
+// loadF16NEON implements rowsFunc.
 //
 //go:noescape
 func loadF16NEON(dst, src unsafe.Pointer, ldd, lds, rows, n int, by float32)
 
-// storeF16NEON is a rowsFunc.
+// storeF16NEON implements rowsFunc.
 //
 //go:noescape
 func storeF16NEON(dst, src unsafe.Pointer, ldd, lds, rows, n int, by float32)

@@ -4,47 +4,47 @@ package kernel
 
 import "unsafe"
 
-// tileDot is a tileFunc of 14 rows by 32 columns, of pairs of bf16.
+// tileDot implements tileFunc for 14 rows by 32 columns, of pairs of bf16.
 //
 //go:noescape
 func tileDot(t *Tile)
 
-// copyPairs is a packCopyFunc of panels of 32 lanes of bf16, two of k in a word.
+// copyPairs implements packCopyFunc for panels of 32 lanes of bf16, two elements of k per word.
 //
 //go:noescape
 func copyPairs(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
-// transPairs is a packTransFunc of at most 16 lanes of bf16, transposed, two of k in a word.
+// transPairs implements packTransFunc for at most 16 lanes of bf16, transposed, two elements of k per word.
 //
 //go:noescape
 func transPairs(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
-// chainPairs is a chainFunc of 32 columns, of pairs of bf16.
+// chainPairs implements chainFunc for 32 columns, of pairs of bf16.
 //
 //go:noescape
 func chainPairs(t *Chain)
 
-// dotsPairs is a dotsFunc of pairs of bf16.
+// dotsPairs implements dotsFunc for pairs of bf16.
 //
 //go:noescape
 func dotsPairs(t *Dots)
 
-// amxRowF32 is a RowFunc of float32.
+// amxRowF32 implements RowFunc for float32.
 //
 //go:noescape
 func amxRowF32(r *TileRow)
 
-// amxRowBF16 is a RowFunc of bf16.
+// amxRowBF16 implements RowFunc for bf16.
 //
 //go:noescape
 func amxRowBF16(r *TileRow)
 
-// amxRows packs at most 32 rows of k bf16 into tiles; stride does not matter.
+// amxRows packs at most 32 rows of k bf16 into tiles; it ignores stride.
 //
 //go:noescape
 func amxRows(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
-// amxColumns packs at most 32 columns of k bf16 into the rows of tiles; stride and panel do not matter.
+// amxColumns packs at most 32 columns of k bf16 into the rows of tiles; it ignores stride and panel.
 //
 //go:noescape
 func amxColumns(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
@@ -54,7 +54,7 @@ func amxColumns(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int
 //go:noescape
 func amxNarrow(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int)
 
-// cpuVendor is the name CPUID gives the maker: twelve letters in three words.
+// cpuVendor returns CPUID's vendor string, twelve letters in three words.
 //
 //go:noescape
 func cpuVendor() (b uint32, d uint32, c uint32)

@@ -4,22 +4,22 @@ package kernel
 
 import "unsafe"
 
-// bf16ToF32NEON is a CastFunc.
+// bf16ToF32NEON implements CastFunc.
 //
 //go:noescape
 func bf16ToF32NEON(dst, src unsafe.Pointer, n int)
 
-// f16ToF32NEON is a CastFunc.
+// f16ToF32NEON implements CastFunc.
 //
 //go:noescape
 func f16ToF32NEON(dst, src unsafe.Pointer, n int)
 
-// f32ToF16NEON is a CastFunc.
+// f32ToF16NEON implements CastFunc.
 //
 //go:noescape
 func f32ToF16NEON(dst, src unsafe.Pointer, n int)
 
-// f32ToBF16NEON is a CastFunc.
+// f32ToBF16NEON implements CastFunc.
 //
 //go:noescape
 func f32ToBF16NEON(dst, src unsafe.Pointer, n int)

@@ -4,32 +4,32 @@ package kernel
 
 import "unsafe"
 
-// decode8AVX512 is a codeISA's decode.
+// decode8AVX512 implements codeISA.decode.
 //
 //go:noescape
 func decode8AVX512(x unsafe.Pointer, codes unsafe.Pointer, values unsafe.Pointer, n int, largest float32)
 
-// encode8AVX512 is a codeISA's encode.
+// encode8AVX512 implements codeISA.encode.
 //
 //go:noescape
 func encode8AVX512(codes unsafe.Pointer, x unsafe.Pointer, limits unsafe.Pointer, first unsafe.Pointer, n int, signed int, inverse float32)
 
-// most8AVX512 is a codeISA's most.
+// most8AVX512 implements codeISA.most.
 //
 //go:noescape
 func most8AVX512(x unsafe.Pointer, n int) float32
 
-// decode8AVX2 is a codeISA's decode.
+// decode8AVX2 implements codeISA.decode.
 //
 //go:noescape
 func decode8AVX2(x unsafe.Pointer, codes unsafe.Pointer, values unsafe.Pointer, n int, largest float32)
 
-// encode8AVX2 is a codeISA's encode.
+// encode8AVX2 implements codeISA.encode.
 //
 //go:noescape
 func encode8AVX2(codes unsafe.Pointer, x unsafe.Pointer, limits unsafe.Pointer, first unsafe.Pointer, n int, signed int, inverse float32)
 
-// most8AVX2 is a codeISA's most.
+// most8AVX2 implements codeISA.most.
 //
 //go:noescape
 func most8AVX2(x unsafe.Pointer, n int) float32

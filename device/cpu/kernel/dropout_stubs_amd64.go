@@ -4,17 +4,17 @@ package kernel
 
 import "unsafe"
 
-// keepsAVX512 is dropISA's keeps.
+// keepsAVX512 implements dropISA.keeps.
 //
 //go:noescape
 func keepsAVX512(p *DropBits)
 
-// dropF32AVX512 is dropISA's drop.
+// dropF32AVX512 implements dropISA.drop.
 //
 //go:noescape
 func dropF32AVX512(y unsafe.Pointer, x unsafe.Pointer, add unsafe.Pointer, keep unsafe.Pointer, n int, s float32)
 
-// dropBF16AVX512 is dropISA's drop.
+// dropBF16AVX512 implements dropISA.drop.
 //
 //go:noescape
 func dropBF16AVX512(y unsafe.Pointer, x unsafe.Pointer, add unsafe.Pointer, keep unsafe.Pointer, n int, s float32)

@@ -4,107 +4,107 @@ package kernel
 
 import "unsafe"
 
-// geluF32AVX512 is an EachFunc.
+// geluF32AVX512 implements EachFunc.
 //
 //go:noescape
 func geluF32AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// geluGradF32AVX512 is an EachFunc.
+// geluGradF32AVX512 implements EachFunc.
 //
 //go:noescape
 func geluGradF32AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// addF32AVX512 is an EachFunc.
+// addF32AVX512 implements EachFunc.
 //
 //go:noescape
 func addF32AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// swigluF32AVX512 is an EachFunc.
+// swigluF32AVX512 implements EachFunc.
 //
 //go:noescape
 func swigluF32AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// swigluGradF32AVX512 is a swigluGradFunc.
+// swigluGradF32AVX512 implements swigluGradFunc.
 //
 //go:noescape
 func swigluGradF32AVX512(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
 
-// geluBF16AVX512 is an EachFunc.
+// geluBF16AVX512 implements EachFunc.
 //
 //go:noescape
 func geluBF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// geluGradBF16AVX512 is an EachFunc.
+// geluGradBF16AVX512 implements EachFunc.
 //
 //go:noescape
 func geluGradBF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// addBF16AVX512 is an EachFunc.
+// addBF16AVX512 implements EachFunc.
 //
 //go:noescape
 func addBF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// addF32BF16AVX512 is an EachFunc.
+// addF32BF16AVX512 implements EachFunc.
 //
 //go:noescape
 func addF32BF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// swigluBF16AVX512 is an EachFunc.
+// swigluBF16AVX512 implements EachFunc.
 //
 //go:noescape
 func swigluBF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// swigluGradBF16AVX512 is a swigluGradFunc.
+// swigluGradBF16AVX512 implements swigluGradFunc.
 //
 //go:noescape
 func swigluGradBF16AVX512(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
 
-// geluF16AVX512 is an EachFunc.
+// geluF16AVX512 implements EachFunc.
 //
 //go:noescape
 func geluF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// geluGradF16AVX512 is an EachFunc.
+// geluGradF16AVX512 implements EachFunc.
 //
 //go:noescape
 func geluGradF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// addF16AVX512 is an EachFunc.
+// addF16AVX512 implements EachFunc.
 //
 //go:noescape
 func addF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// addF32F16AVX512 is an EachFunc.
+// addF32F16AVX512 implements EachFunc.
 //
 //go:noescape
 func addF32F16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// swigluF16AVX512 is an EachFunc.
+// swigluF16AVX512 implements EachFunc.
 //
 //go:noescape
 func swigluF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// swigluGradF16AVX512 is a swigluGradFunc.
+// swigluGradF16AVX512 implements swigluGradFunc.
 //
 //go:noescape
 func swigluGradF16AVX512(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
 
-// scaleF32AVX512 is an EachFunc.
+// scaleF32AVX512 implements EachFunc.
 //
 //go:noescape
 func scaleF32AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// addStreamF32AVX512 is an EachFunc.
+// addStreamF32AVX512 implements EachFunc.
 //
 //go:noescape
 func addStreamF32AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// largestF32AVX512 is the maximum of n elements, a multiple of 16.
+// largestF32AVX512 returns the maximum of n elements, a multiple of 16.
 //
 //go:noescape
 func largestF32AVX512(x unsafe.Pointer, n int) float32
 
-// expSumF32AVX512 is the sum of exp(x-top) of n elements, a multiple of 16.
+// expSumF32AVX512 returns the sum of exp(x-top) over n elements, a multiple of 16.
 //
 //go:noescape
 func expSumF32AVX512(x unsafe.Pointer, n int, top float32) float32
@@ -114,22 +114,22 @@ func expSumF32AVX512(x unsafe.Pointer, n int, top float32) float32
 //go:noescape
 func softmaxF32AVX512(x unsafe.Pointer, n int, top float32, r float32)
 
-// scaleBF16AVX512 is an EachFunc.
+// scaleBF16AVX512 implements EachFunc.
 //
 //go:noescape
 func scaleBF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// addStreamBF16AVX512 is an EachFunc.
+// addStreamBF16AVX512 implements EachFunc.
 //
 //go:noescape
 func addStreamBF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// largestBF16AVX512 is the maximum of n elements, a multiple of 16.
+// largestBF16AVX512 returns the maximum of n elements, a multiple of 16.
 //
 //go:noescape
 func largestBF16AVX512(x unsafe.Pointer, n int) float32
 
-// expSumBF16AVX512 is the sum of exp(x-top) of n elements, a multiple of 16.
+// expSumBF16AVX512 returns the sum of exp(x-top) over n elements, a multiple of 16.
 //
 //go:noescape
 func expSumBF16AVX512(x unsafe.Pointer, n int, top float32) float32
@@ -139,22 +139,22 @@ func expSumBF16AVX512(x unsafe.Pointer, n int, top float32) float32
 //go:noescape
 func softmaxBF16AVX512(x unsafe.Pointer, n int, top float32, r float32)
 
-// scaleF16AVX512 is an EachFunc.
+// scaleF16AVX512 implements EachFunc.
 //
 //go:noescape
 func scaleF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// addStreamF16AVX512 is an EachFunc.
+// addStreamF16AVX512 implements EachFunc.
 //
 //go:noescape
 func addStreamF16AVX512(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// largestF16AVX512 is the maximum of n elements, a multiple of 16.
+// largestF16AVX512 returns the maximum of n elements, a multiple of 16.
 //
 //go:noescape
 func largestF16AVX512(x unsafe.Pointer, n int) float32
 
-// expSumF16AVX512 is the sum of exp(x-top) of n elements, a multiple of 16.
+// expSumF16AVX512 returns the sum of exp(x-top) over n elements, a multiple of 16.
 //
 //go:noescape
 func expSumF16AVX512(x unsafe.Pointer, n int, top float32) float32
@@ -164,87 +164,87 @@ func expSumF16AVX512(x unsafe.Pointer, n int, top float32) float32
 //go:noescape
 func softmaxF16AVX512(x unsafe.Pointer, n int, top float32, r float32)
 
-// ropeF32AVX512 is a ropeFunc.
+// ropeF32AVX512 implements ropeFunc.
 //
 //go:noescape
 func ropeF32AVX512(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
 
-// ropeBF16AVX512 is a ropeFunc.
+// ropeBF16AVX512 implements ropeFunc.
 //
 //go:noescape
 func ropeBF16AVX512(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
 
-// geluF32AVX2 is an EachFunc.
+// geluF32AVX2 implements EachFunc.
 //
 //go:noescape
 func geluF32AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// geluGradF32AVX2 is an EachFunc.
+// geluGradF32AVX2 implements EachFunc.
 //
 //go:noescape
 func geluGradF32AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// addF32AVX2 is an EachFunc.
+// addF32AVX2 implements EachFunc.
 //
 //go:noescape
 func addF32AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// swigluF32AVX2 is an EachFunc.
+// swigluF32AVX2 implements EachFunc.
 //
 //go:noescape
 func swigluF32AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// swigluGradF32AVX2 is a swigluGradFunc.
+// swigluGradF32AVX2 implements swigluGradFunc.
 //
 //go:noescape
 func swigluGradF32AVX2(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
 
-// geluBF16AVX2 is an EachFunc.
+// geluBF16AVX2 implements EachFunc.
 //
 //go:noescape
 func geluBF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// geluGradBF16AVX2 is an EachFunc.
+// geluGradBF16AVX2 implements EachFunc.
 //
 //go:noescape
 func geluGradBF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// addBF16AVX2 is an EachFunc.
+// addBF16AVX2 implements EachFunc.
 //
 //go:noescape
 func addBF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// addF32BF16AVX2 is an EachFunc.
+// addF32BF16AVX2 implements EachFunc.
 //
 //go:noescape
 func addF32BF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// swigluBF16AVX2 is an EachFunc.
+// swigluBF16AVX2 implements EachFunc.
 //
 //go:noescape
 func swigluBF16AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// swigluGradBF16AVX2 is a swigluGradFunc.
+// swigluGradBF16AVX2 implements swigluGradFunc.
 //
 //go:noescape
 func swigluGradBF16AVX2(dgate unsafe.Pointer, dup unsafe.Pointer, dy unsafe.Pointer, gate unsafe.Pointer, up unsafe.Pointer, n int)
 
-// scaleF32AVX2 is an EachFunc.
+// scaleF32AVX2 implements EachFunc.
 //
 //go:noescape
 func scaleF32AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// addStreamF32AVX2 is an EachFunc.
+// addStreamF32AVX2 implements EachFunc.
 //
 //go:noescape
 func addStreamF32AVX2(y unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int, s float32)
 
-// largestF32AVX2 is the maximum of n elements, a multiple of 16.
+// largestF32AVX2 returns the maximum of n elements, a multiple of 16.
 //
 //go:noescape
 func largestF32AVX2(x unsafe.Pointer, n int) float32
 
-// expSumF32AVX2 is the sum of exp(x-top) of n elements, a multiple of 16.
+// expSumF32AVX2 returns the sum of exp(x-top) over n elements, a multiple of 16.
 //
 //go:noescape
 func expSumF32AVX2(x unsafe.Pointer, n int, top float32) float32
@@ -254,27 +254,27 @@ func expSumF32AVX2(x unsafe.Pointer, n int, top float32) float32
 //go:noescape
 func softmaxF32AVX2(x unsafe.Pointer, n int, top float32, r float32)
 
-// ropeF32AVX2 is a ropeFunc.
+// ropeF32AVX2 implements ropeFunc.
 //
 //go:noescape
 func ropeF32AVX2(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
 
-// ropeBF16AVX2 is a ropeFunc.
+// ropeBF16AVX2 implements ropeFunc.
 //
 //go:noescape
 func ropeBF16AVX2(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
 
-// ropeF16AVX2 is a ropeFunc.
+// ropeF16AVX2 implements ropeFunc.
 //
 //go:noescape
 func ropeF16AVX2(x unsafe.Pointer, cos unsafe.Pointer, sin unsafe.Pointer, half int, heads int, sign float32)
 
-// sumSquaresAVX512 adds the sums of the squares of blocks of 64 floats to a window, or leaves them in odd; see squareWindow.
+// sumSquaresAVX512 adds the sums of the squares of blocks of 64 floats to a window, or stores them in odd; see squareWindow.
 //
 //go:noescape
 func sumSquaresAVX512(odd unsafe.Pointer, x unsafe.Pointer, blocks int, window unsafe.Pointer, base int) int
 
-// sumSquaresAVX2 adds the sums of the squares of blocks of 64 floats to a window, or leaves them in odd; see squareWindow.
+// sumSquaresAVX2 adds the sums of the squares of blocks of 64 floats to a window, or stores them in odd; see squareWindow.
 //
 //go:noescape
 func sumSquaresAVX2(odd unsafe.Pointer, x unsafe.Pointer, blocks int, window unsafe.Pointer, base int) int

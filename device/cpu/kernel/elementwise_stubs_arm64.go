@@ -4,47 +4,47 @@ package kernel
 
 import "unsafe"
 
-// scaleF32NEON is an EachFunc.
+// scaleF32NEON implements EachFunc.
 //
 //go:noescape
 func scaleF32NEON(y, a, b unsafe.Pointer, n int, s float32)
 
-// addF32NEON is an EachFunc.
+// addF32NEON implements EachFunc.
 //
 //go:noescape
 func addF32NEON(y, a, b unsafe.Pointer, n int, s float32)
 
-// ropeF32NEON is a ropeFunc.
+// ropeF32NEON implements ropeFunc.
 //
 //go:noescape
 func ropeF32NEON(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
 
-// geluF32NEON is an EachFunc.
+// geluF32NEON implements EachFunc.
 //
 //go:noescape
 func geluF32NEON(y, a, b unsafe.Pointer, n int, s float32)
 
-// geluGradF32NEON is an EachFunc.
+// geluGradF32NEON implements EachFunc.
 //
 //go:noescape
 func geluGradF32NEON(y, a, b unsafe.Pointer, n int, s float32)
 
-// swigluF32NEON is an EachFunc.
+// swigluF32NEON implements EachFunc.
 //
 //go:noescape
 func swigluF32NEON(y, a, b unsafe.Pointer, n int, s float32)
 
-// swigluGradF32NEON is a swigluGradFunc.
+// swigluGradF32NEON implements swigluGradFunc.
 //
 //go:noescape
 func swigluGradF32NEON(dgate, dup, dy, gate, up unsafe.Pointer, n int)
 
-// largestF32NEON is the maximum of n elements, a multiple of 16, NaN left out.
+// largestF32NEON returns the maximum of n elements, a multiple of 16, ignoring NaN.
 //
 //go:noescape
 func largestF32NEON(x unsafe.Pointer, n int) float32
 
-// expSumF32NEON is the sum of exp(x-top) of n elements, a multiple of 16.
+// expSumF32NEON returns the sum of exp(x-top) over n elements, a multiple of 16.
 //
 //go:noescape
 func expSumF32NEON(x unsafe.Pointer, n int, top float32) float32
@@ -54,52 +54,52 @@ func expSumF32NEON(x unsafe.Pointer, n int, top float32) float32
 //go:noescape
 func softmaxF32NEON(x unsafe.Pointer, n int, top, r float32)
 
-// scaleBF16NEON is an EachFunc.
+// scaleBF16NEON implements EachFunc.
 //
 //go:noescape
 func scaleBF16NEON(y, a, b unsafe.Pointer, n int, s float32)
 
-// addBF16NEON is an EachFunc.
+// addBF16NEON implements EachFunc.
 //
 //go:noescape
 func addBF16NEON(y, a, b unsafe.Pointer, n int, s float32)
 
-// addF32BF16NEON is an EachFunc.
+// addF32BF16NEON implements EachFunc.
 //
 //go:noescape
 func addF32BF16NEON(y, a, b unsafe.Pointer, n int, s float32)
 
-// ropeBF16NEON is a ropeFunc.
+// ropeBF16NEON implements ropeFunc.
 //
 //go:noescape
 func ropeBF16NEON(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
 
-// geluBF16NEON is an EachFunc.
+// geluBF16NEON implements EachFunc.
 //
 //go:noescape
 func geluBF16NEON(y, a, b unsafe.Pointer, n int, s float32)
 
-// geluGradBF16NEON is an EachFunc.
+// geluGradBF16NEON implements EachFunc.
 //
 //go:noescape
 func geluGradBF16NEON(y, a, b unsafe.Pointer, n int, s float32)
 
-// swigluBF16NEON is an EachFunc.
+// swigluBF16NEON implements EachFunc.
 //
 //go:noescape
 func swigluBF16NEON(y, a, b unsafe.Pointer, n int, s float32)
 
-// swigluGradBF16NEON is a swigluGradFunc.
+// swigluGradBF16NEON implements swigluGradFunc.
 //
 //go:noescape
 func swigluGradBF16NEON(dgate, dup, dy, gate, up unsafe.Pointer, n int)
 
-// largestBF16NEON is the maximum of n elements, a multiple of 16, NaN left out.
+// largestBF16NEON returns the maximum of n elements, a multiple of 16, ignoring NaN.
 //
 //go:noescape
 func largestBF16NEON(x unsafe.Pointer, n int) float32
 
-// expSumBF16NEON is the sum of exp(x-top) of n elements, a multiple of 16.
+// expSumBF16NEON returns the sum of exp(x-top) over n elements, a multiple of 16.
 //
 //go:noescape
 func expSumBF16NEON(x unsafe.Pointer, n int, top float32) float32
@@ -109,27 +109,27 @@ func expSumBF16NEON(x unsafe.Pointer, n int, top float32) float32
 //go:noescape
 func softmaxBF16NEON(x unsafe.Pointer, n int, top, r float32)
 
-// scaleF16NEON is an EachFunc.
+// scaleF16NEON implements EachFunc.
 //
 //go:noescape
 func scaleF16NEON(y, a, b unsafe.Pointer, n int, s float32)
 
-// addF16NEON is an EachFunc.
+// addF16NEON implements EachFunc.
 //
 //go:noescape
 func addF16NEON(y, a, b unsafe.Pointer, n int, s float32)
 
-// addF32F16NEON is an EachFunc.
+// addF32F16NEON implements EachFunc.
 //
 //go:noescape
 func addF32F16NEON(y, a, b unsafe.Pointer, n int, s float32)
 
-// ropeF16NEON is a ropeFunc.
+// ropeF16NEON implements ropeFunc.
 //
 //go:noescape
 func ropeF16NEON(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
 
-// sumSquaresNEON leaves the sums of the squares of blocks of 64 floats in odd; the window stays empty.
+// sumSquaresNEON stores the sums of the squares of blocks of 64 floats in odd and leaves the window empty.
 //
 //go:noescape
 func sumSquaresNEON(odd, x unsafe.Pointer, blocks int, window unsafe.Pointer, base int) int

@@ -9,97 +9,97 @@ import "unsafe"
 //go:noescape
 func turn16()
 
-// tile512 is a tileFunc of 14 rows by 32 columns, of float32.
+// tile512 implements tileFunc for 14 rows by 32 columns, of float32.
 //
 //go:noescape
 func tile512(t *Tile)
 
-// tile256 is a tileFunc of 6 rows by 16 columns.
+// tile256 implements tileFunc for 6 rows by 16 columns.
 //
 //go:noescape
 func tile256(t *Tile)
 
-// copy512F32 is a packCopyFunc of panels of 32 lanes.
+// copy512F32 implements packCopyFunc for panels of 32 lanes.
 //
 //go:noescape
 func copy512F32(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
-// copy512BF16 is a packCopyFunc of panels of 32 lanes.
+// copy512BF16 implements packCopyFunc for panels of 32 lanes.
 //
 //go:noescape
 func copy512BF16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
-// copy512F16 is a packCopyFunc of panels of 32 lanes.
+// copy512F16 implements packCopyFunc for panels of 32 lanes.
 //
 //go:noescape
 func copy512F16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
-// trans512F32 is a packTransFunc of at most 16 lanes, transposed.
+// trans512F32 implements packTransFunc for at most 16 lanes, transposed.
 //
 //go:noescape
 func trans512F32(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
-// trans512BF16 is a packTransFunc of at most 16 lanes, transposed.
+// trans512BF16 implements packTransFunc for at most 16 lanes, transposed.
 //
 //go:noescape
 func trans512BF16(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
-// chain512 is a chainFunc of 32 columns, of float32.
+// chain512 implements chainFunc for 32 columns, of float32.
 //
 //go:noescape
 func chain512(t *Chain)
 
-// chain256 is a chainFunc of 16 columns, of float32.
+// chain256 implements chainFunc for 16 columns, of float32.
 //
 //go:noescape
 func chain256(t *Chain)
 
-// dots512 is a dotsFunc of float32.
+// dots512 implements dotsFunc for float32.
 //
 //go:noescape
 func dots512(t *Dots)
 
-// moveF32 is a moveFunc.
+// moveF32 implements moveFunc.
 //
 //go:noescape
 func moveF32(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, cols int)
 
-// moveFromBF16 is a moveFunc.
+// moveFromBF16 implements moveFunc.
 //
 //go:noescape
 func moveFromBF16(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, cols int)
 
-// moveFromF16 is a moveFunc.
+// moveFromF16 implements moveFunc.
 //
 //go:noescape
 func moveFromF16(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, cols int)
 
-// moveToBF16 is a moveFunc.
+// moveToBF16 implements moveFunc.
 //
 //go:noescape
 func moveToBF16(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, cols int)
 
-// moveToF16 is a moveFunc.
+// moveToF16 implements moveFunc.
 //
 //go:noescape
 func moveToF16(dst unsafe.Pointer, src unsafe.Pointer, ldd int, lds int, rows int, cols int)
 
-// copy256F32 is a packCopyFunc of panels of 16 lanes.
+// copy256F32 implements packCopyFunc for panels of 16 lanes.
 //
 //go:noescape
 func copy256F32(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int, panel int)
 
-// trans256F32 is a packTransFunc of at most 8 lanes, transposed.
+// trans256F32 implements packTransFunc for at most 8 lanes, transposed.
 //
 //go:noescape
 func trans256F32(dst unsafe.Pointer, src unsafe.Pointer, ld int, k int, width int, stride int)
 
-// fmaLoop512 does 48 n independent multiply-adds of whole registers: the machine's peak.
+// fmaLoop512 performs 48 n independent multiply-adds of whole registers, at the machine's peak rate.
 //
 //go:noescape
 func fmaLoop512(n int)
 
-// fmaLoop256 does 48 n independent multiply-adds of whole registers: the machine's peak.
+// fmaLoop256 performs 48 n independent multiply-adds of whole registers, at the machine's peak rate.
 //
 //go:noescape
 func fmaLoop256(n int)

@@ -4,47 +4,47 @@ package kernel
 
 import "unsafe"
 
-// tileNEON is a tileFunc of 8 rows by 12 columns.
+// tileNEON implements tileFunc for 8 rows by 12 columns.
 //
 //go:noescape
 func tileNEON(t *Tile)
 
-// moveFromF32NEON is a moveFunc.
+// moveFromF32NEON implements moveFunc.
 //
 //go:noescape
 func moveFromF32NEON(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 
-// transF32NEON is a packTransFunc of at most 4 lanes; it always writes 4.
+// transF32NEON implements packTransFunc for at most 4 lanes; it always writes 4 lanes.
 //
 //go:noescape
 func transF32NEON(dst, src unsafe.Pointer, ld, k, width, stride int)
 
-// moveFromBF16NEON is a moveFunc.
+// moveFromBF16NEON implements moveFunc.
 //
 //go:noescape
 func moveFromBF16NEON(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 
-// moveToBF16NEON is a moveFunc.
+// moveToBF16NEON implements moveFunc.
 //
 //go:noescape
 func moveToBF16NEON(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 
-// transBF16NEON is a packTransFunc of at most 4 lanes; it always writes 4.
+// transBF16NEON implements packTransFunc for at most 4 lanes; it always writes 4 lanes.
 //
 //go:noescape
 func transBF16NEON(dst, src unsafe.Pointer, ld, k, width, stride int)
 
-// moveFromF16NEON is a moveFunc.
+// moveFromF16NEON implements moveFunc.
 //
 //go:noescape
 func moveFromF16NEON(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 
-// moveToF16NEON is a moveFunc.
+// moveToF16NEON implements moveFunc.
 //
 //go:noescape
 func moveToF16NEON(dst, src unsafe.Pointer, ldd, lds, rows, cols int)
 
-// transF16NEON is a packTransFunc of at most 4 lanes; it always writes 4.
+// transF16NEON implements packTransFunc for at most 4 lanes; it always writes 4 lanes.
 //
 //go:noescape
 func transF16NEON(dst, src unsafe.Pointer, ld, k, width, stride int)

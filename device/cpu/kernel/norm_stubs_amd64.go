@@ -14,12 +14,12 @@ func sumColumnsF32AVX512(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int)
 //go:noescape
 func normColumnsF32AVX512(a *ColumnGrads)
 
-// rowSumF32AVX512 is the sum of n elements.
+// rowSumF32AVX512 returns the sum of n elements.
 //
 //go:noescape
 func rowSumF32AVX512(x unsafe.Pointer, n int) float32
 
-// rowSquaresF32AVX512 is the sum of (x-m)^2 over n elements.
+// rowSquaresF32AVX512 returns the sum of (x-m)^2 over n elements.
 //
 //go:noescape
 func rowSquaresF32AVX512(x unsafe.Pointer, n int, m float32) float32
@@ -49,12 +49,12 @@ func sumColumnsBF16AVX512(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int
 //go:noescape
 func normColumnsBF16AVX512(a *ColumnGrads)
 
-// rowSumBF16AVX512 is the sum of n elements.
+// rowSumBF16AVX512 returns the sum of n elements.
 //
 //go:noescape
 func rowSumBF16AVX512(x unsafe.Pointer, n int) float32
 
-// rowSquaresBF16AVX512 is the sum of (x-m)^2 over n elements.
+// rowSquaresBF16AVX512 returns the sum of (x-m)^2 over n elements.
 //
 //go:noescape
 func rowSquaresBF16AVX512(x unsafe.Pointer, n int, m float32) float32
@@ -84,12 +84,12 @@ func sumColumnsF16AVX512(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int)
 //go:noescape
 func normColumnsF16AVX512(a *ColumnGrads)
 
-// rowSumF16AVX512 is the sum of n elements.
+// rowSumF16AVX512 returns the sum of n elements.
 //
 //go:noescape
 func rowSumF16AVX512(x unsafe.Pointer, n int) float32
 
-// rowSquaresF16AVX512 is the sum of (x-m)^2 over n elements.
+// rowSquaresF16AVX512 returns the sum of (x-m)^2 over n elements.
 //
 //go:noescape
 func rowSquaresF16AVX512(x unsafe.Pointer, n int, m float32) float32
@@ -119,12 +119,12 @@ func sumColumnsF32AVX2(sum unsafe.Pointer, x unsafe.Pointer, ld int, rows int)
 //go:noescape
 func normColumnsF32AVX2(a *ColumnGrads)
 
-// rowSumF32AVX2 is the sum of n elements.
+// rowSumF32AVX2 returns the sum of n elements.
 //
 //go:noescape
 func rowSumF32AVX2(x unsafe.Pointer, n int) float32
 
-// rowSquaresF32AVX2 is the sum of (x-m)^2 over n elements.
+// rowSquaresF32AVX2 returns the sum of (x-m)^2 over n elements.
 //
 //go:noescape
 func rowSquaresF32AVX2(x unsafe.Pointer, n int, m float32) float32

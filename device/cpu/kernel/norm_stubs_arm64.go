@@ -14,12 +14,12 @@ func sumColumnsF32NEON(sum, x unsafe.Pointer, ld, rows int)
 //go:noescape
 func normColumnsF32NEON(a *ColumnGrads)
 
-// rowSumF32NEON is the sum of n elements.
+// rowSumF32NEON returns the sum of n elements.
 //
 //go:noescape
 func rowSumF32NEON(x unsafe.Pointer, n int) float32
 
-// rowSquaresF32NEON is the sum of (x-m)^2 over n elements.
+// rowSquaresF32NEON returns the sum of (x-m)^2 over n elements.
 //
 //go:noescape
 func rowSquaresF32NEON(x unsafe.Pointer, n int, m float32) float32
@@ -49,12 +49,12 @@ func sumColumnsBF16NEON(sum, x unsafe.Pointer, ld, rows int)
 //go:noescape
 func normColumnsBF16NEON(a *ColumnGrads)
 
-// rowSumBF16NEON is the sum of n elements.
+// rowSumBF16NEON returns the sum of n elements.
 //
 //go:noescape
 func rowSumBF16NEON(x unsafe.Pointer, n int) float32
 
-// rowSquaresBF16NEON is the sum of (x-m)^2 over n elements.
+// rowSquaresBF16NEON returns the sum of (x-m)^2 over n elements.
 //
 //go:noescape
 func rowSquaresBF16NEON(x unsafe.Pointer, n int, m float32) float32

@@ -2,42 +2,42 @@
 
 package kernel
 
-// adamWAVX512 is a RuleFunc.
+// adamWAVX512 implements RuleFunc.
 //
 //go:noescape
 func adamWAVX512(r *Rule)
 
-// sgdAVX512 is a RuleFunc.
+// sgdAVX512 implements RuleFunc.
 //
 //go:noescape
 func sgdAVX512(r *Rule)
 
-// momentumAVX512 is a RuleFunc.
+// momentumAVX512 implements RuleFunc.
 //
 //go:noescape
 func momentumAVX512(r *Rule)
 
-// lionAVX512 is a RuleFunc.
+// lionAVX512 implements RuleFunc.
 //
 //go:noescape
 func lionAVX512(r *Rule)
 
-// adamWAVX2 is a RuleFunc.
+// adamWAVX2 implements RuleFunc.
 //
 //go:noescape
 func adamWAVX2(r *Rule)
 
-// sgdAVX2 is a RuleFunc.
+// sgdAVX2 implements RuleFunc.
 //
 //go:noescape
 func sgdAVX2(r *Rule)
 
-// momentumAVX2 is a RuleFunc.
+// momentumAVX2 implements RuleFunc.
 //
 //go:noescape
 func momentumAVX2(r *Rule)
 
-// lionAVX2 is a RuleFunc.
+// lionAVX2 implements RuleFunc.
 //
 //go:noescape
 func lionAVX2(r *Rule)

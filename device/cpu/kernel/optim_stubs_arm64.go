@@ -2,22 +2,22 @@
 
 package kernel
 
-// adamWNEON is a RuleFunc.
+// adamWNEON implements RuleFunc.
 //
 //go:noescape
 func adamWNEON(r *Rule)
 
-// sgdNEON is a RuleFunc.
+// sgdNEON implements RuleFunc.
 //
 //go:noescape
 func sgdNEON(r *Rule)
 
-// momentumNEON is a RuleFunc.
+// momentumNEON implements RuleFunc.
 //
 //go:noescape
 func momentumNEON(r *Rule)
 
-// lionNEON is a RuleFunc.
+// lionNEON implements RuleFunc.
 //
 //go:noescape
 func lionNEON(r *Rule)

@@ -4,7 +4,7 @@ package kernel
 
 import "unsafe"
 
-// dotLoop does 48 n independent multiply-adds of whole registers of pairs of bf16.
+// dotLoop performs 48 n independent multiply-adds of whole registers of pairs of bf16.
 //
 //go:noescape
 func dotLoop(n int)
@@ -14,7 +14,7 @@ func dotLoop(n int)
 //go:noescape
 func tileLoop(n int)
 
-// triad sets dst = a + b/2 past the caches: n floats, a multiple of 16, dst aligned to 64 bytes.
+// triad sets dst = a + b/2 for n floats, a multiple of 16, bypassing the caches; dst is aligned to 64 bytes.
 //
 //go:noescape
 func triad(dst unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int)
@@ -24,7 +24,7 @@ func triad(dst unsafe.Pointer, a unsafe.Pointer, b unsafe.Pointer, n int)
 //go:noescape
 func rewrite(x unsafe.Pointer, n int)
 
-// update adds a/2 to x: n floats, a multiple of 16.
+// update adds a/2 to n floats of x, a multiple of 16.
 //
 //go:noescape
 func update(x unsafe.Pointer, a unsafe.Pointer, n int)
@@ -34,7 +34,7 @@ func update(x unsafe.Pointer, a unsafe.Pointer, n int)
 //go:noescape
 func readAll(x unsafe.Pointer, pages int) float32
 
-// Pause waits n times as long as the processor thinks good between two looks at memory.
+// Pause executes the PAUSE instruction n times, for loops that poll memory.
 //
 //go:noescape
 func Pause(n int)

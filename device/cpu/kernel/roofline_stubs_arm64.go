@@ -4,17 +4,17 @@ package kernel
 
 import "unsafe"
 
-// fmaLoopNEON does 48 n independent multiply-adds of whole registers.
+// fmaLoopNEON performs 48 n independent multiply-adds of whole registers.
 //
 //go:noescape
 func fmaLoopNEON(n int)
 
-// triad sets dst = a + b/2: n floats, a multiple of 16.
+// triad sets dst = a + b/2 for n floats, a multiple of 16.
 //
 //go:noescape
 func triad(dst, a, b unsafe.Pointer, n int)
 
-// update adds a/2 to x: n floats, a multiple of 16.
+// update adds a/2 to n floats of x, a multiple of 16.
 //
 //go:noescape
 func update(x, a unsafe.Pointer, n int)

@@ -4,47 +4,47 @@ package kernel
 
 import "unsafe"
 
-// addUpF32AVX512 is an addUpFunc.
+// addUpF32AVX512 implements addUpFunc.
 //
 //go:noescape
 func addUpF32AVX512(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
 
-// addUpBF16AVX512 is an addUpFunc.
+// addUpBF16AVX512 implements addUpFunc.
 //
 //go:noescape
 func addUpBF16AVX512(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
 
-// addUpF16AVX512 is an addUpFunc.
+// addUpF16AVX512 implements addUpFunc.
 //
 //go:noescape
 func addUpF16AVX512(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
 
-// addUpF32AVX512Stream is an addUpFunc.
+// addUpF32AVX512Stream implements addUpFunc.
 //
 //go:noescape
 func addUpF32AVX512Stream(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
 
-// addUpBF16AVX512Stream is an addUpFunc.
+// addUpBF16AVX512Stream implements addUpFunc.
 //
 //go:noescape
 func addUpBF16AVX512Stream(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
 
-// addUpF32AVX2 is an addUpFunc.
+// addUpF32AVX2 implements addUpFunc.
 //
 //go:noescape
 func addUpF32AVX2(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
 
-// addUpBF16AVX2 is an addUpFunc.
+// addUpBF16AVX2 implements addUpFunc.
 //
 //go:noescape
 func addUpBF16AVX2(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
 
-// addUpF16AVX2 is an addUpFunc.
+// addUpF16AVX2 implements addUpFunc.
 //
 //go:noescape
 func addUpF16AVX2(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)
 
-// addUpF32AVX2Stream is an addUpFunc.
+// addUpF32AVX2Stream implements addUpFunc.
 //
 //go:noescape
 func addUpF32AVX2Stream(dst unsafe.Pointer, src unsafe.Pointer, apart int, count int, at int, n int)

@@ -4,17 +4,17 @@ package kernel
 
 import "unsafe"
 
-// addUpF32NEON is an addUpFunc.
+// addUpF32NEON implements addUpFunc.
 //
 //go:noescape
 func addUpF32NEON(dst, src unsafe.Pointer, apart, count, at, n int)
 
-// addUpBF16NEON is an addUpFunc.
+// addUpBF16NEON implements addUpFunc.
 //
 //go:noescape
 func addUpBF16NEON(dst, src unsafe.Pointer, apart, count, at, n int)
 
-// addUpF16NEON is an addUpFunc.
+// addUpF16NEON implements addUpFunc.
 //
 //go:noescape
 func addUpF16NEON(dst, src unsafe.Pointer, apart, count, at, n int)

@@ -57,7 +57,7 @@ func window(c *build.Context, name string, n reg.GPVirtual) reg.GPVirtual {
 func micro(c *build.Context, w width, vectors int) {
 	rows := w.lanes / 2
 	name := fmt.Sprintf("micro%dx%s", vectors, w.suffix)
-	text(c, name, "func(t *MicroTile)", fmt.Sprintf("%s is a microFunc of %d rows by %d columns.", name, rows, vectors*w.lanes))
+	text(c, name, "func(t *MicroTile)", fmt.Sprintf("%s implements microFunc for %d rows by %d columns.", name, rows, vectors*w.lanes))
 	k, a, b, dst := load64(c, "t.k"), load64(c, "t.a"), load64(c, "t.b"), load64(c, "t.c")
 	ai, ak := times4(c, load64(c, "t.ai")), times4(c, load64(c, "t.ak"))
 	ldb, ldc := times4(c, load64(c, "t.ldb")), times4(c, load64(c, "t.ldc"))
@@ -147,7 +147,7 @@ func clearRest(c *build.Context, w width, vectors, end reg.GPVirtual, rows ...re
 
 func onlineSoftmax(c *build.Context, w width, t *constants) {
 	name := "onlineSoftmax" + w.suffix
-	text(c, name, "func(r *SoftmaxRows)", name+" is an onlineSoftmaxFunc.")
+	text(c, name, "func(r *SoftmaxRows)", name+" implements onlineSoftmaxFunc.")
 	s, ld, rows := load64(c, "r.s"), times4(c, load64(c, "r.ld")), load64(c, "r.rows")
 	n, most, end := load64(c, "r.n"), load64(c, "r.most"), load64(c, "r.end")
 	m, l, shrink := load64(c, "r.m"), load64(c, "r.l"), load64(c, "r.shrink")
@@ -204,7 +204,7 @@ func onlineSoftmax(c *build.Context, w width, t *constants) {
 
 func softmaxGrad(c *build.Context, w width, t *constants) {
 	name := "softmaxGrad" + w.suffix
-	text(c, name, "func(r *SoftmaxGradRows)", name+" is a softmaxGradFunc.")
+	text(c, name, "func(r *SoftmaxGradRows)", name+" implements softmaxGradFunc.")
 	p, ds, ld, rows := load64(c, "r.p"), load64(c, "r.ds"), times4(c, load64(c, "r.ld")), load64(c, "r.rows")
 	n, most, end := load64(c, "r.n"), load64(c, "r.most"), load64(c, "r.end")
 	lse, delta := load64(c, "r.lse"), load64(c, "r.delta")
@@ -268,7 +268,7 @@ func scaleRow(c *build.Context, w width) {
 
 func dotRow(c *build.Context, w width) {
 	name := "dotRow" + w.suffix
-	text(c, name, "func(x, y *byte, n int) float32", name+" is the inner product of n floats, a multiple of 16.")
+	text(c, name, "func(x, y *byte, n int) float32", name+" returns the inner product of n floats, a multiple of 16.")
 	x, y, n := load64(c, "x"), load64(c, "y"), load64(c, "n")
 	v := w.vec(c)
 	sums := []reg.VecVirtual{zeroed(c, w), zeroed(c, w)}[:16/w.lanes]
@@ -291,7 +291,7 @@ func dotRow(c *build.Context, w width) {
 }
 
 func scaledRows(c *build.Context, w width, t *constants, name string, from, to elem) {
-	text(c, name, "func(dst, src *byte, ldd, lds, rows, n int, by float32)", name+" is a rowsFunc.")
+	text(c, name, "func(dst, src *byte, ldd, lds, rows, n int, by float32)", name+" implements rowsFunc.")
 	dst, src := load64(c, "dst"), load64(c, "src")
 	ldd, lds := load64(c, "ldd"), load64(c, "lds")
 	rows, n := load64(c, "rows"), load64(c, "n")

@@ -127,7 +127,7 @@ func copyPairs(c *build.Context) {
 		c.VPORD(hi, lo, lo)
 		c.VMOVDQU32(lo, at(dst, 64*j))
 	}
-	packCopies(c, "copyPairs", "panels of 32 lanes of bf16, two of k in a word", copying{lanes: 32, size: 2, pair: 2,
+	packCopies(c, "copyPairs", "panels of 32 lanes of bf16, two elements of k per word", copying{lanes: 32, size: 2, pair: 2,
 		setMasks: func(width reg.GPVirtual) {
 			all, second = allLanes(c), allLanes(c)
 			masks[0], masks[1] = masks32(c, width)
@@ -151,7 +151,7 @@ func copyPairs(c *build.Context) {
 }
 
 func transPairs(c *build.Context) {
-	text(c, "transPairs", transSignature, "transPairs is a packTransFunc of at most 16 lanes of bf16, transposed, two of k in a word.")
+	text(c, "transPairs", transSignature, "transPairs implements packTransFunc for at most 16 lanes of bf16, transposed, two elements of k per word.")
 	for _, x := range turned {
 		c.VPXORD(x, x, x)
 	}
@@ -234,7 +234,7 @@ func amxRow(c *build.Context, name string, round bool) {
 	if round {
 		out = "bf16"
 	}
-	text(c, name, "func(r *TileRow)", name+" is a RowFunc of "+out+".")
+	text(c, name, "func(r *TileRow)", name+" implements RowFunc for "+out+".")
 	last, dst, ahead, ld, triple, stage, lines := reg.RAX, reg.RDI, reg.R8, reg.R9, reg.R13, reg.R14, reg.R15
 	arg := wordsOf(c, "r", "TileRow", reg.RAX, reg.RCX)
 	c.LEAQ(tileConfig, reg.R8)
@@ -395,7 +395,7 @@ func narrowTile(c *build.Context, label string, src, dst, ld reg.Register, add o
 // 64*i, and the next 32 of k begin 2048 bytes later. It is padded with zeros along k.
 
 func amxRows(c *build.Context) {
-	text(c, "amxRows", transSignature, "amxRows packs at most 32 rows of k bf16 into tiles; stride does not matter.")
+	text(c, "amxRows", transSignature, "amxRows packs at most 32 rows of k bf16 into tiles; it ignores stride.")
 	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
 	ld, width := load64(c, "ld"), load64(c, "width")
 	scale(c, ld, 2)
@@ -449,7 +449,7 @@ func amxNarrow(c *build.Context) {
 }
 
 func amxColumns(c *build.Context) {
-	text(c, "amxColumns", copySignature, "amxColumns packs at most 32 columns of k bf16 into the rows of tiles; stride and panel do not matter.")
+	text(c, "amxColumns", copySignature, "amxColumns packs at most 32 columns of k bf16 into the rows of tiles; it ignores stride and panel.")
 	dst, src, width := load64(c, "dst"), load64(c, "src"), load64(c, "width")
 	ld := load64(c, "ld")
 	scale(c, ld, 2)
@@ -494,7 +494,7 @@ func amxColumns(c *build.Context) {
 }
 
 func cpuVendor(c *build.Context) {
-	text(c, "cpuVendor", "func() (b, d, c uint32)", "cpuVendor is the name CPUID gives the maker: twelve letters in three words.")
+	text(c, "cpuVendor", "func() (b, d, c uint32)", "cpuVendor returns CPUID's vendor string, twelve letters in three words.")
 	c.XORL(reg.EAX, reg.EAX)
 	c.XORL(reg.ECX, reg.ECX)
 	c.CPUID()

@@ -80,7 +80,7 @@ func table8(c *build.Context, w width, base reg.GPVirtual) func(code reg.VecVirt
 
 func decode8(c *build.Context, w width) {
 	name := "decode8" + w.suffix
-	text(c, name, "func(x, codes, values *byte, n int, largest float32)", name+" is a codeISA's decode.")
+	text(c, name, "func(x, codes, values *byte, n int, largest float32)", name+" implements codeISA.decode.")
 	x, codes, values, n := load64(c, "x"), load64(c, "codes"), load64(c, "values"), load64(c, "n")
 	s, i := broadcastParam(c, w, "largest"), c.GP64()
 	look := table8(c, w, values)
@@ -100,7 +100,7 @@ func decode8(c *build.Context, w width) {
 
 func encode8(c *build.Context, w width, t *constants) {
 	name := "encode8" + w.suffix
-	text(c, name, "func(codes, x, limits, first *byte, n, signed int, inverse float32)", name+" is a codeISA's encode.")
+	text(c, name, "func(codes, x, limits, first *byte, n, signed int, inverse float32)", name+" implements codeISA.encode.")
 	codes, x, limits, first := load64(c, "codes"), load64(c, "x"), load64(c, "limits"), load64(c, "first")
 	n, signed := load64(c, "n"), load64(c, "signed")
 	s, i, signs := broadcastParam(c, w, "inverse"), c.GP64(), w.vec(c)
@@ -187,7 +187,7 @@ func storeBytes(c *build.Context, w width, v reg.VecVirtual, to operand.Mem) {
 
 func most8(c *build.Context, w width, t *constants) {
 	name := "most8" + w.suffix
-	text(c, name, "func(x *byte, n int) float32", name+" is a codeISA's most.")
+	text(c, name, "func(x *byte, n int) float32", name+" implements codeISA.most.")
 	x, n, i := load64(c, "x"), load64(c, "n"), c.GP64()
 	magnitude, top := w.vec(c), zeroed(c, w)
 	c.VPBROADCASTD(t.mem("magnitude"), magnitude)

@@ -46,7 +46,7 @@ func declareWords(c *build.Context, name string) map[string]operand.Mem {
 // and converts the eight halves of their four words to bits.
 func keeps(c *build.Context, w width, words map[string]operand.Mem) {
 	name := "keeps" + w.suffix
-	text(c, name, "func(p *DropBits)", name+" is dropISA's keeps.")
+	text(c, name, "func(p *DropBits)", name+" implements dropISA.keeps.")
 	keys, dst, left := load64(c, "p.keys"), load64(c, "p.keep"), load64(c, "p.words")
 	row, place, group, limit := load64(c, "p.row"), load64(c, "p.place"), load64(c, "p.group"), load64(c, "p.drop")
 	spread := func(r reg.GPVirtual) reg.VecVirtual {
@@ -122,7 +122,7 @@ func atLeast(c *build.Context, lo, hi, limits reg.VecVirtual, dst operand.Mem) {
 // drop generates dropout of n elements, a positive multiple of 16, all of one type.
 func drop(c *build.Context, w width, t *constants, e elem) {
 	name := "drop" + e.name + w.suffix
-	text(c, name, "func(y, x, add, keep *byte, n int, s float32)", name+" is dropISA's drop.")
+	text(c, name, "func(y, x, add, keep *byte, n int, s float32)", name+" implements dropISA.drop.")
 	y, x, add, keep, n := load64(c, "y"), load64(c, "x"), load64(c, "add"), load64(c, "keep"), load64(c, "n")
 	s, i := broadcastParam(c, w, "s"), c.GP64()
 	one := func(from int, adds bool) {

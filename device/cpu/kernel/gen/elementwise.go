@@ -82,7 +82,7 @@ type body func(c *build.Context, w width, t *constants, ey elem, x []reg.VecVirt
 
 func each(c *build.Context, w width, t *constants, name string, ey, ea, eb elem, sources int, stream, halves bool, f body) {
 	name += w.suffix
-	text(c, name, "func(y, a, b *byte, n int, s float32)", name+" is an EachFunc.")
+	text(c, name, "func(y, a, b *byte, n int, s float32)", name+" implements EachFunc.")
 	y, a, b, n := load64(c, "y"), load64(c, "a"), load64(c, "b"), load64(c, "n")
 	s := broadcastParam(c, w, "s")
 	at := c.GP64()
@@ -262,7 +262,7 @@ func swiglu(c *build.Context, w width, t *constants, e elem, x []reg.VecVirtual,
 
 func swigluGrad(c *build.Context, w width, t *constants, e elem) {
 	name := "swigluGrad" + e.name + w.suffix
-	text(c, name, "func(dgate, dup, dy, gate, up *byte, n int)", name+" is a swigluGradFunc.")
+	text(c, name, "func(dgate, dup, dy, gate, up *byte, n int)", name+" implements swigluGradFunc.")
 	dgate, dup, dy, gate, up := load64(c, "dgate"), load64(c, "dup"), load64(c, "dy"), load64(c, "gate"), load64(c, "up")
 	n, i := load64(c, "n"), c.GP64()
 	walk(c, w, t, i, n, false, e == bf16s, func(get getVec, put putVec) {
@@ -287,7 +287,7 @@ func swigluGrad(c *build.Context, w width, t *constants, e elem) {
 
 func largest(c *build.Context, w width, t *constants, e elem) {
 	name := "largest" + e.name + w.suffix
-	text(c, name, "func(x *byte, n int) float32", name+" is the maximum of n elements, a multiple of 16.")
+	text(c, name, "func(x *byte, n int) float32", name+" returns the maximum of n elements, a multiple of 16.")
 	x, n, at := load64(c, "x"), load64(c, "n"), c.GP64()
 	tops := []reg.VecVirtual{t.get(c, w, "-inf"), t.get(c, w, "-inf")}[:16/w.lanes]
 	c.XORQ(at, at)
@@ -308,7 +308,7 @@ func largest(c *build.Context, w width, t *constants, e elem) {
 
 func expSum(c *build.Context, w width, t *constants, e elem) {
 	name := "expSum" + e.name + w.suffix
-	text(c, name, "func(x *byte, n int, top float32) float32", name+" is the sum of exp(x-top) of n elements, a multiple of 16.")
+	text(c, name, "func(x *byte, n int, top float32) float32", name+" returns the sum of exp(x-top) over n elements, a multiple of 16.")
 	x, n, at, top := load64(c, "x"), load64(c, "n"), c.GP64(), broadcastParam(c, w, "top")
 	sums := []reg.VecVirtual{zeroed(c, w), zeroed(c, w)}[:16/w.lanes]
 	step := func(i int) {
@@ -349,7 +349,7 @@ func softmax(c *build.Context, w width, t *constants, e elem) {
 // rope multiplies and adds with two roundings, like rope.go.
 func rope(c *build.Context, w width, t *constants, e elem) {
 	name := "rope" + e.name + w.suffix
-	text(c, name, "func(x, cos, sin *byte, half, heads int, sign float32)", name+" is a ropeFunc.")
+	text(c, name, "func(x, cos, sin *byte, half, heads int, sign float32)", name+" implements ropeFunc.")
 	x, cos, sin, half, heads := load64(c, "x"), load64(c, "cos"), load64(c, "sin"), load64(c, "half"), load64(c, "heads")
 	sign, at, y := broadcastParam(c, w, "sign"), c.GP64(), c.GP64()
 	c.Label("head")
@@ -389,7 +389,7 @@ func rope(c *build.Context, w width, t *constants, e elem) {
 func sumSquares(c *build.Context, w width, t *constants) {
 	name := "sumSquares" + w.suffix
 	text(c, name, "func(odd, x *byte, blocks int, window *byte, base int) int",
-		name+" adds the sums of the squares of blocks of 64 floats to a window, or leaves them in odd; see squareWindow.")
+		name+" adds the sums of the squares of blocks of 64 floats to a window, or stores them in odd; see squareWindow.")
 	odd, x, blocks := load64(c, "odd"), load64(c, "x"), load64(c, "blocks")
 	group := w.lanes / 2
 	acc := make([]reg.VecVirtual, 8) // of a group

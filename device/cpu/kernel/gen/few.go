@@ -29,7 +29,7 @@ type chaining struct {
 // chain generates a chainFunc: four rows of A by two registers of columns.
 func chain(c *build.Context, suffix string, of chaining) {
 	name := "chain" + suffix
-	text(c, name, "func(t *Chain)", fmt.Sprintf("%s is a chainFunc of %d columns, of %s.", name, 2*of.lanes, of.what))
+	text(c, name, "func(t *Chain)", fmt.Sprintf("%s implements chainFunc for %d columns, of %s.", name, 2*of.lanes, of.what))
 	b, ldb, panel, n := load64(c, "t.b"), times4(c, load64(c, "t.ldb")), times4(c, load64(c, "t.panel")), load64(c, "t.n")
 	words, p, q, column := times4(c, load64(c, "t.k")), c.GP64(), c.GP64(), c.GP64()
 	var a [chainRows]reg.GPVirtual
@@ -107,7 +107,7 @@ func (of chaining) next(c *build.Context, ldb reg.GPVirtual) func(q reg.GPVirtua
 // each other.
 func dots(c *build.Context, suffix, what string, mul func(b reg.VecPhysical, a operand.Mem, acc reg.VecPhysical)) {
 	name := "dots" + suffix
-	text(c, name, "func(t *Dots)", fmt.Sprintf("%s is a dotsFunc of %s.", name, what))
+	text(c, name, "func(t *Dots)", fmt.Sprintf("%s implements dotsFunc for %s.", name, what))
 	a, b, k, next := load64(c, "t.a"), load64(c, "t.b"), load64(c, "t.k"), load64(c, "t.next")
 	ld, ld3, half := load64(c, "t.ldb"), load64(c, "t.missing"), c.GP64()
 	there, bits := c.K(), c.GP64()

@@ -97,7 +97,7 @@ const (
 // tile512 generates a tileFunc in which mul adds the products of the words in registers b and x to
 // register acc: floats, or pairs of bf16.
 func tile512(c *build.Context, name, what string, mul func(b, x, acc reg.VecPhysical)) {
-	text(c, name, "func(t *Tile)", fmt.Sprintf("%s is a tileFunc of %d rows by 32 columns, of %s.", name, rows512, what))
+	text(c, name, "func(t *Tile)", fmt.Sprintf("%s implements tileFunc for %d rows by 32 columns, of %s.", name, rows512, what))
 	k, a, b, rows := load64(c, "t.k"), load64(c, "t.a"), load64(c, "t.b"), load64(c, "t.rows")
 	acc := func(i, j int) reg.VecPhysical { return zmm[2*i+j] }
 	for _, z := range zmm[:2*rows512] {
@@ -188,7 +188,7 @@ func masks32(c *build.Context, n reg.GPVirtual) (lo, hi reg.OpmaskVirtual) {
 }
 
 func tile256(c *build.Context) {
-	text(c, "tile256", "func(t *Tile)", fmt.Sprintf("tile256 is a tileFunc of %d rows by 16 columns.", rows256))
+	text(c, "tile256", "func(t *Tile)", fmt.Sprintf("tile256 implements tileFunc for %d rows by 16 columns.", rows256))
 	k, a, b, rows := load64(c, "t.k"), load64(c, "t.a"), load64(c, "t.b"), load64(c, "t.rows")
 	var acc [rows256][2]reg.VecVirtual
 	for i := range acc {
@@ -290,7 +290,7 @@ func widen512(c *build.Context, source string, src operand.Op, mask, z reg.Regis
 // peak generates a loop of 12 independent multiply-adds, four times unrolled.
 func peak(c *build.Context, suffix string, vec func() reg.VecVirtual) {
 	name := "fmaLoop" + suffix
-	text(c, name, "func(n int)", name+" does 48 n independent multiply-adds of whole registers: the machine's peak.")
+	text(c, name, "func(n int)", name+" performs 48 n independent multiply-adds of whole registers, at the machine's peak rate.")
 	n := load64(c, "n")
 	x := vec()
 	c.VXORPS(x.AsY(), x.AsY(), x.AsY())

@@ -24,7 +24,7 @@ func neonGemm(file *neonFile) {
 // neonTile uses a register of sums for each row and four columns. A tile of fewer rows, the last of
 // a block, checks after each row whether there are more.
 func neonTile(file *neonFile) {
-	doc := fmt.Sprintf("tileNEON is a tileFunc of %d rows by %d columns.", neonRows, neonColumns)
+	doc := fmt.Sprintf("tileNEON implements tileFunc for %d rows by %d columns.", neonRows, neonColumns)
 	file.function("tileNEON", "func(t *Tile)", doc, stackBytes, func(f *fn) {
 		const vectors = neonColumns / 4
 		k, a, b, rows := f.word("t.k"), f.word("t.a"), f.word("t.b"), f.word("t.rows")
@@ -123,7 +123,7 @@ func neonTile(file *neonFile) {
 
 // neonMove generates a moveFunc: eight elements of a row at a time, then four, then one.
 func neonMove(file *neonFile, name string, from, to elem) {
-	file.function(name, "func(dst, src unsafe.Pointer, ldd, lds, rows, cols int)", name+" is a moveFunc.", 0, func(f *fn) {
+	file.function(name, "func(dst, src unsafe.Pointer, ldd, lds, rows, cols int)", name+" implements moveFunc.", 0, func(f *fn) {
 		dst, src, ldd, lds := f.word("dst"), f.word("src"), f.word("ldd"), f.word("lds")
 		rows, cols := f.word("rows"), f.word("cols")
 		to.bytes(f, ldd)
@@ -158,7 +158,7 @@ func neonMove(file *neonFile, name string, from, to elem) {
 // it packs the first again.
 func neonTranspose(file *neonFile, e elem) {
 	name := "trans" + e.name + "NEON"
-	doc := name + " is a packTransFunc of at most 4 lanes; it always writes 4."
+	doc := name + " implements packTransFunc for at most 4 lanes; it always writes 4 lanes."
 	file.function(name, "func(dst, src unsafe.Pointer, ld, k, width, stride int)", doc, 0, func(f *fn) {
 		dst, ld, k := f.word("dst"), f.word("ld"), f.word("k")
 		width, stride := f.word("width"), f.word("stride")

@@ -3,15 +3,15 @@ package main
 // neonRoofline generates the functions that measure the machine's limits.
 func neonRoofline(file *neonFile) {
 	neonPeak(file)
-	neonPlusHalf(file, "triad", "func(dst, a, b unsafe.Pointer, n int)", "triad sets dst = a + b/2: n floats, a multiple of 16.", "dst", "a", "b")
-	neonPlusHalf(file, "update", "func(x, a unsafe.Pointer, n int)", "update adds a/2 to x: n floats, a multiple of 16.", "x", "x", "a")
+	neonPlusHalf(file, "triad", "func(dst, a, b unsafe.Pointer, n int)", "triad sets dst = a + b/2 for n floats, a multiple of 16.", "dst", "a", "b")
+	neonPlusHalf(file, "update", "func(x, a unsafe.Pointer, n int)", "update adds a/2 to n floats of x, a multiple of 16.", "x", "x", "a")
 	neonRewrite(file)
 	neonReadAll(file)
 }
 
 // neonPeak generates 48 independent multiply-adds on registers.
 func neonPeak(file *neonFile) {
-	const doc = "fmaLoopNEON does 48 n independent multiply-adds of whole registers."
+	const doc = "fmaLoopNEON performs 48 n independent multiply-adds of whole registers."
 	file.function("fmaLoopNEON", "func(n int)", doc, 0, func(f *fn) {
 		n, sums, x := f.word("n"), f.vec(24), f.vec(1)
 		f.zero(sums)

@@ -22,7 +22,7 @@ func neonNorm(file *neonFile) {
 
 func neonRowSum(file *neonFile, e elem) {
 	name := "rowSum" + e.name + "NEON"
-	file.function(name, "func(x unsafe.Pointer, n int) float32", name+" is the sum of n elements.", 0, func(f *fn) {
+	file.function(name, "func(x unsafe.Pointer, n int) float32", name+" returns the sum of n elements.", 0, func(f *fn) {
 		x, n, sums := f.word("x"), f.word("n"), f.vec(4)
 		f.zero(sums)
 		f.loop(n, 16, func() {
@@ -37,7 +37,7 @@ func neonRowSum(file *neonFile, e elem) {
 
 func neonRowSquares(file *neonFile, e elem) {
 	name := "rowSquares" + e.name + "NEON"
-	file.function(name, "func(x unsafe.Pointer, n int, m float32) float32", name+" is the sum of (x-m)^2 over n elements.", 0, func(f *fn) {
+	file.function(name, "func(x unsafe.Pointer, n int, m float32) float32", name+" returns the sum of (x-m)^2 over n elements.", 0, func(f *fn) {
 		x, n, m, sums := f.word("x"), f.word("n"), f.number("m"), f.vec(4)
 		f.zero(sums)
 		f.loop(n, 16, func() {
@@ -222,7 +222,7 @@ func neonAttention(file *neonFile) {
 func neonMicro(file *neonFile, vectors int) {
 	const rows = 4
 	name := fmt.Sprintf("micro%dxNEON", vectors)
-	doc := fmt.Sprintf("%s is a microFunc of %d rows by %d columns.", name, rows, vectors*neonLanes)
+	doc := fmt.Sprintf("%s implements microFunc for %d rows by %d columns.", name, rows, vectors*neonLanes)
 	file.function(name, "func(t *MicroTile)", doc, 0, func(f *fn) {
 		k, b, c := f.word("t.k"), f.word("t.b"), f.word("t.c")
 		ai, ak, ldb, ldc, add := f.word("t.ai"), f.word("t.ak"), f.word("t.ldb"), f.word("t.ldc"), f.word("t.add")
@@ -304,7 +304,7 @@ func (f *fn) clearRest(at, end gp, rows ...gp) {
 }
 
 func neonOnlineSoftmax(file *neonFile) {
-	file.function("onlineSoftmaxNEON", "func(r *SoftmaxRows)", "onlineSoftmaxNEON is an onlineSoftmaxFunc.", 0, func(f *fn) {
+	file.function("onlineSoftmaxNEON", "func(r *SoftmaxRows)", "onlineSoftmaxNEON implements onlineSoftmaxFunc.", 0, func(f *fn) {
 		s, ld, rows, n, most, end := f.word("r.s"), f.word("r.ld"), f.word("r.rows"), f.word("r.n"), f.word("r.most"), f.word("r.end")
 		m, l, shrink, count, p, left := f.word("r.m"), f.word("r.l"), f.word("r.shrink"), f.gp(), f.gp(), f.gp()
 		f32.bytes(f, ld)
@@ -353,7 +353,7 @@ func neonOnlineSoftmax(file *neonFile) {
 }
 
 func neonSoftmaxGrad(file *neonFile) {
-	file.function("softmaxGradNEON", "func(r *SoftmaxGradRows)", "softmaxGradNEON is a softmaxGradFunc.", 0, func(f *fn) {
+	file.function("softmaxGradNEON", "func(r *SoftmaxGradRows)", "softmaxGradNEON implements softmaxGradFunc.", 0, func(f *fn) {
 		p, ds, ld, rows := f.word("r.p"), f.word("r.ds"), f.word("r.ld"), f.word("r.rows")
 		n, most, end := f.word("r.n"), f.word("r.most"), f.word("r.end")
 		lse, delta, count, left := f.word("r.lse"), f.word("r.delta"), f.gp(), f.gp()
@@ -407,7 +407,7 @@ func neonScaleRow(file *neonFile) {
 }
 
 func neonDotRow(file *neonFile) {
-	const doc = "dotRowNEON is the inner product of n floats, a multiple of 16."
+	const doc = "dotRowNEON returns the inner product of n floats, a multiple of 16."
 	file.function("dotRowNEON", "func(x, y unsafe.Pointer, n int) float32", doc, 0, func(f *fn) {
 		x, y, n, sums := f.word("x"), f.word("y"), f.word("n"), f.vec(4)
 		f.zero(sums)
@@ -424,7 +424,7 @@ func neonDotRow(file *neonFile) {
 
 func neonScaledRows(file *neonFile, name string, from, to elem) {
 	name += "NEON"
-	file.function(name, "func(dst, src unsafe.Pointer, ldd, lds, rows, n int, by float32)", name+" is a rowsFunc.", 0, func(f *fn) {
+	file.function(name, "func(dst, src unsafe.Pointer, ldd, lds, rows, n int, by float32)", name+" implements rowsFunc.", 0, func(f *fn) {
 		dst, src, ldd, lds := f.word("dst"), f.word("src"), f.word("ldd"), f.word("lds")
 		rows, n := f.word("rows"), f.word("n")
 		to.bytes(f, ldd)

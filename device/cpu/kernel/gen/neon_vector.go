@@ -10,7 +10,7 @@ func neonCast(file *neonFile) {
 		from, to elem
 	}{{"bf16ToF32", bf16s, f32}, {"f16ToF32", f16s, f32}, {"f32ToF16", f32, f16s}, {"f32ToBF16", f32, bf16s}} {
 		name := c.name + "NEON"
-		file.function(name, "func(dst, src unsafe.Pointer, n int)", name+" is a CastFunc.", 0, func(f *fn) {
+		file.function(name, "func(dst, src unsafe.Pointer, n int)", name+" implements CastFunc.", 0, func(f *fn) {
 			dst, src, n := f.word("dst"), f.word("src"), f.word("n")
 			k := f.hold(c.to.rounding()...)
 			f.loop(n, 16, func() {
@@ -36,7 +36,7 @@ func neonSums(file *neonFile) {
 // by, and then 16.
 func neonAddUp(file *neonFile, e elem) {
 	name := "addUp" + e.name + "NEON"
-	file.function(name, "func(dst, src unsafe.Pointer, apart, count, at, n int)", name+" is an addUpFunc.", 0, func(f *fn) {
+	file.function(name, "func(dst, src unsafe.Pointer, apart, count, at, n int)", name+" implements addUpFunc.", 0, func(f *fn) {
 		dst, src, apart, count := f.word("dst"), f.word("src"), f.word("apart"), f.word("count")
 		at, n := f.word("at"), f.word("n")
 		k := f.hold(e.rounding()...)
@@ -92,7 +92,7 @@ type neonStep struct {
 
 func neonRule(file *neonFile, name string, hasM, hasV bool, constants int, step func(s *neonStep), names ...string) {
 	name += "NEON"
-	file.function(name, "func(r *Rule)", name+" is a RuleFunc.", 0, func(f *fn) {
+	file.function(name, "func(r *Rule)", name+" implements RuleFunc.", 0, func(f *fn) {
 		w, g, n, table := f.word("r.w"), f.word("r.g"), f.word("r.n"), f.word("r.k")
 		dst, kind := f.word("r.p"), f.word("r.kind")
 		var m, v gp
@@ -247,7 +247,7 @@ type neonBody func(f *fn, k map[string]vec, x, s vec, second func() vec)
 
 func neonEach(file *neonFile, name string, ey, ea, eb elem, constants []string, body neonBody) {
 	name += "NEON"
-	file.function(name, "func(y, a, b unsafe.Pointer, n int, s float32)", name+" is an EachFunc.", 0, func(f *fn) {
+	file.function(name, "func(y, a, b unsafe.Pointer, n int, s float32)", name+" implements EachFunc.", 0, func(f *fn) {
 		y, a, b, n := f.word("y"), f.word("a"), f.word("b"), f.word("n")
 		k, s := f.hold(append(ey.rounding(), constants...)...), f.number("s")
 		f.loop(n, 8, func() {
@@ -326,7 +326,7 @@ func (f *fn) swiglu(k map[string]vec, x, _ vec, second func() vec) {
 
 func neonSwigluGrad(file *neonFile, e elem) {
 	name := "swigluGrad" + e.name + "NEON"
-	file.function(name, "func(dgate, dup, dy, gate, up unsafe.Pointer, n int)", name+" is a swigluGradFunc.", 0, func(f *fn) {
+	file.function(name, "func(dgate, dup, dy, gate, up unsafe.Pointer, n int)", name+" implements swigluGradFunc.", 0, func(f *fn) {
 		dgate, dup, dy, gate := f.word("dgate"), f.word("dup"), f.word("dy"), f.word("gate")
 		up, n := f.word("up"), f.word("n")
 		k := f.hold(slices.Concat(e.rounding(), expNames, []string{"silu", "-silu"})...)
@@ -359,7 +359,7 @@ func neonSwigluGrad(file *neonFile, e elem) {
 
 func neonLargest(file *neonFile, e elem) {
 	name := "largest" + e.name + "NEON"
-	file.function(name, "func(x unsafe.Pointer, n int) float32", name+" is the maximum of n elements, a multiple of 16, NaN left out.", 0, func(f *fn) {
+	file.function(name, "func(x unsafe.Pointer, n int) float32", name+" returns the maximum of n elements, a multiple of 16, ignoring NaN.", 0, func(f *fn) {
 		x, n := f.word("x"), f.word("n")
 		f.hold("-inf")
 		tops := f.vec(4)
@@ -380,7 +380,7 @@ func neonLargest(file *neonFile, e elem) {
 
 func neonExpSum(file *neonFile, e elem) {
 	name := "expSum" + e.name + "NEON"
-	file.function(name, "func(x unsafe.Pointer, n int, top float32) float32", name+" is the sum of exp(x-top) of n elements, a multiple of 16.", 0, func(f *fn) {
+	file.function(name, "func(x unsafe.Pointer, n int, top float32) float32", name+" returns the sum of exp(x-top) over n elements, a multiple of 16.", 0, func(f *fn) {
 		x, n, k, top, sums := f.word("x"), f.word("n"), f.hold(expNames...), f.number("top"), f.vec(4)
 		f.zero(sums)
 		f.loop(n, 16, func() {
@@ -419,7 +419,7 @@ func neonSoftmax(file *neonFile, e elem) {
 // neonRope multiplies and adds with two roundings, like rope.go.
 func neonRope(file *neonFile, e elem) {
 	name := "rope" + e.name + "NEON"
-	file.function(name, "func(x, cos, sin unsafe.Pointer, half, heads int, sign float32)", name+" is a ropeFunc.", 0, func(f *fn) {
+	file.function(name, "func(x, cos, sin unsafe.Pointer, half, heads int, sign float32)", name+" implements ropeFunc.", 0, func(f *fn) {
 		x, cos, sin, half, heads := f.word("x"), f.word("cos"), f.word("sin"), f.word("half"), f.word("heads")
 		k, sign := f.hold(e.rounding()...), f.number("sign")
 		y, cosAt, sinAt, left, bytes := f.gp(), f.gp(), f.gp(), f.gp(), f.gp()
@@ -456,7 +456,7 @@ func neonRope(file *neonFile, e elem) {
 // neonSumSquares adds the squares of each block like sumSquares of sum.go, and leaves all sums to
 // the caller. Products of float32 are exact in float64, so a multiply-add rounds as often.
 func neonSumSquares(file *neonFile) {
-	const doc = "sumSquaresNEON leaves the sums of the squares of blocks of 64 floats in odd; the window stays empty."
+	const doc = "sumSquaresNEON stores the sums of the squares of blocks of 64 floats in odd and leaves the window empty."
 	file.function("sumSquaresNEON", "func(odd, x unsafe.Pointer, blocks int, window unsafe.Pointer, base int) int", doc, 0, func(f *fn) {
 		odd, x, blocks, window, left := f.word("odd"), f.word("x"), f.word("blocks"), f.word("window"), f.gp()
 		zero := f.vec(2)

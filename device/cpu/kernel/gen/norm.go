@@ -73,7 +73,7 @@ func total(c *build.Context, w width, sums []reg.VecVirtual) reg.VecVirtual {
 
 func rowSum(c *build.Context, w width, e elem) {
 	name := "rowSum" + e.name + w.suffix
-	text(c, name, "func(x *byte, n int) float32", name+" is the sum of n elements.")
+	text(c, name, "func(x *byte, n int) float32", name+" returns the sum of n elements.")
 	x, n, at, sums := load64(c, "x"), load64(c, "n"), c.GP64(), zeros(c, w)
 	overRow(c, w, at, n, func(lane, chain int) {
 		c.VADDPS(e.widen(c, w, e.mem(x, at, lane)), sums[chain], sums[chain])
@@ -85,7 +85,7 @@ func rowSum(c *build.Context, w width, e elem) {
 
 func rowSquares(c *build.Context, w width, e elem) {
 	name := "rowSquares" + e.name + w.suffix
-	text(c, name, "func(x *byte, n int, m float32) float32", name+" is the sum of (x-m)^2 over n elements.")
+	text(c, name, "func(x *byte, n int, m float32) float32", name+" returns the sum of (x-m)^2 over n elements.")
 	x, n, at, m, sums := load64(c, "x"), load64(c, "n"), c.GP64(), broadcastParam(c, w, "m"), zeros(c, w)
 	overRow(c, w, at, n, func(lane, chain int) {
 		v := e.widen(c, w, e.mem(x, at, lane))

@@ -48,7 +48,7 @@ func (s *ruleStep) plus(x, y reg.VecVirtual) reg.VecVirtual {
 // rule generates a RuleFunc. Operands other than a copy of another type are processed by pages.
 func rule(c *build.Context, w width, t *constants, name string, pages int, hasM, hasV bool, step func(s *ruleStep)) {
 	name += w.suffix
-	text(c, name, "func(r *Rule)", name+" is a RuleFunc.")
+	text(c, name, "func(r *Rule)", name+" implements RuleFunc.")
 	arrays := map[string]reg.GPVirtual{"w": load64(c, "r.w"), "g": load64(c, "r.g")}
 	if hasM {
 		arrays["m"] = load64(c, "r.m")

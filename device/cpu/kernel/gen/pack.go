@@ -20,7 +20,7 @@ type copying struct {
 // packCopies generates a packCopyFunc. It processes the rows of the source in order and prefetches
 // eight rows of words ahead.
 func packCopies(c *build.Context, name, doc string, do copying) {
-	text(c, name, copySignature, name+" is a packCopyFunc of "+doc+".")
+	text(c, name, copySignature, name+" implements packCopyFunc for "+doc+".")
 	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
 	ld, stride, panel := load64(c, "ld"), times4(c, load64(c, "stride")), times4(c, load64(c, "panel"))
 	panels, rest := load64(c, "width"), c.GP64()
@@ -145,7 +145,7 @@ func transLoop(c *build.Context, n, size, pair int, setMask func(k reg.GPVirtual
 
 func trans512(c *build.Context, source string, size int) {
 	name := "trans512" + source
-	text(c, name, transSignature, name+" is a packTransFunc of at most 16 lanes, transposed.")
+	text(c, name, transSignature, name+" implements packTransFunc for at most 16 lanes, transposed.")
 	for _, x := range turned {
 		c.VPXORD(x, x, x)
 	}
@@ -224,7 +224,7 @@ func moves512(c *build.Context) {
 
 // move512 generates a moveFunc from a type of source to elements of size bytes.
 func move512(c *build.Context, name, source string, size int, prepare func() func(z reg.VecVirtual) reg.Register) {
-	text(c, name, "func(dst, src *byte, ldd, lds, rows, cols int)", name+" is a moveFunc.")
+	text(c, name, "func(dst, src *byte, ldd, lds, rows, cols int)", name+" implements moveFunc.")
 	dst, src, rows := load64(c, "dst"), load64(c, "src"), load64(c, "rows")
 	ldd, lds := load64(c, "ldd"), load64(c, "lds")
 	in := map[string]int{"F32": 4, "BF16": 2, "F16": 2}[source]
@@ -268,7 +268,7 @@ func copy256(c *build.Context) {
 }
 
 func trans256(c *build.Context) {
-	text(c, "trans256F32", transSignature, "trans256F32 is a packTransFunc of at most 8 lanes, transposed.")
+	text(c, "trans256F32", transSignature, "trans256F32 implements packTransFunc for at most 8 lanes, transposed.")
 	var x [8]reg.VecVirtual
 	for i := range x {
 		x[i] = c.YMM()

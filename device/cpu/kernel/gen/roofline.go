@@ -30,7 +30,7 @@ func loop(c *build.Context, n reg.GPVirtual, body func()) {
 }
 
 func dotLoop(c *build.Context) {
-	text(c, "dotLoop", "func(n int)", "dotLoop does 48 n independent multiply-adds of whole registers of pairs of bf16.")
+	text(c, "dotLoop", "func(n int)", "dotLoop performs 48 n independent multiply-adds of whole registers of pairs of bf16.")
 	n := load64(c, "n")
 	for i := range 13 {
 		c.VPXORD(zmm[i], zmm[i], zmm[i])
@@ -91,7 +91,7 @@ func stream(c *build.Context, n reg.GPVirtual, pages int, written, read []reg.GP
 }
 
 func triad(c *build.Context) {
-	text(c, "triad", "func(dst, a, b *byte, n int)", "triad sets dst = a + b/2 past the caches: n floats, a multiple of 16, dst aligned to 64 bytes.")
+	text(c, "triad", "func(dst, a, b *byte, n int)", "triad sets dst = a + b/2 for n floats, a multiple of 16, bypassing the caches; dst is aligned to 64 bytes.")
 	dst, a, b, n := load64(c, "dst"), load64(c, "a"), load64(c, "b"), load64(c, "n")
 	half := everyLane(c, 0x3f000000)
 	stream(c, n, pagesAtOnce, []reg.GPVirtual{dst}, []reg.GPVirtual{a, b}, func(disp int) {
@@ -114,7 +114,7 @@ func rewrite(c *build.Context) {
 }
 
 func update(c *build.Context) {
-	text(c, "update", "func(x, a *byte, n int)", "update adds a/2 to x: n floats, a multiple of 16.")
+	text(c, "update", "func(x, a *byte, n int)", "update adds a/2 to n floats of x, a multiple of 16.")
 	x, a, n := load64(c, "x"), load64(c, "a"), load64(c, "n")
 	half := everyLane(c, 0x3f000000)
 	stream(c, n, pagesOfEach, nil, []reg.GPVirtual{x, a}, func(disp int) {
@@ -168,7 +168,7 @@ func everyLane(c *build.Context, bits uint32) reg.VecVirtual {
 }
 
 func pause(c *build.Context) {
-	text(c, "Pause", "func(n int)", "Pause waits n times as long as the processor thinks good between two looks at memory.")
+	text(c, "Pause", "func(n int)", "Pause executes the PAUSE instruction n times, for loops that poll memory.")
 	n := load64(c, "n")
 	loop(c, n, func() { c.PAUSE() })
 	c.RET()

@@ -32,7 +32,7 @@ func addUp(c *build.Context, w width, t *constants, e elem, stream bool) {
 	if stream {
 		name += "Stream"
 	}
-	text(c, name, "func(dst, src *byte, apart, count, at, n int)", name+" is an addUpFunc.")
+	text(c, name, "func(dst, src *byte, apart, count, at, n int)", name+" implements addUpFunc.")
 	dst, src, apart, n, i := load64(c, "dst"), load64(c, "src"), load64(c, "apart"), load64(c, "n"), load64(c, "at")
 	others := load64(c, "count")
 	c.DECQ(others)
