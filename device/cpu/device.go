@@ -24,7 +24,7 @@ import (
 type Device struct {
 	pool     *pool
 	products products
-	turns    rotary
+	rope     rotary
 	scratch  int  // floats reserved for each worker
 	host     bool // its memory is host memory
 	mem      Memory
@@ -82,7 +82,7 @@ func (d *Device) from(use device.Use) Memory {
 
 func newDevice(workers int, host bool) *Device {
 	d := &Device{host: host, mem: pages{}, held: map[unsafe.Pointer][]byte{}}
-	d.products.dev, d.turns.dev = d, d
+	d.products.dev, d.rope.dev = d, d
 	others := make([]*workspace, max(0, workers-1))
 	for i := range others {
 		others[i] = newWorkspace(d)
@@ -165,5 +165,5 @@ func (d *Device) Close() {
 	}
 	d.Free(d.products.packed)
 	d.Free(d.products.acc)
-	d.Free(d.turns.mem)
+	d.Free(d.rope.mem)
 }

@@ -33,7 +33,7 @@ type Queue struct {
 	w        *workspace
 	pool     *pool
 	products *products
-	turns    *rotary
+	rope     *rotary
 
 	mu     sync.Mutex
 	more   sync.Cond // a task was issued, or the queue closed
@@ -52,7 +52,7 @@ type Queue struct {
 // NewQueue starts a queue; Close ends it. If its working space cannot be allocated, all of its work
 // fails with that error.
 func (d *Device) NewQueue(name string) *Queue {
-	q := &Queue{name: name, w: newWorkspace(d), pool: d.pool, products: &d.products, turns: &d.turns, ended: make(chan struct{}), wanted: math.MaxUint64}
+	q := &Queue{name: name, w: newWorkspace(d), pool: d.pool, products: &d.products, rope: &d.rope, ended: make(chan struct{}), wanted: math.MaxUint64}
 	q.more.L, q.reach.L = &q.mu, &q.mu
 	q.err = q.w.grow(d.scratch)
 	go q.serve()

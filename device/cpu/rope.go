@@ -11,7 +11,7 @@ import (
 
 // rotary is a device's table of rotations, computed on first use and when the parameters change.
 type rotary struct {
-	kernel.Turns
+	kernel.RopeTable
 	mu  sync.Mutex // held while positions are rotated
 	dev *Device
 	mem device.Buffer
@@ -49,7 +49,7 @@ func (q *Queue) Rope(x device.Mat, r device.Rope, inverse bool) {
 
 // ropePhases fills the table if needed, then rotates rows.
 func ropePhases(t *task, q *Queue) {
-	table, r, workers := q.turns, t.Rope, len(q.pool.workers)+1
+	table, r, workers := q.rope, t.Rope, len(q.pool.workers)+1
 	if t.M[0].Rows == 0 {
 		return
 	}

@@ -21,11 +21,11 @@ type sizes device.Sizes
 func Workspace(workers, queues int, most device.Sizes) int64 {
 	s := sizes(most)
 	packed, acc := s.products()
-	return 4 * int64(packed+acc+s.turns()+(workers-1+queues)*s.scratch())
+	return 4 * int64(packed+acc+s.ropeLen()+(workers-1+queues)*s.scratch())
 }
 
-// turns returns the number of floats in the table of rotary positions.
-func (s sizes) turns() int {
+// ropeLen returns the number of floats in the table of rotary positions.
+func (s sizes) ropeLen() int {
 	if !s.Rope {
 		return 0
 	}
@@ -83,7 +83,7 @@ func (d *Device) Reserve(most device.Sizes) error {
 	packed, acc := s.products()
 	err := d.products.grow(packed, acc)
 	if err == nil {
-		err = d.turns.grow(s.turns())
+		err = d.rope.grow(s.ropeLen())
 	}
 	for _, h := range d.pool.workers {
 		if err == nil {
@@ -102,7 +102,7 @@ type workspace struct {
 
 func newWorkspace(d *Device) *workspace {
 	s := &workspace{dev: d}
-	s.Turns = &d.turns.Turns
+	s.Rope = &d.rope.RopeTable
 	s.More = func(n int) {
 		if err := s.grow(n); err != nil {
 			panic(fmt.Sprintf("cpu: a kernel's work space: %v", err))

@@ -26,7 +26,7 @@ func RunAdamW8(t *Args, w *Worker, lo, hi int) {
 		decode(device.Q8, m, *mostM, codesM)
 		decode(device.U8, v, *mostV, codesV)
 		if size%16 == 0 {
-			r.W, r.P, r.G, r.M, r.V, r.N = t.from(0, at), t.from(1, at), t.from(2, at), FloatPtr(m, 0), FloatPtr(v, 0), size
+			r.W, r.P, r.G, r.M, r.V, r.N = t.address(0, at), t.address(1, at), t.address(2, at), FloatPtr(m, 0), FloatPtr(v, 0), size
 			BestVec.AdamW(r)
 		} else {
 			t.lastBlock(r, at, size, m, v, end)
@@ -76,7 +76,7 @@ func encode(t device.DType, largest *float32, codes []uint8, x []float32) {
 	BestVec.encode(unsafe.Pointer(&codes[0]), FloatPtr(x, 0), unsafe.Pointer(limits), unsafe.Pointer(&first[0]), n, signed, 1 / *largest)
 }
 
-// lastBlock updates the n elements starting at at in memory padded to whole vectors.
+// lastBlock updates elements [at, at+n) in memory padded to whole vectors.
 func (t *Args) lastBlock(r *Rule, at, n int, m, v, mem []float32) {
 	const most = device.BlockLen
 	x, g, p := mem[:most], mem[most:2*most], mem[2*most:3*most]

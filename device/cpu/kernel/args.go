@@ -47,7 +47,7 @@ type Dots struct {
 	Ldy, Lda, Ldb int // bytes from a row to the next
 	M, K          int
 	Missing       int // number of the first 16 words of B's rows that are absent and count as 0
-	Next          int // bytes from B to the data to prefetch, as much as is read
+	Next          int // bytes from B to the data to prefetch, of the size that is read
 }
 
 // Rule is the n elements of an update rule, a positive multiple of 16; see RuleFunc. Unused

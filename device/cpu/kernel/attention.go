@@ -36,6 +36,7 @@ func AttnRows(op string, a *device.Attn, positions, heads int, ms ...*device.Mat
 	}
 }
 
+// WantAttn panics unless the sizes in a are valid and lse is (B, H, T) float32.
 func WantAttn(op string, a *device.Attn, lse device.Buffer) {
 	if a.B < 0 || a.T < 0 || a.Past < 0 || a.Window < 0 || a.KV < 1 || a.H%a.KV != 0 || a.D < 1 {
 		panic(fmt.Sprintf("cpu: %s of B %d, T %d after %d, H %d, KV %d, D %d", op, a.B, a.T, a.Past, a.H, a.KV, a.D))
@@ -104,7 +105,7 @@ func (s *attnISA) panels(dst, rows []float32, ld, n, k int) {
 	}
 }
 
-// scores sets c (nq, nk), whose rows are ldc apart, to a·b for visible keys. a contains rows of k
+// scores sets c (nq, nk), with rows ldc apart, to a·b for visible keys. a contains rows of k
 // elements, ld apart, and b panels. The first query sees the first n keys. The caller owns t, as
 // in all calls of assembly.
 func (s *attnISA) scores(t *MicroTile, c []float32, ldc int, a []float32, ld int, b []float32, nq, nk, n, k int) {
@@ -120,9 +121,9 @@ func (s *attnISA) scores(t *MicroTile, c []float32, ldc int, a []float32, ld int
 	}
 }
 
-// pvProduct sets c (nq, n) to p·b for visible keys, or adds to it. Rows of p (nq, nk) are ldp
-// apart, those of b (nk, n) and c ld apart. It multiplies probabilities by values and, in the
-// backward pass, gradients of scores by keys.
+// pvProduct sets c (nq, n) to p·b for visible keys, or adds to it. The rows of p (nq, nk) are ldp
+// apart, and the rows of b (nk, n) and c are ld apart. It multiplies probabilities by values and,
+// in the backward pass, gradients of scores by keys.
 func (s *attnISA) pvProduct(t *MicroTile, c, p []float32, ldp int, b []float32, ld, nq, nk, see, n, add int) {
 	t.Ai, t.Ak, t.Ldb, t.Ldc, t.Add = ldp, 1, ld, ld, add
 	for j := 0; j < n; j += 2 * s.Lanes {

@@ -23,6 +23,7 @@ type attnBackward struct {
 	tiles tileBackward // if used, replaces K, Kt, Vt and the products
 }
 
+// RunAttentionGrad computes the gradients of key heads: piece b*KV + kv.
 func RunAttentionGrad(t *Args, w *Worker, lo, hi int) {
 	a := &t.Attn
 	f := attnBackward{t: t, args: &w.args, isa: BestVec, Dp: padded(a.D, rowUnit), delta: t.B[0].F32(), lse: t.B[1].F32(), drop: newScoreDrop(t, w)}

@@ -24,8 +24,8 @@ func tilesFor(ms []device.Mat) bool {
 	return BestBF16 != nil && BestBF16.Narrow != nil
 }
 
-// tilesSeen returns how many tiles of 32 of the nk keys are visible to the tile of 32 queries
-// that contains query i, if query 0 sees see keys.
+// tilesSeen returns the number of tiles of 32 keys, out of nk keys, that are visible to the tile
+// of 32 queries containing query i. Query 0 sees see keys.
 func tilesSeen(i, nk, see int) int { return Ceil(min(nk, see+i&^31+31), 32) }
 
 // rowAt returns the address of element (row, col) of m.
@@ -40,7 +40,7 @@ type tileShape struct {
 	D, W       int
 	words      int
 	keyPanel   int // floats of a panel of 32 keys by W
-	across     int // rows of a panel whose columns are the head's
+	across     int // rows of a panel that has the head's columns
 	acrossEach int // floats of such a panel
 	row        *TileRow
 }
@@ -143,13 +143,13 @@ func (x *tileForward) pvProduct(f *attnForward, k0, nq, nk, see, add int) {
 // tileBackward contains a worker's packed operands.
 type tileBackward struct {
 	tileShape
-	Kt, Vt  []float32 // panels: keys and values as columns
-	K       []float32 // blocks of gradBlock keys as rows
-	Q, dO   []float32 // panels of A
-	Qb, dOb []float32 // the same as rows of panels of B
-	half    []float32 // (gradBlock, gradBlock) in bf16
-	turned  []float32 // panels of A: the transpose of half
-	dS      []float32 // panels of A
+	Kt, Vt     []float32 // panels: keys and values as columns
+	K          []float32 // blocks of gradBlock keys as rows
+	Q, dO      []float32 // panels of A
+	Qb, dOb    []float32 // the same as rows of panels of B
+	half       []float32 // (gradBlock, gradBlock) in bf16
+	transposed []float32 // panels of A: the transpose of half
+	dS         []float32 // panels of A
 }
 
 func (f *attnBackward) useTiles(w *Worker) {
@@ -166,7 +166,7 @@ func (f *attnBackward) useTiles(w *Worker) {
 	x.Q, x.dO = take(&mem, gradBlock*s.words), take(&mem, gradBlock*s.words)
 	x.Qb, x.dOb = take(&mem, s.acrossAll()), take(&mem, s.acrossAll())
 	f.P, f.dS, f.slopes = take(&mem, square), take(&mem, square), take(&mem, square)
-	x.half, x.turned, x.dS = take(&mem, square/2), take(&mem, square/2), take(&mem, square/2)
+	x.half, x.transposed, x.dS = take(&mem, square/2), take(&mem, square/2), take(&mem, square/2)
 }
 
 // pack packs the head's keys and values.
@@ -216,7 +216,7 @@ func (x *tileBackward) spread(c, p, b []float32, add int) {
 	half := RawBuffer(device.BF16, FloatPtr(x.half, 0), gradBlock*gradBlock)
 	Store(half, p[:gradBlock*gradBlock])
 	for j := 0; j < gradBlock; j += 32 {
-		panel := x.turned[j*gradBlock/2:]
+		panel := x.transposed[j*gradBlock/2:]
 		x.isa.a.copy[device.BF16](FloatPtr(panel, 0), half.Slice(j, half.N).Ptr, gradBlock, gradBlock, 32, 32, 0)
 		x.multiply(c[j*x.W:], x.W, panel, b, gradBlock/2, x.acrossEach, x.W/32, add)
 	}

@@ -26,7 +26,7 @@ func capped(x []float32, cap float32) {
 	}
 }
 
-// capSlope returns the derivative of a cap whose result is y; by is 1/cap.
+// capSlope returns the derivative of cap tanh(x/cap), given its value y and by = 1/cap.
 func capSlope(y, by float32) float32 {
 	t := y * by
 	return 1 - t*t

@@ -14,12 +14,14 @@ const CastGrain = 1 << 15
 // conversion, through float32.
 const castBlock = 512
 
+// MustFloat panics if t is I32.
 func MustFloat(op string, t device.DType) {
 	if t == device.I32 {
 		panic(fmt.Sprintf("cpu: %s of %v elements", op, t))
 	}
 }
 
+// RunCast converts elements [lo, hi).
 func RunCast(t *Args, _ *Worker, lo, hi int) {
 	dst, src := t.B[0].Slice(lo, hi), t.B[1].Slice(lo, hi)
 	stream := t.B[0].Bytes() >= StreamMin
@@ -143,12 +145,14 @@ func f32ToF16(dst []uint16, src []float32) {
 	F32ToF16Go(dst[n:], src[n:])
 }
 
+// Bf16ToF32Go is the portable bf16ToF32.
 func Bf16ToF32Go(dst []float32, src []uint16) {
 	for i, h := range src {
 		dst[i] = math.Float32frombits(uint32(h) << 16)
 	}
 }
 
+// F32ToBF16Go is the portable f32ToBF16.
 func F32ToBF16Go(dst []uint16, src []float32) {
 	for i, x := range src {
 		u := math.Float32bits(x)
@@ -160,6 +164,7 @@ func F32ToBF16Go(dst []uint16, src []float32) {
 	}
 }
 
+// F16ToF32Go is the portable f16ToF32.
 func F16ToF32Go(dst []float32, src []uint16) {
 	for i, h := range src {
 		sign, a := uint32(h&0x8000)<<16, uint32(h&0x7fff)
@@ -178,6 +183,7 @@ func F16ToF32Go(dst []float32, src []uint16) {
 	}
 }
 
+// F32ToF16Go is the portable f32ToF16.
 func F32ToF16Go(dst []uint16, src []float32) {
 	const (
 		inf    = 0x7f800000

@@ -41,6 +41,7 @@ var BestCasts = CastISAs[len(CastISAs)-1]
 // CastISAs contains the instruction sets that this machine supports, the fastest last.
 var CastISAs = append([]*CastISA{nil}, nativeCasts()...)
 
+// SliceAt returns the address of the first element of s.
 func SliceAt[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }
 
 // castFast converts the first elements in assembly and returns their number.

@@ -45,7 +45,7 @@ func (w *Worker) roundKeys(key [2]uint32) *[10][2]uint32 {
 	return &w.keys
 }
 
-// drop processes the n elements starting at at, with the mask in w.keep.
+// drop processes elements [at, at+n), with the mask in w.keep.
 func (t *Args) drop(w *Worker, at, n int) {
 	y, add := t.B[0].Slice(at, at+n), t.B[2]
 	x := t.B[1].Slice(at, at+n)

@@ -7,6 +7,7 @@ import (
 	"zeroth/device"
 )
 
+// RunZero clears bytes [lo, hi).
 func RunZero(t *Args, _ *Worker, lo, hi int) { clear(t.B[0].Raw()[lo:hi]) }
 
 // eachAtOnce is the number of blocks passed to one call of assembly, which cannot be preempted.
@@ -15,7 +16,7 @@ const eachAtOnce = 16
 // RunEach processes blocks [lo, hi).
 func RunEach(t *Args, w *Worker, lo, hi int) {
 	y, a, b := t.B[0], t.B[1], t.B[2]
-	f, last := t.directly()
+	f, last := t.eachFuncs()
 	end := min(hi*BlockLen, y.N)
 	for at := lo * BlockLen; at < end; {
 		n := min(BlockLen, end-at)
@@ -33,9 +34,9 @@ func RunEach(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// directly returns the function for the operands' types and the one for the last, unaligned
+// eachFuncs returns the function for the operands' types and the one for the last, unaligned
 // vector. f is nil if there is no such function.
-func (t *Args) directly() (f, last EachFunc) {
+func (t *Args) eachFuncs() (f, last EachFunc) {
 	y, a, b := t.B[0], t.B[1], t.B[2]
 	adding := t.Each == &BestVec.Add
 	if adding {
@@ -117,6 +118,7 @@ const (
 	GeluX = 0.044715
 )
 
+// Gelu returns the tanh approximation of GELU.
 func Gelu(x float32) float32 { return x / (1 + Exp32(-2*GeluU*(x+GeluX*x*x*x))) }
 
 // GeluSlope returns the derivative of gelu: s + x s (1-s) 2u'. Beyond geluFlat it is 0 or 1 in

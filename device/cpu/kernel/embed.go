@@ -16,9 +16,10 @@ func WantPositions(op string, wpe device.Mat, n, T int) {
 	}
 }
 
+// RunEmbed sets rows [lo, hi) of y to the embeddings of their ids and positions.
 func RunEmbed(t *Args, w *Worker, lo, hi int) {
 	ym, wte, wpe, n := &t.M[0], &t.M[1], &t.M[2], t.M[0].Cols
-	ids, at := t.B[0].I32(), placesOf(&t.B[1], t.T)
+	ids, at := t.B[0].I32(), newPositions(&t.B[1], t.T)
 	for i := lo; i < hi; i++ {
 		id, has := t.Vocab.Index(int(ids[i]), wte.Rows)
 		y := rowOf(ym, i, n)
@@ -48,7 +49,8 @@ type positions struct {
 	T     int
 }
 
-func placesOf(start *device.Buffer, T int) positions {
+// newPositions returns the positions for start, which is empty without documents.
+func newPositions(start *device.Buffer, T int) positions {
 	if start.N == 0 {
 		return positions{nil, T}
 	}
@@ -81,7 +83,7 @@ func RunEmbedGrad(t *Args, w *Worker, lo, hi int) {
 
 // RunPositionGrad computes rows [lo, hi) of dwpe by searching all rows of dy for those positions.
 func RunPositionGrad(t *Args, w *Worker, lo, hi int) {
-	dwpe, dy, n, at := &t.M[0], &t.M[1], t.M[1].Cols, placesOf(&t.B[0], t.T)
+	dwpe, dy, n, at := &t.M[0], &t.M[1], t.M[1].Cols, newPositions(&t.B[0], t.T)
 	for p := lo; p < hi && !t.Add; p++ {
 		clear(rowOf(dwpe, p, n).F32())
 	}

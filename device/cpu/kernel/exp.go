@@ -3,7 +3,7 @@ package kernel
 import "math"
 
 // Exp32 returns e^x within 1.1 ulp; below -87.33, where the result would be subnormal, it is 0.
-// Reduction and coefficients are those of Cephes' expf (S. Moshier, 1984-1992): x = n ln 2 + r with
+// It uses the reduction and coefficients of Cephes' expf (S. Moshier, 1984-1992): x = n ln 2 + r with
 // |r| <= ln 2 / 2, then a polynomial in r, then n added to the exponent.
 func Exp32(x float32) float32 {
 	if !(x <= ExpMax) {

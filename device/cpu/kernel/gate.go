@@ -35,7 +35,7 @@ func RunGate(t *Args, w *Worker, lo, hi int) {
 		}
 		lo += t.blocks(&of, 3, lo, lo+1)
 		y, gate, up := of.B[0], of.B[1], of.B[2]
-		act := between(w, y, 0)
+		act := intermediate(w, y, 0)
 		of.run(w, activation(f), act, gate, gate)
 		of.run(w, &Mul, y, act, up)
 	}
@@ -53,7 +53,7 @@ func RunGateGrad(t *Args, w *Worker, lo, hi int) {
 		}
 		lo += t.blocks(&of, 5, lo, lo+1)
 		dgate, dup, dy, gate, up := of.B[0], of.B[1], of.B[2], of.B[3], of.B[4]
-		d, act := between(w, dgate, 0), between(w, dup, 1)
+		d, act := intermediate(w, dgate, 0), intermediate(w, dup, 1)
 		of.run(w, &Mul, d, dy, up)
 		of.run(w, activationGrad(f), d, gate, d)
 		of.run(w, activation(f), act, gate, gate)
@@ -62,15 +62,15 @@ func RunGateGrad(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// blocks sets the first operands of of to blocks from lo on, as many before hi as are in one row of
-// t's matrices, and returns their number.
-func (t *Args) blocks(of *Args, operands, lo, hi int) int {
+// blocks sets the first operands of dst to blocks from lo on, as many before hi as are in one row
+// of t's matrices, and returns their number.
+func (t *Args) blocks(dst *Args, operands, lo, hi int) int {
 	cols := t.M[0].Cols
 	row, first := lo/Blocks(cols), lo%Blocks(cols)
 	n := min(hi-lo, Blocks(cols)-first)
 	at, end := first*BlockLen, min((first+n)*BlockLen, cols)
 	for i, m := range t.M[:operands] {
-		of.B[i] = m.Buf.Slice(row*m.Ld+at, row*m.Ld+end)
+		dst.B[i] = m.Buf.Slice(row*m.Ld+at, row*m.Ld+end)
 	}
 	return n
 }
@@ -83,8 +83,9 @@ func (t *Args) run(w *Worker, each *[3]EachFunc, y, a, b device.Buffer) {
 	t.B = x
 }
 
-// between returns memory i for a result with the type and length of like, behind RunEach's own.
-func between(w *Worker, like device.Buffer, i int) device.Buffer {
+// intermediate returns memory i for an intermediate result with the type and length of like. It
+// follows the memory that RunEach uses.
+func intermediate(w *Worker, like device.Buffer, i int) device.Buffer {
 	like.Ptr = FloatPtr(w.Floats(5*BlockLen), (3+i)*BlockLen)
 	return like
 }
@@ -118,7 +119,7 @@ func (t *Args) swigluGrads(w *Worker, n int) {
 			continue
 		}
 		if n := (end - at) &^ 15; n > 0 {
-			direct(t.from(0, at), t.from(1, at), t.from(2, at), t.from(3, at), t.from(4, at), n)
+			direct(t.address(0, at), t.address(1, at), t.address(2, at), t.address(3, at), t.address(4, at), n)
 			at += n
 		}
 		if at < end {
@@ -130,7 +131,7 @@ func (t *Args) swigluGrads(w *Worker, n int) {
 	}
 }
 
-// swigluGrad processes the n elements starting at at, converting operands.
+// swigluGrad processes elements [at, at+n), converting operands.
 func (t *Args) swigluGrad(w *Worker, at, n int) {
 	mem, np := w.Floats(5*BlockLen), padded(n, 16)
 	var x [5][]float32

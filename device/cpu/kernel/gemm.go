@@ -60,6 +60,8 @@ type Gemm struct {
 	Acc    []float32 // rows i0..i1 by columns j0..j1 in float32, if C has another type and k has several blocks
 }
 
+// NewGemm returns the product c = a·b + bias, added to the old c if add is set; bias may be empty.
+// It panics if shapes or types do not fit.
 func NewGemm(c, a, b device.Mat, bias device.Buffer, add bool) Gemm {
 	m, k := a.Dims()
 	kb, n := b.Dims()
@@ -94,6 +96,7 @@ func Cut(n, most, unit int) int {
 	return max(unit, Ceil(Ceil(n, pieces), unit)*unit)
 }
 
+// Ceil returns a/b rounded up.
 func Ceil(a, b int) int { return (a + b - 1) / b }
 
 // Nc returns the number of columns computed before the next rows.
@@ -198,7 +201,10 @@ func (g *Gemm) Slot() int { return g.words*g.ISA.MR + Edge }
 // panelLen returns the length of a packed panel of B.
 func (g *Gemm) panelLen() int { return g.words * g.ISA.nr }
 
-func RunPack(t *Args, w *Worker, lo, hi int)  { t.Gemm.PackA(t.Gemm.Memory(w), lo, hi) }
+// RunPack packs row panels [lo, hi) of the block of A.
+func RunPack(t *Args, w *Worker, lo, hi int) { t.Gemm.PackA(t.Gemm.Memory(w), lo, hi) }
+
+// RunTiles computes pieces [lo, hi) of the block.
 func RunTiles(t *Args, w *Worker, lo, hi int) { t.Gemm.pieces(w, lo, hi) }
 
 // columnGroup is a group of columns of a block.

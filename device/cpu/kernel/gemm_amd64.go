@@ -87,6 +87,7 @@ func nativeISAs() (found []*ISA) {
 	return found
 }
 
+// HasAVX512 reports whether the processor has the AVX-512 instructions that kernels use.
 func HasAVX512() bool {
 	x := &cpu.X86
 	return x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VL && x.HasAVX512DQ

@@ -44,5 +44,5 @@ func copiesBy(move moveFunc, t device.DType) packCopyFunc {
 
 func nativeISAs() []*ISA { return []*ISA{&neon} }
 
-// nativeBF16 returns nil: products of bf16 are those of float32, widened during packing.
+// nativeBF16 returns nil: bf16 operands are widened during packing and multiplied as float32.
 func nativeBF16() []*ISA { return nil }

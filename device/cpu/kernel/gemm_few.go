@@ -185,7 +185,7 @@ func (g *Gemm) fewA(mem *fewMem, zeros int) (a unsafe.Pointer, lda int) {
 	return unsafe.Pointer(&mem.a[0]), 4 * mem.depth
 }
 
-// fewTotal adds the sums of a block of k to row i of C, as place and finish do for tiles. If C is
+// fewTotal adds the sums of a block of k to row i of C, as prepareTile and finish do for tiles. If C is
 // not float32, it accumulates in mem.total.
 func (g *Gemm) fewTotal(mem *fewMem, i int, first, last bool) {
 	j0, j1 := mem.j0, mem.j1

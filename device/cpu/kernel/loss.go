@@ -11,6 +11,7 @@ import (
 // Ignored is the target of a position that contributes neither loss nor gradient.
 const Ignored = -1
 
+// RunCrossEntropy computes the losses of rows [lo, hi).
 func RunCrossEntropy(t *Args, w *Worker, lo, hi int) {
 	m, loss, target := &t.M[0], t.B[0].F32(), t.B[1].I32()
 	for i := lo; i < hi; i++ {
@@ -22,6 +23,8 @@ func RunCrossEntropy(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
+// RunCrossEntropyGrad computes the losses of rows [lo, hi) and replaces their logits by the
+// gradient.
 func RunCrossEntropyGrad(t *Args, w *Worker, lo, hi int) {
 	m, loss, target := &t.M[0], t.B[0].F32(), t.B[1].I32()
 	for i := lo; i < hi; i++ {
@@ -109,7 +112,7 @@ func logitsOf(w *Worker, m *device.Mat, i int, cap float32) logits {
 	x := logits{w: w, row: m.Buf.Slice(i*m.Ld, i*m.Ld+m.Cols), top: negInf}
 	x.load(cap)
 	for c := 0; c < m.Cols; c += LogitsChunk {
-		x.more(x.row.Slice(c, min(c+LogitsChunk, m.Cols)))
+		x.add(x.row.Slice(c, min(c+LogitsChunk, m.Cols)))
 	}
 	return x
 }
@@ -127,8 +130,8 @@ func (x *logits) load(cap float32) {
 	}
 }
 
-// more adds the next chunk and rescales the sum to the new largest logit.
-func (x *logits) more(chunk device.Buffer) {
+// add adds the next chunk and rescales the sum to the new largest logit.
+func (x *logits) add(chunk device.Buffer) {
 	whole, end := x.cut(chunk)
 	top, t := x.top, chunk.Type
 	if whole.N > 0 {
@@ -209,7 +212,7 @@ func (x *logits) gradient(target int, scale float32) {
 	}
 }
 
-// cappedGradient is like gradient, for logits capped by cap tanh(x/cap), with respect to x.
+// cappedGradient replaces capped logits cap tanh(x/cap) like gradient, but with respect to x.
 func (x *logits) cappedGradient(target int, scale, cap float32) {
 	r, row := float32(float64(scale)/x.sum), x.row.F32()
 	for j, v := range row {

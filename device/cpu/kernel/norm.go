@@ -7,6 +7,7 @@ import (
 	"zeroth/device"
 )
 
+// RunLayerNorm normalizes rows [lo, hi) and stores their mean and rstd.
 func RunLayerNorm(t *Args, work *Worker, lo, hi int) {
 	ym, xm, n := &t.M[0], &t.M[1], t.M[1].Cols
 	mean, rstd := t.B[0].F32(), t.B[1].F32()
@@ -109,8 +110,8 @@ func newNormColumns(work *Worker, dy, x *device.Mat) normColumns {
 	return c
 }
 
-// chunks sets chunks [lo, hi) of dw to the sums of dy*(x-mean)*rstd and those of db to the sums
-// of dy. db may be nil; a nil mean counts as zeros.
+// chunks sets chunks [lo, hi) of dw to the sums of dy*(x-mean)*rstd, and of db to the sums of
+// dy. db may be nil; a nil mean counts as zeros.
 func (c *normColumns) chunks(lo, hi int, dw, db, mean, rstd []float32) {
 	columns := c.isa.columns
 	at, c1 := lo*ChunkCols, min(hi*ChunkCols, c.x.Cols)
@@ -172,6 +173,7 @@ func (c *normColumns) whole(at, end int, dw, db, mean, rstd []float32) int {
 	return end
 }
 
+// RunLayerNormGradX computes dx of rows [lo, hi).
 func RunLayerNormGradX(t *Args, work *Worker, lo, hi int) {
 	runNormGrad(t, work, lo, hi, t.B[1].F32(), t.B[2].F32())
 }

@@ -16,6 +16,7 @@ type ruleISA struct{ AdamW, Sgd, Momentum, Lion RuleFunc }
 // See AdamW, sgd, momentum and lion for the constants.
 type RuleFunc func(r *Rule)
 
+// RunRule applies t.Rule to blocks [lo, hi).
 func RunRule(t *Args, w *Worker, lo, hi int) {
 	r := &w.args.rule
 	r.K, r.Kind = t.spread(w), int(t.B[1].Type)
@@ -23,7 +24,7 @@ func RunRule(t *Args, w *Worker, lo, hi int) {
 	for at := lo * BlockLen; at < end; at += eachAtOnce * BlockLen {
 		n := min(eachAtOnce*BlockLen, end-at)
 		if whole := n &^ 15; whole > 0 {
-			r.W, r.P, r.G, r.M, r.V = t.from(0, at), t.from(1, at), t.from(2, at), t.from(3, at), t.from(4, at)
+			r.W, r.P, r.G, r.M, r.V = t.address(0, at), t.address(1, at), t.address(2, at), t.address(3, at), t.address(4, at)
 			r.N = whole
 			t.Rule(r)
 		}
@@ -38,16 +39,16 @@ func RunRule(t *Args, w *Worker, lo, hi int) {
 	}
 }
 
-// from returns the address of element i of operand o, or nil if it is empty.
-func (t *Args) from(o, i int) unsafe.Pointer {
+// address returns the address of element i of operand o, or nil if it is empty.
+func (t *Args) address(o, i int) unsafe.Pointer {
 	if t.B[o].N == 0 {
 		return nil
 	}
 	return t.B[o].Slice(i, t.B[o].N).Ptr
 }
 
-// toEnds copies the n < 16 elements starting at at of five operands to the worker's padded
-// vectors; fromEnds copies the first operands back.
+// toEnds copies elements [at, at+n) of five operands, n < 16, to the worker's padded vectors;
+// fromEnds copies the first operands back.
 func (t *Args) toEnds(w *Worker, at, n int) {
 	for o := range w.ends {
 		copy(w.end(o), t.part(o, at, n))
@@ -60,7 +61,7 @@ func (t *Args) fromEnds(w *Worker, at, n, results int) {
 	}
 }
 
-// part returns the bytes of the n elements of operand o starting at at, or nil if o is empty.
+// part returns the bytes of elements [at, at+n) of operand o, or nil if o is empty.
 func (t *Args) part(o, at, n int) []byte {
 	if t.B[o].N == 0 {
 		return nil

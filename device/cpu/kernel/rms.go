@@ -29,6 +29,7 @@ func RunRMSNormGradW(t *Args, work *Worker, lo, hi int) {
 	c.chunks(lo, hi, t.B[0].F32(), nil, nil, t.B[1].F32())
 }
 
+// RunRMSNormGradX computes dx of rows [lo, hi).
 func RunRMSNormGradX(t *Args, work *Worker, lo, hi int) {
 	runNormGrad(t, work, lo, hi, nil, t.B[1].F32())
 }

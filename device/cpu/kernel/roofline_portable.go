@@ -21,6 +21,7 @@ func FmaGo(n int) {
 	SinkGo.Store(math.Float32bits(a0 + a1 + a2 + a3 + a4 + a5 + a6 + a7))
 }
 
+// TriadGo sets dst = a + b/2.
 func TriadGo(dst, a, b []float32) {
 	a, b = a[:len(dst)], b[:len(dst)]
 	for i := range dst {
@@ -28,12 +29,14 @@ func TriadGo(dst, a, b []float32) {
 	}
 }
 
+// RewriteGo negates x in place.
 func RewriteGo(x []float32) {
 	for i := range x {
 		x[i] = -x[i]
 	}
 }
 
+// UpdateGo adds a/2 to x.
 func UpdateGo(x, a []float32) {
 	a = a[:len(x)]
 	for i := range x {

@@ -14,21 +14,21 @@ const ropePairs = 64
 // pairs; half is a positive multiple of 16. A sign of -1 rotates back.
 type ropeFunc func(x, cos, sin unsafe.Pointer, half, heads int, sign float32)
 
-// Turns is a table of cosines and sines. Row t, of D floats, contains those of position t: W/2
+// RopeTable is a table of cosines and sines. Row t, of D floats, contains those of position t: W/2
 // cosines, then W/2 sines, where W is the number of rotated elements.
-type Turns struct {
+type RopeTable struct {
 	Table []float32
 	Rope  device.Rope // parameters of the first Rope.T rows
 }
 
 // Has reports whether the table contains the angles of r. Angles do not depend on the number of
 // positions.
-func (t *Turns) Has(r device.Rope) bool {
+func (t *RopeTable) Has(r device.Rope) bool {
 	return t.Rope.Alike(r) && max(r.Span, r.Past+r.T) <= t.Rope.T
 }
 
 // row returns the cosines and sines of a position.
-func (t *Turns) row(at int) (cos, sin []float32) {
+func (t *RopeTable) row(at int) (cos, sin []float32) {
 	D, W := t.Rope.D, t.Rope.RotaryDim()
 	row := t.Table[at*D:][:W]
 	return row[:W/2], row[W/2:]
@@ -36,7 +36,7 @@ func (t *Turns) row(at int) (cos, sin []float32) {
 
 // RunAngles fills rows [lo, hi) of the table.
 func RunAngles(t *Args, w *Worker, lo, hi int) {
-	table := w.Turns
+	table := w.Rope
 	r, amplitude := &table.Rope, table.Rope.Amplitude()
 	for j := range r.RotaryDim() / 2 {
 		f := r.Freq(j)
@@ -50,25 +50,25 @@ func RunAngles(t *Args, w *Worker, lo, hi int) {
 
 // RunRope rotates all heads of rows [lo, hi).
 func RunRope(t *Args, w *Worker, lo, hi int) {
-	m, r, sign, at := &t.M[0], &t.Rope, t.F, placesOf(&t.B[0], t.Rope.T)
+	m, r, sign, at := &t.M[0], &t.Rope, t.F, newPositions(&t.B[0], t.Rope.T)
 	f, half := BestVec.rope[m.Buf.Type], r.RotaryDim()/2
 	mem := w.Floats(2 * ropePairs)
 	for row := lo; row < hi; row++ {
-		cos, sin := w.Turns.row(r.Past + at.at(row))
+		cos, sin := w.Rope.row(r.Past + at.at(row))
 		if f != nil && r.D%32 == 0 && 2*half == r.D {
 			f(rowOf(m, row, m.Cols).Ptr, FloatPtr(cos, 0), FloatPtr(sin, 0), half, m.Cols/r.D, sign)
 			continue
 		}
 		for j := 0; j < half; j += ropePairs {
 			n := min(ropePairs, half-j)
-			turnHeads(m, row, j, r.D, half, mem, cos[j:j+n], sin[j:j+n], sign)
+			rotateHeads(m, row, j, r.D, half, mem, cos[j:j+n], sin[j:j+n], sign)
 		}
 	}
 }
 
-// turnHeads rotates the pairs from j0 on in every head of width D in a row, one pair for each
+// rotateHeads rotates the pairs from j0 on in every head of width D in a row, one pair for each
 // element of sin. half is the number of rotated pairs of a head.
-func turnHeads(m *device.Mat, row, j0, D, half int, mem, cos, sin []float32, sign float32) {
+func rotateHeads(m *device.Mat, row, j0, D, half int, mem, cos, sin []float32, sign float32) {
 	n := len(sin)
 	cos = cos[:n]
 	for at := row*m.Ld + j0; at < row*m.Ld+m.Cols; at += D {

@@ -7,7 +7,7 @@ import (
 )
 
 // Kernels compute in float32 on runs of consecutive elements. floatsOf returns a run as float32,
-// place returns memory for a result, and keep stores the result. If the memory is float32, all
+// memoryFor returns memory for a result, and keep stores the result. If the memory is float32, all
 // three use it directly.
 
 // floatsOf returns elements [at, at+n) of b as float32 for reading: b's memory or, if b has
@@ -30,7 +30,7 @@ func memoryFor(buf []float32, b device.Buffer, at, n int) []float32 {
 	return buf[:n]
 }
 
-// keep stores x, the result of place, in the elements of b starting at at, rounding if needed.
+// keep stores x, the result of memoryFor, in elements [at, at+len(x)) of b, rounding if needed.
 func keep(b device.Buffer, at int, x []float32) {
 	if b.Type != device.F32 {
 		Store(b.Slice(at, at+len(x)), x)
@@ -45,6 +45,7 @@ const BlockLen = 1024
 // takes a few microseconds.
 const PieceWork = 1 << 14
 
+// Blocks returns the number of pieces of an elementwise kernel on n elements.
 func Blocks(n int) int { return (n + BlockLen - 1) / BlockLen }
 
 // RowGrain returns the number of rows of n elements that justifies another worker.

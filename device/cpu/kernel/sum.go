@@ -15,6 +15,7 @@ const (
 	groupLen  = 64
 )
 
+// Chunks returns the number of chunks of columns.
 func Chunks(cols int) int { return Ceil(cols, ChunkCols) }
 
 // columnSums returns memory for accumulating n sums: sum, cleared, or mem if the functions would
@@ -41,6 +42,7 @@ func columnBlock(mem []float32, m *device.Mat, row, col, rows, n, columns int, d
 	return unsafe.Pointer(&mem[0]), columns, device.F32
 }
 
+// RunSumRows sums chunks [lo, hi) of columns.
 func RunSumRows(t *Args, w *Worker, lo, hi int) {
 	dy, db, isa := &t.M[0], t.B[0].F32(), &BestVec.normISA
 	columns, direct := isa.columns, isa.sumColumns[dy.Buf.Type] != nil
@@ -91,6 +93,7 @@ func LastBlock(x []float32) (b [device.ExactBlock]float32) {
 	return b
 }
 
+// RunSum adds blocks [lo, hi) to the exact sum.
 func RunSum(t *Args, _ *Worker, lo, hi int) {
 	var sum device.Exact
 	x := blockRange(t.B[1], lo, hi)
@@ -111,6 +114,7 @@ const SquaresAtOnce = 128
 // values that are not finite.
 type squareWindow [3][8]uint64
 
+// RunSumSquares adds the squares of blocks [lo, hi) to the exact sum.
 func RunSumSquares(t *Args, w *Worker, lo, hi int) {
 	var sum device.Exact
 	window := &w.window

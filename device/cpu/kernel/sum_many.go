@@ -50,7 +50,7 @@ func AddUp(dst device.Buffer, src []device.Buffer) {
 // addUpFast sums the first elements in assembly and returns their number.
 func addUpFast(dst device.Buffer, src []device.Buffer) int {
 	f := BestVec.addUp[dst.Type]
-	if dst.Bytes() >= StreamMin && uintptr(dst.Ptr)%64 == 0 && !amongst(src, dst) {
+	if dst.Bytes() >= StreamMin && uintptr(dst.Ptr)%64 == 0 && !isSource(src, dst) {
 		f = BestVec.addUpStream[dst.Type]
 	}
 	n := dst.N &^ 15
@@ -60,9 +60,9 @@ func addUpFast(dst device.Buffer, src []device.Buffer) int {
 	return n
 }
 
-// amongst reports whether b is one of the sources, whose lines are in cache when the sums are
+// isSource reports whether b is one of the sources: its lines are in cache when the sums are
 // stored.
-func amongst(src []device.Buffer, b device.Buffer) bool {
+func isSource(src []device.Buffer, b device.Buffer) bool {
 	for _, s := range src {
 		if s.Ptr == b.Ptr {
 			return true

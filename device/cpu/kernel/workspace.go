@@ -4,7 +4,7 @@ package kernel
 type Worker struct {
 	Scratch []float32
 	More    func(n int)    // grows Scratch to at least n floats
-	Turns   *Turns         // the device's table
+	Rope    *RopeTable     // the device's table
 	ends    [5][16]float32 // the last elements of five operands, each padded to a vector
 	window  squareWindow
 	args    callArgs
