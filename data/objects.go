@@ -92,6 +92,15 @@ func fetch(ctx context.Context, key string, files []file, progress func(done, to
 	if err != nil {
 		return err
 	}
+	objects := map[string][]s3.Object{}
+	for _, f := range files {
+		if f.object != nil {
+			objects[f.object.bucket] = append(objects[f.object.bucket], f.object.Object)
+		}
+	}
+	if err := c.Room(objects); err != nil {
+		return &Problem{key, err}
+	}
 	var errs []error
 	for _, f := range files {
 		if f.object == nil {

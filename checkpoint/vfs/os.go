@@ -76,7 +76,7 @@ func (OS) List(dir string) ([]Entry, error) {
 }
 
 // Space implements FS.
-func (OS) Space(dir string) (int64, error) { return space(dir) }
+func (OS) Space(dir string) (int64, error) { return input.Space(dir) }
 
 func (OS) SyncDir(dir string) error {
 	d, err := os.Open(dir)

@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"zeroth/checkpoint/vfs"
 	"zeroth/input"
 	"zeroth/input/s3"
 )
@@ -235,7 +234,7 @@ func (f *fetcher) download(ctx context.Context, m model, t tree, names []string,
 		}
 	}
 	const headroom = 16 << 20 // bytes, for everything else
-	if free, err := (vfs.OS{}).Space(blobs); err == nil && total-have+headroom > free {
+	if free, err := input.Space(blobs); err == nil && total-have+headroom > free {
 		return input.BadInput(fmt.Errorf("%v: %d MB are to be downloaded, and %s has %d MB free; make space, or set HF_HOME to a folder on another disk", m, (total-have)/1e6, f.cache, free/1e6))
 	}
 	if limit == maxFile {

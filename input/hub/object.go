@@ -75,11 +75,16 @@ const mostObjects = 100_000
 // copies downloads files of a model in object storage.
 func (f *fetcher) copies(ctx context.Context, name string, names []string, limit int64) error {
 	total := int64(0)
+	var all []s3.Object
 	for _, n := range names {
 		if size := f.objects[n].Size; size > limit {
 			return input.BadInput(fmt.Errorf("%s: %s has %d bytes; the limit for such a file is %d", name, n, size, limit))
 		}
 		total += f.objects[n].Size
+		all = append(all, f.objects[n])
+	}
+	if err := f.store.Room(map[string][]s3.Object{f.bucket: all}); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	p := &progress{total: total, begin: time.Now(), note: func(s string) { f.note(name + ": " + s) }}
 	for _, n := range names {

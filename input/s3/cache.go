@@ -34,6 +34,57 @@ func (c *Client) cache(kind, bucket, key string) (string, error) {
 	return filepath.Join(cache, "zeroth", "s3", c.host, kind, bucket, filepath.FromSlash(key)), nil
 }
 
+// Room returns an error if the disk has too little space for local copies of objects, by bucket. Copies
+// that exist, or that another process makes, need none.
+func (c *Client) Room(objects map[string][]Object) error {
+	need := int64(0)
+	for bucket, all := range objects {
+		for _, o := range all {
+			if !c.copied(bucket, o) {
+				need += o.Size
+			}
+		}
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil || need == 0 {
+		return nil // Fetch reports it
+	}
+	at := filepath.Join(cache, "zeroth", "s3", c.host)
+	for !input.Exists(at) && at != filepath.Dir(at) {
+		at = filepath.Dir(at)
+	}
+	free, err := input.Space(at)
+	if err != nil || need <= free {
+		return nil // unknown, or enough
+	}
+	return input.BadInput(fmt.Errorf("%d MB are to be downloaded, and %s has %d MB free; make space, or set XDG_CACHE_HOME to a folder on another disk", need/1e6, filepath.Join(cache, "zeroth", "s3"), free/1e6))
+}
+
+// copied reports whether an object has a local copy, or a process makes one.
+func (c *Client) copied(bucket string, o Object) bool {
+	path, err := c.Local(bucket, o.Key)
+	if err != nil {
+		return false
+	}
+	mark, _ := c.cache("etags", bucket, o.Key) // as Local
+	f, err := input.OpenOwn(mark, os.O_RDONLY)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(input.Look(f), input.ErrLocked) || o.isAt(path, f)
+}
+
+// isAt reports whether a path has the version of an object that its mark, open from the beginning, names.
+func (o Object) isAt(path string, mark io.Reader) bool {
+	had, err := io.ReadAll(io.LimitReader(mark, 4096))
+	st, missing := os.Stat(path)
+	return err == nil && missing == nil && st.Size() == o.Size && string(had) == o.version()
+}
+
+// version returns the content of the mark of a copy.
+func (o Object) version() string { return fmt.Sprintf("%s %d\n", o.ETag, o.Size) }
+
 // Fetch makes a local copy of an object and returns its path. A copy of the same version is used as it
 // is. Processes that fetch the same object wait for each other. moved is called with bytes received.
 func (c *Client) Fetch(ctx context.Context, bucket string, o Object, moved func(int64)) (path string, err error) {
@@ -60,19 +111,14 @@ func (c *Client) Fetch(ctx context.Context, bucket string, o Object, moved func(
 	if err != nil {
 		return "", err
 	}
-	version := []byte(fmt.Sprintf("%s %d\n", o.ETag, o.Size))
-	had, err := io.ReadAll(io.LimitReader(f, 4096))
-	if err != nil {
-		return "", err
-	}
-	if st, err := os.Stat(path); err == nil && st.Size() == o.Size && string(had) == string(version) {
+	if o.isAt(path, f) {
 		moved(o.Size)
 		return path, nil
 	}
 	if err := errors.Join(f.Truncate(0), c.download(ctx, bucket, o, path, moved)); err != nil {
 		return "", err
 	}
-	_, err = f.WriteAt(version, 0)
+	_, err = f.WriteAt([]byte(o.version()), 0)
 	return path, err
 }
 

@@ -176,6 +176,47 @@ func TestFetch(t *testing.T) {
 	}
 }
 
+// Room refuses copies that the disk cannot hold, but neither existing ones nor those that are being made.
+func TestRoom(t *testing.T) {
+	server := s3test.Serve(t)
+	c := connect(t)
+	free, err := input.Space(t.TempDir())
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	server.Put(t, "in/a", []byte("words"))
+	list, err := c.List(t.Context(), s3test.Bucket, "in/", 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := list[0]
+	large.Size = free + 1<<30
+	for _, x := range []struct {
+		objects []s3.Object
+		fits    bool
+	}{{nil, true}, {list, true}, {[]s3.Object{large}, false}, {append(list, large), false}} {
+		err := c.Room(map[string][]s3.Object{s3test.Bucket: x.objects})
+		if (err == nil) != x.fits || err != nil && (!input.IsInput(err) || !strings.Contains(err.Error(), "XDG_CACHE_HOME") || !strings.Contains(err.Error(), os.Getenv("XDG_CACHE_HOME"))) {
+			t.Errorf("%+v: %v", x.objects, err)
+		}
+	}
+	path, err := c.Fetch(t.Context(), s3test.Bucket, list[0], func(int64) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark, err := os.OpenFile(strings.Replace(path, "/files/", "/etags/", 1), os.O_RDWR, 0)
+	if err == nil {
+		defer mark.Close()
+		err = errors.Join(os.Truncate(path, large.Size), os.WriteFile(mark.Name(), fmt.Appendf(nil, "%s %d\n", large.ETag, large.Size), 0o666))
+	}
+	if err = errors.Join(err, c.Room(map[string][]s3.Object{s3test.Bucket: {large}})); err != nil {
+		t.Errorf("a copy exists: %v", err)
+	}
+	if err := errors.Join(os.Truncate(path, 0), input.Lock(mark), c.Room(map[string][]s3.Object{s3test.Bucket: {large}})); err != nil {
+		t.Errorf("a copy is being made: %v", err)
+	}
+}
+
 func TestNames(t *testing.T) {
 	for name, want := range map[string]string{"s3://b/a/c": "b a/c", "s3://b//a/./c/": "b a/c", "s3://b": "b "} {
 		if bucket, key, err := s3.Split(name); err != nil || bucket+" "+key != want {

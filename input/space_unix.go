@@ -1,10 +1,11 @@
 //go:build linux || darwin || freebsd
 
-package vfs
+package input
 
 import "golang.org/x/sys/unix"
 
-func space(dir string) (int64, error) {
+// Space returns the bytes that can still be written in a folder, or errors.ErrUnsupported if unknown.
+func Space(dir string) (int64, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
 		return 0, err
