@@ -143,7 +143,9 @@ func explain(op, bucket, key string, err error) error {
 	if err == nil {
 		return nil
 	}
-	switch r := minio.ToErrorResponse(err); {
+	switch r, untrusted := minio.ToErrorResponse(err), (*tls.CertificateVerificationError)(nil); {
+	case errors.As(err, &untrusted):
+		err = input.BadInput(fmt.Errorf("%w; set AWS_CA_BUNDLE to a file with the certificate of its authority", untrusted))
 	case r.Code == "NoSuchKey" || r.Code == "NotFound" || r.StatusCode == http.StatusNotFound && r.Code != "NoSuchBucket" && r.Code != "NoSuchUpload":
 		err = fs.ErrNotExist
 	case r.Code == "NoSuchBucket":
