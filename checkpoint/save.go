@@ -115,7 +115,11 @@ func (s *Save) checkSpace() error {
 		return nil
 	}
 	if err == nil && free < s.opt.Expect {
-		return fmt.Errorf("%w: the save needs %d bytes, but only %d are free", ErrNoSpace, s.opt.Expect, free)
+		where := s.root
+		if f, ok := s.opt.FS.(apart); ok {
+			where = f.OnDisk(s.root)
+		}
+		return fmt.Errorf("%w: the save needs %d bytes, but only %d are free in %s", ErrNoSpace, s.opt.Expect, free, where)
 	}
 	return err
 }

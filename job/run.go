@@ -144,6 +144,7 @@ type run struct {
 	asks    asks            // of the server's clients
 	rec     *recorder       // openRunFolder
 	store   *store.Mirror   // useStore: of a folder of checkpoints in object storage, else nil
+	newest  string          // closeStore: the checkpoint in store to continue from
 	chosen  *chosen         // recordAlgorithms
 
 	stopped bool // train: all ranks stopped after the same step, before the last
@@ -221,11 +222,7 @@ func (s *Stopped) Unwrap() error { return s.cause }
 
 // stoppedAt returns the error of a run that was asked to stop.
 func (r *run) stoppedAt(why error) error {
-	s := &Stopped{Step: r.steps, cause: why}
-	if path, err := checkpoint.Resolve(r.c.Checkpoint.Dir, "latest"); err == nil {
-		s.Checkpoint = path
-	}
-	return s
+	return &Stopped{Step: r.steps, Checkpoint: r.latest(), cause: why}
 }
 
 // ending describes for metrics.jsonl how the run ends.

@@ -3,8 +3,10 @@ package job
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
+	"zeroth/checkpoint"
 	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
 	"zeroth/input/s3"
@@ -52,16 +54,20 @@ func (r *run) flushStore(ctx context.Context) error {
 	return r.store.Flush(ctx)
 }
 
-// mostFlush is how long a run that was stopped, or failed, waits for uploads.
-const mostFlush = 10 * time.Second
+// mostFlush is how long a run that was stopped, or failed, waits for uploads. Tests shorten it.
+var mostFlush = 10 * time.Second
 
 // closeStore ends the use of object storage. What is not uploaded is uploaded by the run that continues.
 func (r *run) closeStore(ended error) {
 	if r.store == nil {
 		return
 	}
+	r.newest = s3.Clean(r.given.Checkpoint.Dir) // without the server, the run that continues finds the checkpoint
+	if r.store.Offline() {
+		r.newest, _ = checkpoint.Resolve(r.given.Checkpoint.Dir, "latest") // empty if there is none
+	}
 	if ended != nil || r.stopped {
-		ctx, stop := context.WithTimeout(context.Background(), mostFlush)
+		ctx, stop := context.WithTimeoutCause(context.Background(), mostFlush, fmt.Errorf("the uploads take longer than %v", mostFlush))
 		defer stop()
 		if err := r.flushStore(ctx); err != nil {
 			r.Observer.Note(err.Error())
@@ -70,4 +76,14 @@ func (r *run) closeStore(ended error) {
 	if err := r.store.Close(); err != nil {
 		r.Observer.Note(err.Error())
 	}
+}
+
+// latest returns the checkpoint that --resume latest continues from, "" if there is none. After closeStore it
+// does not ask the server, which may be why the run ended.
+func (r *run) latest() string {
+	if r.store != nil {
+		return r.newest
+	}
+	path, _ := checkpoint.Resolve(r.c.Checkpoint.Dir, "latest") // empty if there is none
+	return path
 }

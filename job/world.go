@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"zeroth/checkpoint"
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
 	"zeroth/input"
@@ -52,7 +51,7 @@ func (r *run) failed(err error) error {
 	}
 	l := &Lost{cause: err}
 	if r.c != nil && setup.Saves(r.c) {
-		l.Checkpoint, _ = checkpoint.Resolve(r.c.Checkpoint.Dir, "latest") // empty if there is none
+		l.Checkpoint = r.latest()
 	}
 	return l
 }

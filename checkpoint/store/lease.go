@@ -207,7 +207,7 @@ func (t *taken) Error() string {
 
 // release ends the lease.
 func (l *lease) release() error {
-	ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, stop := context.WithTimeout(context.Background(), 3*time.Second)
 	defer stop()
 	if n, _, _, err := l.m.lastLease(ctx); err != nil || n > l.number {
 		return nil // it expires, or is another's

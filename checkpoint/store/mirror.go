@@ -135,6 +135,21 @@ func (Files) Apart(root string) bool {
 	return s3.Is(root) && err == nil && p.Mirror.Apart
 }
 
+// OnDisk returns the folder on this host's disk that is saved to.
+func (Files) OnDisk(root string) string {
+	if p, err := find(root); s3.Is(root) && err == nil && p.local != "" {
+		return p.local
+	}
+	return root
+}
+
+// Offline reports whether what the folder contains is known without asking the server.
+func (m *Mirror) Offline() bool {
+	m.state.Lock()
+	defer m.state.Unlock()
+	return m.view != nil
+}
+
 // Keep removes the folders on this host's disk that the leader does not have any more.
 func (f Files) Keep(root string, names []string) error {
 	p, err := find(root)
@@ -402,13 +417,22 @@ func (m *Mirror) Flush(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s: not everything is uploaded: what is missing stays in %s; %w", m.Root, m.local, context.Cause(ctx))
+			return fmt.Errorf("%s: not everything is uploaded: %w; what is missing stays in %s, and is uploaded by the run that continues there", m.Root, context.Cause(ctx), m.local)
 		case <-time.After(50 * time.Millisecond):
 		}
 		if !noted {
-			m.Note("waiting for uploads to " + m.Root)
+			m.Note("waiting for uploads to " + m.Root + limit(ctx))
 		}
 	}
+}
+
+// limit describes how long ctx lasts.
+func limit(ctx context.Context) string {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf(", at most %v", time.Until(end).Round(time.Second))
 }
 
 // Close ends uploads, where they are, and the use of the folder.

@@ -226,7 +226,7 @@ func (c *Client) Upload(ctx context.Context, bucket, key string, r io.ReaderAt, 
 		_, err = c.core.CompleteMultipartUpload(ctx, bucket, key, id, parts, minio.PutObjectOptions{})
 	}
 	if err != nil {
-		late, stop := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		late, stop := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 		defer stop()
 		_ = c.core.AbortMultipartUpload(late, bucket, key, id) // err came first; stores delete old parts by rules of the bucket
 		return nil, explain("write", bucket, key, err)

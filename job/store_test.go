@@ -1,0 +1,53 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"zeroth/input/s3/s3test"
+	"zeroth/job/config/configtest"
+	"zeroth/job/report"
+	"zeroth/job/testjob"
+)
+
+// A run that is stopped while the server of its checkpoints refuses requests ends soon, names the
+// checkpoint to continue from, and the folder with what is not uploaded. The run that continues uploads it.
+func TestStopWithoutServer(t *testing.T) {
+	defer func(d time.Duration) { mostFlush = d }(mostFlush)
+	mostFlush = 10 * time.Millisecond
+	server := s3test.Serve(t)
+	testjob.InTinyFolder(t)
+	sets := []string{"train.steps=1000", "checkpoint.every=2", "checkpoint.dir=s3://runs/a", "checkpoint.local=scratch"}
+	reason := errors.New("enough")
+	ctx, stop := context.WithCancelCause(t.Context())
+	h := &heard{onStep: func(s report.Step) {
+		switch s.Step {
+		case 4:
+			server.Fail(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusForbidden); return true })
+		case 7:
+			stop(reason)
+		}
+	}}
+	err := Run(ctx, configtest.MustLoad(t, sets...), Options{Out: "run", Observer: h})
+	var s *Stopped
+	if !errors.As(err, &s) || !strings.HasPrefix(s.Checkpoint, "s3://runs/a/step-") {
+		t.Fatalf("%v", err)
+	}
+	if !slices.ContainsFunc(h.notes, func(s string) bool {
+		return strings.Contains(s, "not everything is uploaded") && strings.Contains(s, "scratch")
+	}) {
+		t.Errorf("%q", h.notes)
+	}
+	server.Fail(nil)
+	if err := Run(t.Context(), configtest.MustLoad(t, append(sets, "train.steps=9")...), Options{Out: "run", Resume: "latest"}); err != nil {
+		t.Fatal(err)
+	}
+	if mark := strings.TrimPrefix(s.Checkpoint, "s3://runs/") + "/COMMIT"; !slices.Contains(server.Keys(t), mark) {
+		t.Errorf("%s is not in %q", mark, server.Keys(t))
+	}
+}
