@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -146,13 +147,48 @@ func (l *loop) endSample(next int) (parts sim.Exposure, err error) {
 // endTrace sends the traces of all ranks to the client that waits at process 0.
 func (l *loop) endTrace() error {
 	l.traced.End()
-	mine := l.traced.Encode(l.host, mostRound/l.rank.Groups.World.Size())
+	mine := l.traced.Encode(l.host, traceBytes(l.rank))
 	l.traced = nil
-	comm := l.rank.Queues[1]
-	comm.Label("trace: all-gather")
-	all, err := collective.GatherBytes(l.rank.Groups.World, comm, mine)
+	all, err := gatherTrace(l.rank, mine)
 	if err == nil && l.rank.Rank == 0 {
 		l.asks.trace.Swap(nil).got <- all
 	}
 	return err
+}
+
+// traceBytes returns how many bytes of a trace a rank may send.
+func traceBytes(r *setup.Rank) int { return mostRound / r.Groups.World.Size() }
+
+// gatherTrace returns the parts of a trace of all ranks.
+func gatherTrace(r *setup.Rank, mine []byte) ([][]byte, error) {
+	comm := r.Queues[1]
+	comm.Label("trace: all-gather")
+	return collective.GatherBytes(r.Groups.World, comm, mine)
+}
+
+// shareTrace makes all processes trace if process 0 does, for one file.
+func (r *run) shareTrace(ctx context.Context) error {
+	if r.self.Alone() {
+		return nil
+	}
+	traced, err := r.World.Share(ctx, strconv.FormatBool(r.Trace != nil))
+	r.traced = traced == "true"
+	if err == nil && r.traced && r.Trace == nil {
+		r.Trace = sim.NewTrace()
+	}
+	return err
+}
+
+// collectTrace brings the traces of all ranks to process 0.
+func (r *run) collectTrace(context.Context) error {
+	if !r.traced {
+		return nil
+	}
+	return setup.TogetherUntil(r.self.Ended, r.ranks, func(rank *setup.Rank) error {
+		all, err := gatherTrace(rank, r.Trace.Encode(rank.LocalIndex, r.self.Hosts[rank.Rank], traceBytes(rank)))
+		if err != nil || rank.Rank > 0 {
+			return err
+		}
+		return r.Trace.Gather(all)
+	})
 }

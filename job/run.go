@@ -50,7 +50,7 @@ type Options struct {
 	Resume string
 
 	Observer report.Observer // hears what happens; nil: nobody does
-	Trace    *sim.Trace      // receives what the queues of every rank did; may be nil
+	Trace    *sim.Trace      // receives what the queues of every rank did, on process 0 also of others' if their runs succeed; may be nil
 	Timeline *Observation    // receives the memory in use in the first step; may be nil
 	Shadow   bool            // compare every operation of a GPU with the CPU's kernels, and stop at the first difference
 	World    setup.World     // the processes that the ranks are spread over; nil: all are in this one
@@ -77,8 +77,8 @@ func Run(ctx context.Context, c *config.Config, o Options) (err error) {
 		r.shareFolder, r.shareModel, r.shareDate, r.useStore, r.findStart, r.fitContext, r.agreeOnJob, r.skipIfFinished, r.announceStart,
 		r.placeRanks, r.planMemory, r.lockFolders, r.checkUnchanged,
 		r.publish, r.fetchWeights, r.openInputs, r.agreeOnData, r.countSteps, r.checkModel, r.countFlops,
-		r.chooseAlgorithms, r.openRanks, r.openSavers, r.loadState, r.openRunFolder, r.recordAlgorithms, r.announceJob,
-		r.train, r.compareMemory, r.writeResults, r.sampleText, r.flushStore,
+		r.chooseAlgorithms, r.openRanks, r.openSavers, r.loadState, r.openRunFolder, r.recordAlgorithms, r.shareTrace, r.announceJob,
+		r.train, r.collectTrace, r.compareMemory, r.writeResults, r.sampleText, r.flushStore,
 	} {
 		if err = step(ctx); err != nil {
 			break
@@ -147,6 +147,7 @@ type run struct {
 	newest  string          // closeStore: the checkpoint in store to continue from
 	chosen  *chosen         // recordAlgorithms
 
+	traced  bool // shareTrace: all processes trace, for one file
 	stopped bool // train: all ranks stopped after the same step, before the last
 	written bool // writeResults was called
 }

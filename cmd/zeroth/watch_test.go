@@ -163,19 +163,28 @@ func (w watched) post(t *testing.T, path string) (int, []byte) {
 	return got.StatusCode, text
 }
 
-// traceOf checks that a trace of two steps has the same two of each of the given number of ranks, at
-// the same time.
+// traceOf checks a trace of two steps of the given number of ranks.
 func (w watched) traceOf(t *testing.T, ranks int) {
 	t.Helper()
 	code, text := w.post(t, "api/trace?steps=2")
+	if code != 200 {
+		t.Fatalf("%d %.300s", code, text)
+	}
+	checkSteps(t, text, ranks, 2)
+}
+
+// checkSteps checks that a trace has the same steps of each of the given number of ranks, at the same
+// time.
+func checkSteps(t *testing.T, text []byte, ranks, count int) {
+	t.Helper()
 	type event struct {
 		Name, Cat string
 		Pid       int
 		Ts, Dur   float64
 	}
 	var trace struct{ TraceEvents []event }
-	if err := json.Unmarshal(text, &trace); code != 200 || err != nil {
-		t.Fatalf("%d %v %.300s", code, err, text)
+	if err := json.Unmarshal(text, &trace); err != nil {
+		t.Fatalf("%v %.300s", err, text)
 	}
 	steps, queues := make([][]event, ranks), make([]map[string]int, ranks)
 	for _, e := range trace.TraceEvents {
@@ -192,7 +201,7 @@ func (w watched) traceOf(t *testing.T, ranks int) {
 		}
 	}
 	for rank, own := range steps {
-		if len(own) != 2 || queues[rank]["compute"] == 0 || queues[rank]["comm"] == 0 {
+		if len(own) != count || queues[rank]["compute"] == 0 || queues[rank]["comm"] == 0 {
 			t.Fatalf("rank %d has the steps %v, queues %v", rank, own, queues[rank])
 		}
 		for i, s := range own { // a step ends on no rank before all have begun it
@@ -207,6 +216,15 @@ func (w watched) traceOf(t *testing.T, ranks int) {
 func TestTraceOfProcesses(t *testing.T) {
 	inFolder(t)
 	traceRun(t, "2")
+	process(t, 0, "launch", "-n", "2", "--", "train", "tiny.yaml", "--out", "s", "--set", "parallel.ranks=4", "--trace", "trace.json")
+	text, err := os.ReadFile("trace.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkSteps(t, text, 4, 2)
+	if n := strings.Count(string(text), `"name":"memory in use","ph":"C","pid":3`); n < 6 {
+		t.Errorf("the memory of rank 3 is there %d times", n)
+	}
 }
 
 // traceRun traces a run of four ranks twice.

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// encoded is a rank's sample on its way to process 0.
+// encoded is a rank's work on its way to process 0.
 type encoded struct {
 	Rank   int
 	Host   string   // empty if all ranks are on one
@@ -26,15 +26,23 @@ const (
 	spanNumbers
 )
 
-// Encode returns the sample for Merge, in at most most bytes: older tasks that do not fit are left
-// out. The host names the clock. A nil Sample, and one that does not fit at all, is nil.
+// Encode returns the sample for Merge, in at most most bytes; see Trace.Encode. Of a nil Sample it is
+// nil.
 func (s *Sample) Encode(host string, most int) []byte {
 	if s == nil {
 		return nil
 	}
-	steps := s.trace.ranks[0].steps().All()
-	for from, end := int64(0), steps[len(steps)-1].End; from < end; from += (end - from + 1) / 2 {
-		if b := s.encode(host, from); len(b) <= most {
+	return s.trace.Encode(0, host, most)
+}
+
+// Encode returns the work of a rank of this process for Merge, in at most most bytes: older tasks
+// that do not fit are left out. The host names the clock. Without a task that fits it is nil.
+func (t *Trace) Encode(local int, host string, most int) []byte {
+	if t == nil {
+		return nil
+	}
+	for from, end := int64(0), t.ranks[local].end(); from < end; from += (end - from + 1) / 2 {
+		if b := t.encode(local, host, from); len(b) <= most {
 			return b
 		}
 	}
@@ -42,8 +50,8 @@ func (s *Sample) Encode(host string, most int) []byte {
 }
 
 // encode encodes the spans that end after from.
-func (s *Sample) encode(host string, from int64) []byte {
-	e := encoded{Rank: s.rank.Rank, Host: host, Origin: s.trace.origin.UnixNano()}
+func (t *Trace) encode(local int, host string, from int64) []byte {
+	e := encoded{Rank: t.names[local], Host: host, Origin: t.origin.UnixNano()}
 	at := map[string]int64{}
 	index := func(word string) int64 {
 		i, ok := at[word]
@@ -53,7 +61,7 @@ func (s *Sample) encode(host string, from int64) []byte {
 		}
 		return i
 	}
-	for _, k := range s.trace.ranks[0] {
+	for _, k := range t.ranks[local] {
 		var spans []int64
 		var last int64
 		for _, r := range k.All() {
@@ -71,8 +79,8 @@ func (s *Sample) encode(host string, from int64) []byte {
 	return b
 }
 
-// Merge combines the encoded samples of ranks in one trace. Ranks with none are left out. Clocks of
-// hosts other than the first rank's are corrected.
+// Merge combines the encoded work of ranks in one trace. Ranks with none are left out. Clocks of hosts
+// other than the first rank's are corrected.
 func Merge(all [][]byte) (*Trace, error) {
 	t := &Trace{}
 	var host string
@@ -164,4 +172,14 @@ func (k tracks) begin() int64 {
 		}
 	}
 	return first
+}
+
+// end returns the last end of a span, 0 without spans.
+func (k tracks) end() (last int64) {
+	for _, q := range k {
+		for _, r := range q.All() {
+			last = max(last, r.End)
+		}
+	}
+	return last
 }

@@ -19,7 +19,7 @@ func sampled(rank int, ahead time.Duration) *Sample {
 		tracked(waits, run("the norm", "wait", 40, 100), run("the norm", "wait", 140, 200), run("the norm", "wait", 240, 300)),
 		tracked("step", run("", "step 7", 0, 100), run("", "step 8", 100, 200), run("", "step 9", 200, 300)),
 	}
-	return &Sample{rank: &setup.Rank{Rank: rank}, trace: Trace{origin: origin, ranks: []tracks{own}}}
+	return &Sample{rank: &setup.Rank{Rank: rank}, trace: Trace{origin: origin, ranks: []tracks{own}, names: []int{rank}}}
 }
 
 // TestMerge checks that samples become one trace by the clock of the first rank's host, and that

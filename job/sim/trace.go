@@ -24,6 +24,7 @@ type Trace struct {
 	names  []int       // world numbers of these ranks
 	Sent   []int64     // bytes sent by each rank in the last step; -1 if it had more operations than are recorded
 	Memory MemoryInUse // nil: not shown
+	whole  *Trace      // also of other processes' ranks; nil: there are none
 }
 
 // MemoryInUse provides the memory in use on a rank during the traced work. A plan implements it.
@@ -404,8 +405,20 @@ func (e Exposure) Line() string {
 		ms(e.Seconds), ms(e.Compute), ms(e.Exposed), 100*e.Exposed/e.Seconds, peers, offload, ms(e.Seconds-e.Compute-e.Exposed-e.Offload), e.Steps, norm)
 }
 
+// Gather adds the encoded work of all ranks, for Write alone.
+func (t *Trace) Gather(all [][]byte) (err error) {
+	t.whole, err = Merge(all)
+	if err == nil {
+		t.whole.Memory = t.Memory
+	}
+	return err
+}
+
 // Write writes the recorded spans. Times are in microseconds.
 func (t *Trace) Write(w io.Writer) error {
+	if t.whole != nil {
+		return t.whole.Write(w)
+	}
 	b := bufio.NewWriter(w)
 	b.WriteString(`{"displayTimeUnit":"ms","traceEvents":[`)
 	sep := "\n"
