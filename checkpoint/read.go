@@ -217,7 +217,7 @@ func (s *storedPart) scattered(out []task, t Tensor, p shard.Param, q Request, m
 	size, at := int64(t.DType.Size()), 0 // at: index in ext
 	var k *task
 	for tensor, wanted := range p.Runs(q.Range) {
-		for has, local := range s.param.Runs(s.param.Own(tensor)) {
+		for has, local := range s.param.Runs(s.param.Within(tensor)) {
 			lo := int64(wanted.Lo+has.Lo-tensor.Lo-q.Range.Lo) * size
 			into := q.Into[lo : lo+int64(local.Len())*size]
 			for len(into) > 0 {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// ErrScaleAtMin means that gradients overflow even at the smallest loss scale: the numbers
-// themselves are broken, not the scale.
+// ErrScaleAtMin means that gradients overflow even at the smallest loss scale, so a smaller
+// one would not help.
 var ErrScaleAtMin = errors.New("gradients overflow at the smallest loss scale")
 
 // LossScale keeps small fp16 gradients from vanishing: the loss is multiplied

@@ -10,7 +10,7 @@ import "zeroth/device"
 // Ops are the kernels that rules need. w (float32) is the master copy, g the
 // gradient (float32), m and v state (float32). If p is not empty, it receives
 // w rounded to p's type in the same pass. SGD without momentum passes an empty
-// m: the kernel then updates w from g' and has no state.
+// m: the kernel then updates w from the gradient and has no state.
 type Ops interface {
 	AdamW(w, p, g, m, v device.Buffer, a device.AdamW)
 	// AdamW8 is AdamW with m in Q8 and v in U8.

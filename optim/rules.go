@@ -60,7 +60,7 @@ func (r Adam) Step(q Ops, t int, h Hyper, p Piece) {
 
 // adam returns the kernel's arguments common to all Adam variants at step t >= 1. It
 // computes the bias corrections in float64 from the betas rounded to float32, which the
-// kernel uses. So the moments are exactly those of a beta within 6e-8, and the first step
+// kernel uses. So the moments are exact for a beta that differs by at most 6e-8, and the first step
 // is exact; computed from the unrounded beta, 1-0.999 would have a relative error of 1.3e-5.
 func adam(beta1, beta2, eps float64, t int, h Hyper) device.AdamW {
 	a := device.AdamW{
@@ -92,7 +92,7 @@ func (r SGD) Types() []device.DType {
 	return []device.DType{device.F32}[:len(r.States())]
 }
 
-// Step does not depend on t: the momentum buffer starts as zeros.
+// Step updates the momentum and the parameter. It does not depend on t: the momentum starts as zeros.
 func (r SGD) Step(q Ops, _ int, h Hyper, p Piece) {
 	a := device.SGD{GradScale: float32(h.GradScale), Momentum: float32(r.Momentum), Decay: float32(h.Decay), LR: float32(h.LR)}
 	var m device.Buffer
@@ -102,8 +102,8 @@ func (r SGD) Step(q Ops, _ int, h Hyper, p Piece) {
 	q.SGD(p.Master, p.Param, p.Grad, m, a)
 }
 
-// Lion moves every element by LR in the direction of a sign (Chen et al.,
-// arXiv 2302.06675); its decay is decoupled.
+// Lion moves every element by LR, against the sign of a mean of momentum and
+// gradient (Chen et al., arXiv 2302.06675); its decay is decoupled.
 type Lion struct{ Beta1, Beta2 float64 }
 
 // States returns the name in the authors' code.
@@ -112,7 +112,7 @@ func (Lion) States() []string { return []string{"exp_avg"} }
 // Types returns float32.
 func (Lion) Types() []device.DType { return []device.DType{device.F32} }
 
-// Step does not depend on t: Lion has no bias correction.
+// Step updates the momentum and the parameter. It does not depend on t: Lion has no bias correction.
 func (r Lion) Step(q Ops, _ int, h Hyper, p Piece) {
 	q.Lion(p.Master, p.Param, p.Grad, p.State[0], device.Lion{
 		GradScale: float32(h.GradScale),

@@ -57,8 +57,8 @@ type Shape struct {
 // Stages returns the number of stages.
 func (s Shape) Stages() int { return s.Ranks * s.Virtual }
 
-// Most is the maximum product of stages and micro-batches.
-const Most = 1 << 18
+// MaxPasses is the maximum product of stages and micro-batches.
+const MaxPasses = 1 << 18
 
 // Check returns an error if the shape is invalid.
 func (s Shape) Check() error {
@@ -73,8 +73,8 @@ func (s Shape) Check() error {
 		return fmt.Errorf("%s needs several stages per rank, not one", s.Schedule)
 	case s.Virtual > 1 && s.Micro%s.Ranks != 0:
 		return fmt.Errorf("%d micro-batches are not a multiple of %d ranks", s.Micro, s.Ranks)
-	case s.Stages() > Most/s.Micro:
-		return fmt.Errorf("%d stages × %d micro-batches are more than %d", s.Stages(), s.Micro, Most)
+	case s.Stages() > MaxPasses/s.Micro:
+		return fmt.Errorf("%d stages × %d micro-batches are more than %d", s.Stages(), s.Micro, MaxPasses)
 	}
 	return nil
 }
@@ -95,6 +95,7 @@ const (
 	kinds
 )
 
+// String returns the kind in words.
 func (k Kind) String() string {
 	return [kinds]string{"forward", "backward", "input gradient", "weight gradient", "send forward", "receive forward", "send backward", "receive backward"}[k]
 }
@@ -105,13 +106,14 @@ type Action struct {
 	Stage, Micro int
 }
 
+// String describes the action.
 func (a Action) String() string {
 	return fmt.Sprintf("%v of micro-batch %d at stage %d", a.Kind, a.Micro, a.Stage)
 }
 
-// Order returns what a rank computes in a step, in order. At each stage, backward passes and weight
-// gradients are in the order of micro-batches, so that sums of gradients have the same bits in
-// every schedule.
+// Order returns the passes that a rank computes in a step, in order. At each stage, backward passes
+// and weight gradients are in the order of micro-batches, so that sums of gradients have the same
+// bits in every schedule.
 func (s Shape) Order(rank int) []Action {
 	switch s.Schedule {
 	case GPipe:
@@ -275,7 +277,7 @@ func (p *player) tick() (more bool) {
 			continue
 		}
 		more = true
-		if a := order[p.next[r]]; p.can(a) {
+		if a := order[p.next[r]]; p.ready(a) {
 			p.programs[r] = append(p.programs[r], a)
 			p.next[r]++
 			p.until[r] = p.now + ticks[a.Kind]
@@ -292,8 +294,8 @@ func (p *player) tick() (more bool) {
 
 func (p *player) at(a Action) *int { return &p.done[a.Kind][a.Stage*p.Micro+a.Micro] }
 
-// can reports whether everything an action needs is complete.
-func (p *player) can(a Action) bool {
+// ready reports whether everything an action needs is complete.
+func (p *player) ready(a Action) bool {
 	need, ok := p.Needs(a)
 	if !ok {
 		return true
@@ -302,7 +304,7 @@ func (p *player) can(a Action) bool {
 	return done > 0 && done <= 1+p.now
 }
 
-// Needs returns the action whose result a depends on, if any.
+// Needs returns the action that a depends on, if any.
 func (s Shape) Needs(a Action) (need Action, ok bool) {
 	back := Backward
 	if s.Schedule == ZBH1 {

@@ -15,8 +15,8 @@ type Cut struct {
 	Most int     // number of indices of the largest part; 0: all parts are equal
 }
 
-// Reserved returns the number of elements that Lay reserves: those of the tensor's largest part, so
-// that layouts of all parts have the same length.
+// Reserved returns the number of elements that Lay reserves: the size of the tensor's largest part,
+// so that layouts of all parts have the same length.
 func (p Param) Reserved() int {
 	n := p.Numel()
 	if own := p.Cut.Most; own > 0 {
@@ -100,13 +100,13 @@ func (p Param) Runs(of Range) iter.Seq2[Range, Range] {
 	}
 }
 
-// Own returns the elements of p that lie in a range of the tensor; they are contiguous in p.
-func (p Param) Own(tensor Range) Range {
-	return Range{p.before(tensor.Lo), p.before(tensor.Hi)}
+// Within returns the elements of p that lie in a range of the tensor; they are contiguous in p.
+func (p Param) Within(tensor Range) Range {
+	return Range{p.preceding(tensor.Lo), p.preceding(tensor.Hi)}
 }
 
-// before returns the number of elements of p that precede an element of the tensor.
-func (p Param) before(tensor int) int {
+// preceding returns the number of elements of p that precede an element of the tensor.
+func (p Param) preceding(tensor int) int {
 	if p.Cut.Full == nil {
 		return tensor
 	}

@@ -44,7 +44,7 @@ func TestRuns(t *testing.T) {
 		of.Hi = rapid.IntRange(of.Lo, len(want)).Draw(t, "to")
 		from := rapid.IntRange(0, p.Numel()).Draw(t, "from")
 		to := rapid.IntRange(from, p.Numel()).Draw(t, "until")
-		for i, own := 0, part.Own(Range{from, to}); i < len(want); i++ {
+		for i, own := 0, part.Within(Range{from, to}); i < len(want); i++ {
 			if in := own.Lo <= i && i < own.Hi; in != (from <= want[i] && want[i] < to) {
 				t.Fatalf("elements %v of the part are said to be [%d, %d) of the tensor; element %d is %d", own, from, to, i, want[i])
 			}

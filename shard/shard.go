@@ -48,11 +48,11 @@ type Param struct {
 	Shape  []int
 	At     Range // set by Lay
 	Group  Group
-	Frozen bool  // it is used but never updated: it has no gradient and no state
+	Frozen bool  // used but never updated: without gradient and state
 	Rule   int   // index of its update rule
-	Code   uint8 // how it is stored if it is frozen: a device.Code
+	Code   uint8 // device.Code in which it is stored if it is frozen
 	Init   Init
-	Cut    Cut // the part of a tensor that it is
+	Cut    Cut // which part of a tensor it is
 
 	Codes *Param // in a layout of codes: the parameter that these words encode; else nil
 }
