@@ -45,7 +45,7 @@ func (g *Wired) agree(mine call) error {
 	return err
 }
 
-// disseminate waits until this rank has heard from all others and reports whether calls differ.
+// disseminate waits until this rank has received the calls of all others and reports whether calls differ.
 func (g *Wired) disseminate(mine call) (differs bool, err error) {
 	if why := g.wire.Ended(); why != nil {
 		return false, why
@@ -129,7 +129,7 @@ func (g *Wired) leave(err error) error {
 func (g *Wired) successor(k int) int   { return (g.Rank() + 1<<k) % g.Size() }
 func (g *Wired) predecessor(k int) int { return (g.Rank() - 1<<k + g.Size()) % g.Size() }
 
-// covers reports whether this rank has heard from the 2^k ranks before it.
+// covers reports whether this rank has the calls of the 2^k ranks before it.
 func (a *agreement) covers(k int) bool {
 	for i, f := range a.from[:k] {
 		if !f.called || i > 0 && !f.heard {
@@ -139,7 +139,7 @@ func (a *agreement) covers(k int) bool {
 	return true
 }
 
-// complete reports whether this rank has heard from all others and received all notes sent to it.
+// complete reports whether this rank has the calls of all others and all notes sent to it.
 func (a *agreement) complete() bool { return a.covers(len(a.from)) }
 
 func (g *Wired) sendHeard(k int) {

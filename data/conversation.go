@@ -81,7 +81,7 @@ func NewChat(t Tokenizer, now time.Time) (*Chat, error) {
 }
 
 // chatTemplates returns the texts of the templates by name, the name of the file containing
-// them, and what else the files say.
+// them, and the other settings in the files.
 func (f *Folder) chatTemplates() (texts map[string]string, from string, d description, err error) {
 	const templateFile, configFile = "chat_template.jinja", "tokenizer_config.json"
 	if d, err = describe(f.files); err != nil {

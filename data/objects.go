@@ -73,8 +73,8 @@ func matchObjects(ctx context.Context, pattern string, refuseEmpty bool) (files 
 	return files, nil
 }
 
-// fetch makes local copies of the files in object storage, and checks that they are what the key
-// wants. Copies that exist are used.
+// fetch makes local copies of the files in object storage, and checks that the key accepts them. It
+// uses copies that exist.
 func fetch(ctx context.Context, key string, files []file, progress func(done, total int64)) error {
 	m := meter{report: progress}
 	for _, f := range files {

@@ -49,7 +49,7 @@ func (p *permutation) at(i uint64) uint64 {
 	}
 }
 
-// mix is the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+// mix applies the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb

@@ -97,7 +97,7 @@ func (d *docReader) formOf(has func(string) bool) (form, error) {
 	return form{}, d.lacks(d.key("messages"), has)
 }
 
-// lacks returns the error about a record without a key, with advice for what it is instead.
+// lacks returns the error about a record without a key, with advice for the keys it has.
 func (d *docReader) lacks(key string, has func(string) bool) error {
 	advice := ""
 	switch {

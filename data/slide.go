@@ -13,8 +13,8 @@ type Sliding struct {
 	before []int64 // (texts+1) windows before each text; the last is their number
 }
 
-// Slide returns the windows of a split whose documents are not packed. Source.Whole keeps documents
-// that are longer than a window.
+// Slide returns the windows of a split without packing. Source.Whole keeps documents that are longer
+// than a window.
 func (s *Split) Slide(stride int) *Sliding {
 	x := &Sliding{split: s, stride: int64(stride), before: []int64{0}}
 	n := s.stretches.windows

@@ -49,9 +49,9 @@ func (r *renderer) upTo(n int, answer bool) (string, error) {
 	return text.Text, err
 }
 
-// Examples returns the examples of a conversation. learn says which tokens are learned: those of
-// all "assistant" messages from number first on, of the "last" of them, or "all". An answer is
-// what the template marks with generation or, if it marks nothing, the assistant's message with
+// Examples returns the examples of a conversation. learn selects the tokens to learn: all
+// "assistant" messages from number first on, only the "last" of them, or "all" tokens. An answer is
+// the part that the template marks with generation or, without marks, the assistant's message with
 // the tokens that end it.
 func (c *Chat) Examples(talk Talk, first int, learn string) ([]tokens, error) {
 	whole, err := c.render(talk, false)
@@ -235,7 +235,7 @@ func (r *renderer) distribute(whole string, turns []turn) []tokens {
 	return examples
 }
 
-// encoded encodes a text, of which some ranges of bytes are learned.
+// encoded encodes a text and marks the tokens in spans, ranges of bytes, as learned.
 func (c *Chat) encoded(text string, spans [][2]int) tokens {
 	ids := c.tok.Plain([]byte(text))
 	learn := make([]bool, len(ids))

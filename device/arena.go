@@ -27,7 +27,7 @@ func (a *Arena) Listen(f func(what string, height int)) { a.notify = f }
 // Take returns n elements with undefined contents, valid until a Release to an earlier mark.
 func (a *Arena) Take(t DType, n int) Buffer { return a.TakeFor("", t, n) }
 
-// TakeFor is Take with a purpose for listeners.
+// TakeFor takes memory like Take and names its purpose for listeners.
 func (a *Arena) TakeFor(what string, t DType, n int) Buffer {
 	b := Buffer{Type: t, Host: a.base.Host, Use: a.base.Use, N: n, Ptr: a.base.Ptr}
 	top := a.used + (b.Bytes()+arenaAlign-1)/arenaAlign*arenaAlign
@@ -45,7 +45,7 @@ func (a *Arena) TakeFor(what string, t DType, n int) Buffer {
 	return b
 }
 
-// Keep is Take; see nn.Scratch.
+// Keep takes memory like Take; see nn.Scratch.
 func (a *Arena) Keep(t DType, n int) Buffer { return a.Take(t, n) }
 
 // Mark returns the current height in bytes.

@@ -156,8 +156,8 @@ var nf4Cells = func() (cells [1026]struct {
 // cellOf returns the cell of a number, and a large one for a number that is not in [-1, 1].
 func cellOf(v float32) uint { return uint(int(float32(v*512) + 512)) }
 
-// Mean returns the mean of magnitudes, added like torch.mean adds on one thread: four vectors of eight
-// lanes side by side, whose sums of levels of 16 or more are added apart.
+// Mean returns the mean of magnitudes, added in the order of torch.mean on one thread: four vectors
+// of eight lanes side by side, in sums that cascade over four levels of 16 or more additions.
 func Mean(most []float32) float32 {
 	const lanes, vectors, levels = 8, 4, 4
 	var sums [levels][vectors][lanes]float32

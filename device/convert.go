@@ -95,8 +95,8 @@ func encoded(s []float32, t DType) Buffer {
 	return b
 }
 
-// decode is Widen for coded elements. A block's codes are copied before its elements overwrite
-// them, those of the last one before all.
+// decode implements Widen for coded elements. It copies a block's codes before the elements
+// overwrite them, beginning with the last block.
 func decode(s []float32, t DType) {
 	from := Narrowed(s, t)
 	last := (from.N - 1) / BlockLen

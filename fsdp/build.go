@@ -98,12 +98,11 @@ func (r *Runner) layOutSteps() {
 	}
 }
 
-// lay assigns slots to the units selected by takes: one of its own to each unit selected by own,
-// the others use shared slots in rotation. It returns the length of each slot: that of its
-// longest unit. If a step uses several units, each rotates through slots of its own. A first unit
-// that is only looked up takes the turn of the last one, so that memory is not reserved for both:
-// they are an embedding and an output layer, longer than the units between them, and their uses are
-// a whole pass apart.
+// lay assigns slots to the units selected by takes: each unit selected by own gets a slot of its
+// own, and the others share slots in rotation. It returns the length of each slot, which is the
+// length of its longest unit. If a step uses several units, each rotates through separate slots. A
+// first unit that is only looked up shares the last one's slot: they are an embedding and an output
+// layer, longer than the units between them, and are used a whole pass apart.
 func (r *Runner) lay(shared int, takes, own func(*Unit) bool, slot func(*Unit) *int) (lens []int) {
 	var turns [][]*Unit // by index of the unit within its step
 	for i, s := range r.steps {

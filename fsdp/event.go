@@ -134,7 +134,7 @@ func (r *Runner) usePass(o Op, i int, done bool) {
 	}
 }
 
-// Begin starts a step. It resets what is in use, since the previous step may not have reached its
+// Begin starts a step. It resets the memory in use, since the previous step may not have reached its
 // updates.
 func (r *Runner) Begin() {
 	r.micro = 0

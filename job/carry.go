@@ -12,8 +12,8 @@ import (
 	"zeroth/job/setup"
 )
 
-// inherit takes over the files and the config.json that a checkpoint carries. Old checkpoints
-// have no files; those of the model's folder are used if it still exists.
+// inherit takes over the files and the config.json that a checkpoint carries. For old checkpoints
+// without files it uses the model's folder, if that still exists.
 func inherit(j *setup.Job, b *beginning) error {
 	if b.from == nil {
 		return nil

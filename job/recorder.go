@@ -89,7 +89,7 @@ func (r *recorder) sendMLflow(c *config.Config) {
 	r.Observers = append(r.Observers, r.mlflow)
 }
 
-// begin writes what this start of the run is.
+// begin writes the line that describes this start of the run.
 func (r *recorder) begin(s report.Start) error {
 	s.Run = cmp.Or(r.log.Run(), strings.ToLower(rand.Text()[:12]))
 	r.begun = s

@@ -96,8 +96,8 @@ func (o Options) Complete(c *config.Config) (*config.Config, error) {
 	return c.With(config.Own{Model: o.Model, Data: o.Data, Validation: o.Validation, Rule: o.Rule})
 }
 
-// Enter loads a job for the processes that a launcher has started this one with, as the environment
-// says, and joins them: see docs/cluster.md. The caller must call leave after the run, or after an
+// Enter loads a job and joins the other processes that the launcher has started, according to the
+// environment: see docs/cluster.md. The caller must call leave after the run, or after an
 // error.
 func (o *Options) Enter(ctx context.Context, file string, sets []string) (c *config.Config, leave func(), err error) {
 	leave = func() {}
@@ -426,9 +426,9 @@ func (r *run) openSavers(context.Context) (err error) {
 	return diskSpace(r.job, r.savers[0], r.Observer)
 }
 
-// loadState gives every rank the state it starts from. Until all processes have theirs, what
-// an earlier run has left in the run folder stays: a checkpoint may be damaged where only
-// some of them read it.
+// loadState loads the state that every rank starts from. Until all processes have succeeded, the
+// files of an earlier run stay in the run folder: a checkpoint may be damaged in a part that only
+// some of them read.
 func (r *run) loadState(ctx context.Context) error {
 	err := setup.TogetherUntil(r.self.Ended, r.ranks, func(rank *setup.Rank) error { return r.start.set(rank.Trainer, r.c.Parallel.Ranks) })
 	if err != nil {
@@ -438,7 +438,7 @@ func (r *run) loadState(ctx context.Context) error {
 	return r.agree(ctx, []rendezvous.Fact{{Name: "the state to start from", Value: "read"}})
 }
 
-// announceJob prints what is known before step 1, and attaches the trace.
+// announceJob prints the header before step 1, and attaches the trace.
 func (r *run) announceJob(context.Context) error {
 	h := header(r.job, r.set, r.Out, r.ranks)
 	if r.self.Process == 0 {
@@ -512,8 +512,8 @@ func (r *run) compareMemory(context.Context) error {
 	return err
 }
 
-// writeResults writes the final parameters and closes the metrics. Process 0 writes most of
-// it alone; what it cannot write is an error of all.
+// writeResults writes the final parameters and closes the metrics. Process 0 writes most files
+// alone, and all processes return its errors.
 func (r *run) writeResults(ctx context.Context) error {
 	r.written = true
 	var err error

@@ -14,7 +14,7 @@ import (
 )
 
 // useStore prepares checkpoints in object storage: the folder on disk, the lease, and, if the run has
-// several processes, what their hosts have not uploaded yet. Processes with the same folder on disk are
+// several processes, the files that their hosts have not uploaded yet. Processes with the same folder on disk are
 // on one host, and the first to lock it uploads.
 func (r *run) useStore(ctx context.Context) (err error) {
 	k := r.given.Checkpoint
@@ -57,7 +57,7 @@ func (r *run) flushStore(ctx context.Context) error {
 // mostFlush is how long a run that was stopped, or failed, waits for uploads. Tests shorten it.
 var mostFlush = 10 * time.Second
 
-// closeStore ends the use of object storage. What is not uploaded is uploaded by the run that continues.
+// closeStore ends the use of object storage. The run that continues uploads missing files.
 func (r *run) closeStore(ended error) {
 	if r.store == nil {
 		return

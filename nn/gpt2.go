@@ -131,7 +131,7 @@ func (b *gptBlock) norm(p pass, n layerNorm, s savedNorm, x device.Mat) device.M
 	return y
 }
 
-// normGrad adds the gradient of a norm's input x to d, given that of its output.
+// normGrad adds the gradient of a norm's input x to d, given the gradient dy of its output.
 func (b *gptBlock) normGrad(p pass, n layerNorm, s savedNorm, d, dy, x device.Mat) {
 	p.q.LayerNormGrad(d, n.weight.gradient(p), n.bias.gradient(p), dy, x, n.weight.of(p.w).Buf, s.mean, s.rstd, true)
 }

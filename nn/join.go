@@ -6,10 +6,10 @@ import (
 	"zeroth/shard"
 )
 
-// Joined returns a copy of the model in which the queries, keys and values of a block are one
-// product, gate and up are another, and so are their gradients, if the weights are neighbours in a unit. Then the gradient
-// of the input is one sum instead of several that are rounded: a GPU multiplies wide matrices faster
-// than narrow ones, while the CPU's bits are those of separate products. Parameters begin at
+// Joined returns a copy of the model in which queries, keys and values of a block are one product,
+// and gate and up another, in both passes, if the weights are neighbours in a unit. GPUs multiply
+// wide matrices faster. The gradient of the input is then one sum instead of several rounded ones,
+// so its bits differ from the CPU's, which uses separate products. Parameters begin at
 // multiples of begin elements of a unit.
 func (m *Model) Joined(begin int) *Model {
 	x := *m

@@ -186,8 +186,8 @@ func (f fused) whole(c Cut) (in, out int) {
 	return in, out
 }
 
-// divide returns this rank's part of a parameter of the layers with whole dimensions; outs is the
-// dimension of their outputs and ins that of their inputs, or negative if there is none.
+// divide returns this rank's part of a parameter of the layers with whole dimensions; outs and ins are
+// the dimensions of their outputs and inputs, or negative if there are none.
 func (f fused) divide(c Cut, p shard.Param, outs, ins int) shard.Param {
 	switch {
 	case f.inner && ins >= 0:
@@ -293,8 +293,8 @@ func (l Llama) block(i int) *llamaBlock {
 	return b
 }
 
-// head returns the width D of a head, queries and keys those of all query and key heads, columns
-// that of queries, keys and values together.
+// head returns the width D of a head, queries and keys the widths of all query and key heads, and
+// columns the width of queries, keys and values together.
 func (l Llama) head() int {
 	if l.Head != 0 {
 		return l.Head

@@ -287,8 +287,8 @@ func (b *llamaBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Bat
 	b.backwardAttention(p, x, d, s)
 }
 
-// outputGrad returns the gradient of the output of a half's last linear layer, given d, that of the
-// half's sum. With a norm after, it overwrites the norm's saved input.
+// outputGrad returns the gradient of the output of a half's last linear layer, given the gradient d of
+// the half's sum. With a norm after, it overwrites the norm's saved input.
 func (b *llamaBlock) outputGrad(p pass, h half, s savedHalf, d device.Mat) device.Mat {
 	d = p.bt.dropped(p.q, p.mem, d, b.l.Dropout.Residual, placeOf(b.layer, h.site))
 	if factor := float32(b.l.Factors.Residual); factor != 0 {
@@ -376,8 +376,8 @@ func (b *llamaBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {
 	b.inputGrad(p, b.attn, s.attn, dm, xm, dparts[:], &b.qkv[0], &b.qkv[1], &b.qkv[2])
 }
 
-// attentionGrad returns memory for the gradient of attention's output, (R, A): that of x2, which is
-// no longer needed, if it has the right size.
+// attentionGrad returns memory for the gradient of attention's output, (R, A). It reuses the memory of
+// x2, which is no longer needed, if the size is right.
 func (b *llamaBlock) attentionGrad(p pass, s *Saved) device.Mat {
 	r, a := p.bt.Rows(), b.l.queries()
 	if s.x2.N == r*a {
@@ -386,8 +386,8 @@ func (b *llamaBlock) attentionGrad(p pass, s *Saved) device.Mat {
 	return device.Matrix(p.mem.Take(p.bt.Compute, r*a), r, a)
 }
 
-// normHeadsGrad replaces the gradient of normalized queries and keys, columns of dqkv, by that of
-// the raw ones.
+// normHeadsGrad replaces the gradient of normalized queries and keys, columns of dqkv, by the
+// gradient of the raw ones.
 func (b *llamaBlock) normHeadsGrad(p pass, dqkv device.Mat, s *Saved) {
 	raw, queries := b.normed(device.Matrix(s.raw, dqkv.Rows, s.raw.N/dqkv.Rows))
 	d, _ := b.normed(dqkv)

@@ -327,8 +327,8 @@ func (p pass) operand(rows, cols int) device.Mat {
 	return device.Matrix(take(p.bt.Compute, rows*cols), rows, cols)
 }
 
-// spent returns memory to overwrite in place of m, whose value is no longer needed: m itself or, if
-// the pass defers gradients, which may need it, other memory.
+// spent returns memory to overwrite after the last use of m: m itself or, if the pass defers
+// gradients, which may need m, other memory.
 func (p pass) spent(m device.Mat) device.Mat {
 	if p.bt.Later == nil {
 		return m

@@ -216,7 +216,7 @@ func (t *Trainer) evaluation(n int) *pipeline {
 	return p
 }
 
-// reset discards what was in flight, since the previous step may not have completed.
+// reset discards micro-batches in flight, since the previous step may not have completed.
 func (p *pipeline) reset() {
 	p.landed, p.flying, p.read = append(p.landed, p.flying...), p.flying[:0], p.read[:0]
 	p.inputs.reset()

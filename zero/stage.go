@@ -24,7 +24,7 @@ type Stage int
 // Stages is the number of stages.
 const Stages = 4
 
-// Policy returns what is kept after use at a stage.
+// Policy returns the stage's policy: which parameters and activations stay after use.
 func (s Stage) Policy(prefetch int, recompute bool) fsdp.Policy {
 	if s < 0 || s >= Stages {
 		panic(fmt.Sprintf("zero: stage %d", s))

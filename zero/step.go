@@ -84,8 +84,8 @@ func (t *Trainer) drops(micro int) nn.Drops {
 	return nn.Drops{Train: true, Seed: c.Seed, Row: uint64(sample) * uint64(c.T), Every: t.every()}
 }
 
-// every is how many positions are between the first ones of two sequences, where sequences may
-// be trimmed, else 0.
+// every returns the distance in positions between the starts of two sequences if sequences may be
+// trimmed, else 0.
 func (t *Trainer) every() int {
 	if t.cfg.Trim {
 		return t.cfg.T

@@ -194,7 +194,7 @@ func protected(list []checkpoint.Entry, rules []checkpoint.Keep, file string) []
 	return all
 }
 
-// printPlan prints what will be deleted, and what stays although --keep does not keep it.
+// printPlan prints the checkpoints to delete, and those that stay although --keep does not keep them.
 func (a *app) printPlan(x pruned, plan checkpoint.Pruned) {
 	verb := "deleting"
 	if x.DryRun {

@@ -112,8 +112,7 @@ func run(args []string, out, errs io.Writer) int {
 	return code
 }
 
-// lacksTemp returns what to do about a missing folder for temporary files if it caused
-// err, or "".
+// lacksTemp returns advice if a missing folder for temporary files caused err, or "".
 func lacksTemp(err error) string {
 	var at *fs.PathError
 	temp := os.TempDir()

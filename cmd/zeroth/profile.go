@@ -109,8 +109,8 @@ type probeFile struct {
 	err   error       // first error of writing
 }
 
-// create starts a file that a flag names. It follows a symbolic link, except in a run folder,
-// whose files may come from somebody else.
+// create starts a file that a flag names. It follows a symbolic link, except in a run folder, which
+// may come from somebody else.
 func create(path string) (*input.File, error) {
 	to := path
 	if _, err := os.Readlink(path); err == nil && !input.Exists(filepath.Join(filepath.Dir(path), "job.yaml")) {
@@ -125,7 +125,7 @@ func create(path string) (*input.File, error) {
 	return f, nil
 }
 
-// writeFile creates the file at path, a flag's value, with what write writes.
+// writeFile creates the file at path, a flag's value, and calls write for its content.
 func writeFile(path string, write func(io.Writer) error) error {
 	f, err := create(path)
 	if err != nil {

@@ -348,7 +348,7 @@ func testReuse(t *testing.T, open func(int) []collective.Group) {
 	}
 }
 
-// spread makes each rank contribute to a single element of x, that of the next rank.
+// spread makes each rank contribute to a single element of x, the next rank's.
 func spread(r *rank, x []float32) {
 	clear(x)
 	x[(r.Rank()+1)%len(x)] = float32(r.Rank() + 1)

@@ -226,7 +226,7 @@ func (g *Group) waits() []collective.Wait {
 // complete reports whether all ranks have reached the operation.
 func (g *Group) complete() bool { return len(g.Absent) == 0 && (len(g.Done) > 0 || len(g.Before) == 0) }
 
-// describe reports ranks whose calls differ or, in a stuck operation, that data has not arrived.
+// describe reports ranks with different calls or, in a stuck operation, missing data.
 func (g *Group) describe(stuck bool) (lines []string) {
 	most := g.Calls[len(g.Calls)-1]
 	for _, c := range g.Calls[:len(g.Calls)-1] {

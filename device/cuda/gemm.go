@@ -121,8 +121,8 @@ func (q *Queue) WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat) {
 	device.WeightGrad(q, dw, db, dy, x)
 }
 
-// FusedWeightGrad is WeightGrad with db summed by the product, which reads dy anyway. It is there to be
-// measured.
+// FusedWeightGrad computes WeightGrad with db summed by the product, which reads dy anyway. Only
+// measurements call it.
 func (q *Queue) FusedWeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat) {
 	c, a, b := device.GradOperands(dw, dy, x)
 	g := gemm(&c, &a, &b)

@@ -329,7 +329,7 @@ func (d *partial) newHash() {
 	fmt.Fprintf(d.hash, "blob %d\x00", d.x.Size)
 }
 
-// begin reads what is there.
+// begin reads the bytes of an earlier download.
 func (d *partial) begin() (err error) {
 	d.newHash()
 	if d.size, err = io.Copy(d.hash, d.f); err == nil && d.size > d.x.Size {
@@ -339,7 +339,7 @@ func (d *partial) begin() (err error) {
 	return err
 }
 
-// restart drops what is there.
+// restart drops all bytes.
 func (d *partial) restart() error {
 	d.p.add(-d.size)
 	d.size = 0

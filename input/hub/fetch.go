@@ -191,7 +191,7 @@ func write(path string, content []byte) error {
 	return input.WriteBytes(path, content)
 }
 
-// fetch downloads what is missing.
+// fetch downloads missing files.
 func (f *fetcher) fetch(ctx context.Context, m model, t tree, files Files) error {
 	if t.first("config.json", "adapter_config.json") == "" && files < AnyWeights {
 		return input.BadInput(fmt.Errorf("%v has no config.json; %s shows its files", m, f.client.page(m)))
@@ -212,7 +212,7 @@ func (f *fetcher) fetch(ctx context.Context, m model, t tree, files Files) error
 	return f.download(ctx, m, t, names, maxFile)
 }
 
-// download downloads the missing ones of some files, all of which must be within a limit.
+// download downloads the missing files among names. All files together must be within a limit.
 func (f *fetcher) download(ctx context.Context, m model, t tree, names []string, limit int64) error {
 	names = f.missing(m, names)
 	if err := t.check(m, names, limit); err != nil || len(names) == 0 {

@@ -311,9 +311,9 @@ func Source(c *Config) data.Source {
 	}
 }
 
-// fitting is what a sequence's length is a multiple of where it follows from the longest document:
-// ranks that divide sequences or matrices need it to be one of theirs. It is 0 where the job or a
-// checkpoint says the length, and for models that are made here.
+// fitting returns the number of which a sequence's length must be a multiple, because ranks divide
+// sequences or matrices, if the length follows from the longest document. It returns 0 if the job or
+// a checkpoint sets the length, and for models without a folder.
 func fitting(c *Config) int {
 	if len(c.Data.Documents) == 0 || c.Model.From == "" || c.setsKey("model.context") || c.resumes {
 		return 0
@@ -322,7 +322,7 @@ func fitting(c *Config) int {
 	return usual * max(1, c.Parallel.Context) * max(1, c.Parallel.Tensor)
 }
 
-// FollowsData says whether the length of sequences follows from the longest document.
+// FollowsData reports whether the length of sequences follows from the longest document.
 func FollowsData(c *Config) bool { return fitting(c) > 0 }
 
 // WithDate returns the job with a date of chat templates, unless it needs none or gives one itself.
@@ -367,7 +367,7 @@ func (c *Config) AtCommitsOf(from, vocab string) (next *Config, err error) {
 	return next, err
 }
 
-// WithContext is the job with sequences of so many tokens, which it did not say.
+// WithContext returns the job with sequences of the given number of tokens, which it had left open.
 func (c *Config) WithContext(tokens int) (*Config, error) {
 	next, err := c.with("model.context", strconv.Itoa(tokens), "the longest document")
 	if err != nil {
@@ -381,7 +381,7 @@ func (c *Config) WithContext(tokens int) (*Config, error) {
 	return next, nil
 }
 
-// documents are the records of the job's source.
+// documents returns the records of the job's source.
 func documents(c *Config) data.Documents {
 	k := c.Data.Keys
 	date, _ := time.Parse(time.DateOnly, c.Data.Date) // it was checked when it was read

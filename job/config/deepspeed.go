@@ -204,7 +204,7 @@ func (t *translation) scaleOfFP16() {
 	}
 }
 
-// offload translates what matters only if something is offloaded.
+// offload translates keys that matter only if something is offloaded.
 func (t *translation) offload(section string) {
 	in := "zero_optimization." + section + "."
 	device, _ := t.their(in + "device")

@@ -21,7 +21,7 @@ func (h Environment) Draft(file string, sets []string) (*Config, error) {
 	return h.load(file, root, problems, sets)
 }
 
-// setsSource reports whether the sets say where the data is.
+// setsSource reports whether the sets name the data.
 func setsSource(sets []string) bool {
 	root := &node{kind: mapping}
 	for _, s := range sets {

@@ -23,8 +23,8 @@ type Own struct {
 	Rule             optim.Rule   // with optimizer.type program, else nil
 }
 
-// With returns the job with what the program provides, after all checks that need it. It returns an
-// error unless that is what the job file names.
+// With returns the job with the parts that the program provides, after all checks that need them. It
+// returns an error unless they are the parts that the job file names.
 func (c *Config) With(own Own) (*Config, error) {
 	if own.Model == nil && own.Data == nil && own.Validation == nil && own.Rule == nil && c.Lacks() == nil {
 		return c, nil
@@ -61,7 +61,7 @@ func (c *Config) Lacks() error {
 	return nil
 }
 
-// named reports what the job file names and the program does not provide.
+// named reports parts that the job file names and the program does not provide.
 func (r *reader) named() {
 	c := r.Config
 	missing := func(key, option, other string, is bool) {
@@ -74,7 +74,7 @@ func (r *reader) named() {
 	missing("optimizer.type", "Rule", "another rule", c.Optimizer.Type == program && c.own.Rule == nil)
 }
 
-// provided reports what the program provides and the job file does not name.
+// provided reports parts that the program provides and the job file does not name.
 func (r *reader) provided() {
 	c := r.Config
 	unnamed := func(key, option, want string, is bool) {
@@ -113,7 +113,7 @@ func (r *reader) checkOwnData() {
 	}
 }
 
-// unknown reports whether the job's network is that of a program that has not provided it yet.
+// unknown reports whether a program has still to provide the job's network.
 func (c *Config) unknown() bool { return c.Model.Family == program && c.own.Model == nil }
 
 // validates reports whether there is data to evaluate on, as far as it is known.
@@ -156,7 +156,7 @@ func (c *Config) measures(name string) bool {
 	return slices.Contains(c.measured(), name) || c.unknown() && isMetric(name)
 }
 
-// resolveOwn takes the shape from the program's network, and rejects what does not apply to it.
+// resolveOwn takes the shape from the program's network, and rejects keys that do not apply to it.
 func (r *reader) resolveOwn() {
 	c, own, m := r.Config, r.Config.own.Model, &r.Config.Model
 	for key, is := range map[string]bool{"parallel.tensor": c.Parallel.Tensor > 1, "parallel.context": c.Parallel.Context > 1, "train.lora.rank": c.Train.LoRA.Rank > 0, "train.lora.from": c.Train.LoRA.From != "", "sample.tokens": c.Sample.Tokens > 0} {

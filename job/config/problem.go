@@ -86,7 +86,7 @@ func (ps Problems) Fatal() bool {
 	return slices.ContainsFunc(ps, func(p Problem) bool { return p.fatal })
 }
 
-// Sort sorts the problems of the file by line, followed by those of the sets.
+// Sort sorts the problems: first the file's, by line, then the sets'.
 func (ps Problems) Sort() {
 	slices.SortStableFunc(ps, func(a, b Problem) int {
 		return cmp.Or(

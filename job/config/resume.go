@@ -68,8 +68,8 @@ func (r *reader) resumeModel() {
 	}
 }
 
-// Lasting returns the keys that a resumed run inherits unless the job sets them: those that change
-// what it computes, except the model's, and those that control what is saved and deleted.
+// Lasting returns the keys that a resumed run inherits unless the job sets them: keys that change
+// results, except the model's, and keys that control saving and deleting.
 func Lasting() []string { return keysOf(func(f field) bool { return f.lasts }) }
 
 // Before describes the training that a run resumes.

@@ -26,7 +26,7 @@ type dialect struct {
 	after func(t *translation) // completes the job
 }
 
-// dialects are the configurations that are jobs.
+// dialects returns the configurations of other programs that are accepted as jobs.
 func dialects() []dialect { return []dialect{deepSpeed, accelerate, arguments} }
 
 // translation is a configuration on its way to a job.
@@ -177,7 +177,7 @@ func (t *translation) their(key string) (text string, at position) {
 	return n.text, n.at
 }
 
-// equivalentOf is what a key of another program is in a job, such as train.batch for
+// equivalentOf returns the job's key for a key of another program, such as train.batch for
 // train_batch_size, or "".
 func equivalentOf(key string) string {
 	_, last := split(key)

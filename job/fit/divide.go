@@ -183,7 +183,7 @@ func (s *search) settle(x *config.Config) (all []*Choice, err error) {
 	return all, err
 }
 
-// leanest returns the number of settings to try in turn, each of which needs less device memory.
+// leanest returns the number of settings to try in turn; each needs less device memory than the last.
 func (s *search) leanest(x *config.Config) int {
 	switch {
 	case !s.offloading:

@@ -48,9 +48,9 @@ var others = []struct{ key, neutral string }{
 }
 
 // adopt sets the rules that the caller did not choose to those of the model's generation_config.json,
-// and notes which. A file without any leaves the rules as they are. Otherwise they are what
-// transformers' generate would use: the most likely token unless do_sample is true, and with it its
-// defaults for keys that are missing.
+// and notes them. A file without rules changes nothing. Otherwise they are the rules of transformers'
+// generate: the most likely token, or with do_sample the file's rules and transformers' defaults for
+// missing keys.
 func (o *Options) adopt(folder string) error {
 	if o.Chosen == nil {
 		return nil

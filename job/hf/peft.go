@@ -252,7 +252,7 @@ func texts(x any) (list []string) {
 	return list
 }
 
-// Check reads all values, which must be finite, and returns a digest of them and of what they mean.
+// Check reads all values, which must be finite, and returns a digest of the values and their settings.
 func (a *Adapter) Check(ctx context.Context) (string, error) {
 	var names []string
 	for _, p := range a.params {

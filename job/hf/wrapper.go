@@ -23,8 +23,8 @@ var wrapperKeys = words(`architectures boi_token_id boi_token_index eoi_token_id
 // generationKeys are keys that concern the language model but differ there without consequence.
 var generationKeys = words(`bos_token_id eos_token_id dtype torch_dtype transformers_version use_cache`)
 
-// languageModel returns the config.json of the language model in that of a wrapper, and whether it is
-// one. Any other is returned as it is.
+// languageModel returns the config.json of the language model inside a wrapper's config.json, and
+// whether raw is a wrapper's. Otherwise it returns raw.
 func languageModel(raw []byte) (config []byte, wrapped bool, err error) {
 	o, err := readObject(raw)
 	if err != nil || !sameJSON(o.raw("model_type"), []byte(`"gemma3"`)) {

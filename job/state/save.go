@@ -144,8 +144,8 @@ func (s *Saver) ends() {
 	}
 }
 
-// Leave is called after the rank has failed: ranks that start a save without it learn so at
-// once. A save that it has started is finished first.
+// Leave announces that the rank has failed, so that ranks that start a save fail at once. It
+// finishes a save that it has started first.
 func (s *Saver) Leave() {
 	if s == nil {
 		return
@@ -298,7 +298,7 @@ func (s *Saver) attach(w *checkpoint.Writer) error {
 }
 
 // GoesOnFrom makes the saver use the base folder of the checkpoint that the run resumes from, if it
-// is in the job's folder of checkpoints and contains exactly what the job does not change.
+// is in the job's folder of checkpoints and contains exactly the tensors that the job does not change.
 func (s *Saver) GoesOnFrom(ck *checkpoint.Checkpoint) error {
 	frozen, _ := divided(s.J)
 	if ck.Base == nil || !sameTensors(frozen, ck.Base.Tensors) {
@@ -361,8 +361,8 @@ func bytesOf(ts []checkpoint.Tensor) (n int64) {
 	return n
 }
 
-// divided returns what a checkpoint of the job contains: the tensors that do not change, if it
-// freezes parameters, and the others. The files that belong to the model are among them.
+// divided returns the tensors in a checkpoint of the job: frozen ones, if the job freezes
+// parameters, and the others. They include the files that belong to the model.
 func divided(c *setup.Job) (frozen, trained []checkpoint.Tensor) {
 	still := map[string]bool{}
 	for _, p := range config.Parameters(c.Config) {

@@ -123,13 +123,13 @@ func parseProgress(raw []byte) (p Progress, err error) {
 	return p, err
 }
 
-// Legacy reports whether a version wrote the file that knew no dropout. Such
+// Legacy reports whether a version without dropout wrote the file. Such
 // versions wrote config.json without the keys of GPT-2's dropout, which are 0.1
 // where a Hugging Face folder does not have them. They also trained the embedding
 // of a folder's pad_token_id, and their train.eval_batches counted the
 // micro-batches of a rank.
 //
-// They are told from later ones by model.attention_dropout, which later jobs
+// They are distinguished from later ones by model.attention_dropout, which later jobs
 // always have, and by the digest of an imported model's parameters.
 func (p *Progress) Legacy() bool {
 	if p.Format > 0 {

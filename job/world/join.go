@@ -18,8 +18,8 @@ import (
 	"zeroth/job/setup"
 )
 
-// Join enters the world of a job: in says which process this is, and what it notes. The caller
-// closes the world after the run.
+// Join enters the world of a job as the process that in describes. The caller closes the world after
+// the run.
 func Join(ctx context.Context, c *config.Config, in Config) (w *World, err error) {
 	if c.Parallel.Transport == "mpi" && !mpi.Built {
 		return nil, config.Problems{config.ProblemOf(c, "parallel.transport", "this binary was built without MPI", "build it with CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth, or want auto, unix or tcp")}

@@ -267,8 +267,8 @@ func (w *World) shut() {
 const hearsay = 2 * time.Second
 
 // follow closes every wire of this process when the world has ended, so that no operation
-// waits for a lost process. One process is named; others, such as those of its host, may be
-// lost with it.
+// waits for a lost process. It names one process; others, such as its
+// host's, may be lost with it.
 func (w *World) follow() {
 	select {
 	case <-w.star.Ended():

@@ -177,7 +177,7 @@ func (h *Hub) resolve(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, h.cdn+"/"+name+"?signature=secret", http.StatusFound)
 }
 
-// content is the other host.
+// content serves large files, as the other host does.
 func (h *Hub) content(w http.ResponseWriter, r *http.Request) {
 	h.note("cdn", r)
 	if h.Fault != nil && h.Fault(w, r) {

@@ -7,7 +7,7 @@ import (
 	"zeroth/job/setup"
 )
 
-// Fitted is a job to search, on two ranks with little of everything.
+// Fitted returns a small job to search, on two ranks.
 func Fitted(t *testing.T, sets ...string) *config.Config {
 	t.Helper()
 	base := []string{"model.layers=4", "model.heads=2", "model.width=64", "model.context=64", "model.vocab=300", "train.batch=16", "train.micro_batch=4", "parallel.ranks=4"}

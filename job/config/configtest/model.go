@@ -12,7 +12,7 @@ import (
 	"zeroth/shard"
 )
 
-// ModelFolder is a folder of a model with fresh parameters.
+// ModelFolder creates a folder of a model with fresh parameters and returns its path.
 func ModelFolder(t *testing.T, m hf.Model) string {
 	t.Helper()
 	dir := t.TempDir()
