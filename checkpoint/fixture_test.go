@@ -71,9 +71,9 @@ func TestFixtureStaysReadable(t *testing.T) {
 	}
 }
 
-// TestFixtureIsWhatIsWritten checks that a save without parts of tensors still writes the bytes
+// TestFixtureMatchesSave checks that a save without parts of tensors still writes the bytes
 // of the first version, except for the nonce, the time and what depends on them.
-func TestFixtureIsWhatIsWritten(t *testing.T) {
+func TestFixtureMatchesSave(t *testing.T) {
 	dir := t.TempDir()
 	writeFixture(t, fixtureModel(), filepath.Join(dir, "v1"))
 	changing := regexp.MustCompile(`"(nonce|created|sha256)": ?"[^"]*"|manifest [0-9a-f]{64}|nonce [0-9a-f]{16}`)

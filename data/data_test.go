@@ -299,7 +299,7 @@ func TestSearchIsStopped(t *testing.T) {
 
 // The result of Check serves one Open of the same files, which then does not search; other
 // calls do.
-func TestOpenUsesWhatWasFound(t *testing.T) {
+func TestOpenUsesResultOfCheck(t *testing.T) {
 	dir := tree(t, map[string]string{"a.txt": "some text", "b.md": "other text"})
 	s := Source{Text: []string{"*.txt"}, Dir: dir, Tokenizer: "bytes", Context: 2}
 	found, err := s.Check()

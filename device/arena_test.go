@@ -17,9 +17,9 @@ func base(bytes int) device.Buffer {
 	return b
 }
 
-// TestArenaHoldsWhatWasTaken checks that allocations in any order do not overlap, are aligned to 64
+// TestArenaBuffers checks that allocations in any order do not overlap, are aligned to 64
 // bytes from the arena's start, and keep their contents.
-func TestArenaHoldsWhatWasTaken(t *testing.T) {
+func TestArenaBuffers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		mem := base(1 << 12)
 		a := device.NewArena(mem)

@@ -324,7 +324,7 @@ func TestTogether(t *testing.T) {
 }
 
 // Reading is told every two seconds, from the second on.
-func TestReadingIsTold(t *testing.T) {
+func TestReadingIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &heard{}
 		report := reading(h)

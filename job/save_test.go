@@ -73,7 +73,7 @@ func TestOneRankFailsBeforeASave(t *testing.T) {
 
 // An old checkpoint with something in it that is not of the run stays, which the
 // run says once, and goes on.
-func TestRetentionLeavesWhatIsNotOurs(t *testing.T) {
+func TestRetentionKeepsForeignFiles(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	c := configtest.MustLoad(t, "checkpoint.dir=ckpt", "checkpoint.keep=1", "checkpoint.on_error=stop")
 	save := func(step int64) {
@@ -119,7 +119,7 @@ func TestRetentionLeavesWhatIsNotOurs(t *testing.T) {
 }
 
 // A run that could not draw its losses is not done: the same command draws them.
-func TestDrawsWhatWasNotDrawn(t *testing.T) {
+func TestMissingPlotsAreDrawn(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	c := configtest.MustLoad(t, "model={layers: 1, heads: 1, width: 8, context: 4}", "data.validation=0", "train.steps=2", "train.batch=2", "parallel.ranks=1", "train.micro_batch=1", "checkpoint.every=1")
 	if err := os.MkdirAll("run/loss.svg/x", 0o777); err != nil {

@@ -110,7 +110,7 @@ func TestSampleEnds(t *testing.T) {
 	}
 }
 
-func TestSampleSaysWhatItCuts(t *testing.T) {
+func TestSampleReportsCutText(t *testing.T) {
 	trained(t)
 	_, notes, err := sampleWith(t, generate.Options{Run: "run", Prompt: "many bytes before", Tokens: 3})
 	if want := []string{"the prompt has 17 tokens, but the model reads at most 8; only the last 8 are used"}; err != nil || !slices.Equal(notes, want) {

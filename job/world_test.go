@@ -46,7 +46,7 @@ func TestAccountIsOfThisLaunch(t *testing.T) {
 
 // Hosts may be reached at addresses of their own and have the token in files of their
 // own; in all else they have one job.
-func TestHostsHaveTheirOwnAddresses(t *testing.T) {
+func TestAddressesPerHost(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	state := func(set string) map[string]string {
 		c, err := config.Load("job.yaml", []string{set})

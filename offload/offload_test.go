@@ -173,9 +173,9 @@ func (r *rig) fetched(t *testing.T, unit int, m model, updated device.Event) {
 
 var places = []offload.Tier{offload.Device, offload.Host, offload.Disk}
 
-// TestStoreReturnsWhatWasWritten checks that a store returns what was written to it, in any kind
+// TestStoreReadsBack checks that a store returns what was written to it, in any kind
 // of memory: the state of every tile, initially zero, and the newest parameters.
-func TestStoreReturnsWhatWasWritten(t *testing.T) {
+func TestStoreReadsBack(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	units := []offload.Unit{{Name: "wte", Len: 3000, Whole: true}, {Name: "a", Len: 64}, {Name: "b", Len: 5000}, {Name: "c", Len: 2048}}
 	for _, optimizer := range places {

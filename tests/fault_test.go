@@ -455,9 +455,9 @@ func TestLastUpdateFails(t *testing.T) {
 	}
 }
 
-// TestTogetherTellsTheCause checks that of several ranks' errors, the one that explains the
+// TestTogetherReportsCause checks that of several ranks' errors, the one that explains the
 // others is returned.
-func TestTogetherTellsTheCause(t *testing.T) {
+func TestTogetherReportsCause(t *testing.T) {
 	inOrder := []error{
 		fmt.Errorf("step 1: rank 0: %w", errLink),
 		fmt.Errorf("step 1: rank 1: %w", collective.ErrLate{Wait: collective.Wait{Rank: 1, For: []int{2}}, Limit: limit}),
@@ -479,10 +479,10 @@ func TestTogetherTellsTheCause(t *testing.T) {
 	}
 }
 
-// TestStuckRankIsLeftBehind checks that a rank that closing its groups cannot interrupt, as in a
+// TestStuckRankIsAbandoned checks that a rank that closing its groups cannot interrupt, as in a
 // system call, is abandoned and named after the timeout, counted from the first failure. Closing
 // the ranks does not wait for it.
-func TestStuckRankIsLeftBehind(t *testing.T) {
+func TestStuckRankIsAbandoned(t *testing.T) {
 	c := cfg(t, "zero.stage=3", "parallel.ranks=3", "parallel.timeout=7s")
 	synctest.Test(t, func(t *testing.T) {
 		ranks, err := setup.Open(setup.Local(c))

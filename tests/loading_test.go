@@ -15,11 +15,11 @@ import (
 	"zeroth/zero"
 )
 
-// TestLoadingTakesTheShardAndABuffer checks that four ranks at stage 3 that start from a folder
+// TestLoadingMemory checks that four ranks at stage 3 that start from a folder
 // together read each element once, each rank reading its shard. Beyond the shards they need only
 // a staging buffer of 4 MiB per rank, and less on a CPU, where they read directly into the
 // shards.
-func TestLoadingTakesTheShardAndABuffer(t *testing.T) {
+func TestLoadingMemory(t *testing.T) {
 	m := hf.Model{Family: "llama", Shape: nn.Shape{Layers: 4, Heads: 8, Width: 512, Context: 32, Vocab: 4096, Eps: 1e-5}, Llama: nn.Llama{KV: 4, FFN: 1408, Theta: 1e4}}
 	folder := configtest.ModelFolder(t, m)
 	for _, dtype := range []safetensors.DType{safetensors.F32, safetensors.BF16} {

@@ -41,10 +41,10 @@ func TestMuonAgreesToTheBit(t *testing.T) {
 	}
 }
 
-// TestMuonIsBesideAdamW checks that matrices of blocks have only a momentum, and that the
+// TestMuonWithAdamW checks that matrices of blocks have only a momentum, and that the
 // parameters updated by AdamW have its moments and change as with AdamW alone in a step with the
 // same gradient.
-func TestMuonIsBesideAdamW(t *testing.T) {
+func TestMuonWithAdamW(t *testing.T) {
 	sets := []string{"precision=fp32", "parallel.ranks=2", "train.steps=1", "optimizer.weight_decay=0.2"}
 	got := train(t, cfg(t, append(sets, "optimizer.type=muon", "optimizer.adamw.lr=1e-2", "optimizer.lr=1e-2",
 		`optimizer.groups=[{match: "*.h.1.mlp.c_fc.weight", type: adamw}, {match: "*.wpe.*", type: muon}]`)...), nil)

@@ -434,10 +434,10 @@ func lastSave(t *testing.T, saves string) (last int64) {
 	return last
 }
 
-// TestSavesBesideTrainingKeepTheirStep checks that a background save contains the state of its
+// TestAsyncSavesKeepTheirStep checks that a background save contains the state of its
 // step, to the bit, although later steps change it meanwhile, wherever the state is stored. The
 // reference is a save that training waits for.
-func TestSavesBesideTrainingKeepTheirStep(t *testing.T) {
+func TestAsyncSavesKeepTheirStep(t *testing.T) {
 	t.Parallel()
 	const steps = 6
 	for _, way := range [][]string{

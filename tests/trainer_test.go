@@ -316,10 +316,10 @@ func TestParametersAreRoundedMasters(t *testing.T) {
 	}
 }
 
-// TestInputsTakeTurns checks that token ids of two micro-batches fit in memory and that a buffer
+// TestInputBuffersAlternate checks that token ids of two micro-batches fit in memory and that a buffer
 // is not refilled before the micro-batch in it is computed. A step on a slow queue must equal one
 // in which the host waits for the queue before each fill.
-func TestInputsTakeTurns(t *testing.T) {
+func TestInputBuffersAlternate(t *testing.T) {
 	for _, stage := range []int{0, 3} {
 		c := cfg(t, "parallel.ranks=2", "train.accumulate=5", fmt.Sprintf("zero.stage=%d", stage))
 		var got [2]zero.Stats

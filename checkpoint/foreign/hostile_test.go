@@ -154,7 +154,7 @@ func TestAliases(t *testing.T) {
 }
 
 // A vector longer than its parameters and their padding is refused: it contains others, too.
-func TestLeftElements(t *testing.T) {
+func TestSurplusElementsAreRefused(t *testing.T) {
 	for have, ok := range map[int]bool{9: false, 10: true, 14: true, 15: false, 1000: false} {
 		x, err := torchfile.Raw("x", nil, 0, "F32", []int{have - 5})
 		if err != nil {

@@ -39,9 +39,9 @@ func TestFullOutput(t *testing.T) {
 	}
 }
 
-// TestDamagedCommitIsTold checks that every command given a run folder reports a damaged COMMIT
+// TestDamagedCommitIsReported checks that every command given a run folder reports a damaged COMMIT
 // of the newest checkpoint, instead of using an older checkpoint.
-func TestDamagedCommitIsTold(t *testing.T) {
+func TestDamagedCommitIsReported(t *testing.T) {
 	trained(t)
 	b, err := os.ReadFile(last + "/COMMIT")
 	if err != nil {
@@ -164,9 +164,9 @@ func (u unreadable) Open(name string) (vfs.File, error) {
 	return u.FS.Open(name)
 }
 
-// TestPruneTellsWhatStaysAfterAll checks that prune reports a checkpoint it listed for deletion
+// TestPruneReportsKept checks that prune reports a checkpoint it listed for deletion
 // but kept, because the newest one turned out to be unreadable.
-func TestPruneTellsWhatStaysAfterAll(t *testing.T) {
+func TestPruneReportsKept(t *testing.T) {
 	trained(t)
 	h, err := checkpoint.HoldFolder(unreadable{vfs.OS{}, last}, "r/ckpt")
 	if err != nil {
@@ -279,9 +279,9 @@ func TestOutputIsEscaped(t *testing.T) {
 	}
 }
 
-// TestTimelineKeepsOthers checks that --timeline neither truncates nor removes a file given by
+// TestTimelineKeepsOtherFiles checks that --timeline neither truncates nor removes a file given by
 // mistake.
-func TestTimelineKeepsOthers(t *testing.T) {
+func TestTimelineKeepsOtherFiles(t *testing.T) {
 	inFolder(t)
 	before, err := os.ReadFile("a.txt")
 	if err != nil {

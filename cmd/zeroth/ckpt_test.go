@@ -493,9 +493,9 @@ func TestCkptPrune(t *testing.T) {
 	}
 }
 
-// TestCkptPruneKeepsWhatTheJobProtects checks that prune keeps the checkpoints that the run's job
+// TestCkptPruneKeepsProtected checks that prune keeps the checkpoints that the run's job
 // protects, wherever they are, unless --ignore-job-rules is given.
-func TestCkptPruneKeepsWhatTheJobProtects(t *testing.T) {
+func TestCkptPruneKeepsProtected(t *testing.T) {
 	keep := "checkpoint.keep={last: 9, every_steps: 4, best: loss}"
 	for _, c := range []struct {
 		in, dir string

@@ -116,9 +116,9 @@ func flown(t *testing.T, code int, args ...string) (r flight.Report) {
 	return r
 }
 
-// TestFlightTellsWhoParted checks that flight names a rank that calls another operation, or that
+// TestFlightFindsDivergence checks that flight names a rank that calls another operation, or that
 // is stuck, from the dumps of all processes.
-func TestFlightTellsWhoParted(t *testing.T) {
+func TestFlightFindsDivergence(t *testing.T) {
 	inFolder(t)
 	for _, c := range []struct {
 		fault, timeout string

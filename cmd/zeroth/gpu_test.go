@@ -91,10 +91,10 @@ func TestGPULaunchHoldsInEveryOrder(t *testing.T) {
 	}
 }
 
-// TestGPULaunchTakesAGPUEach checks that each process uses the GPU of its local rank among those
+// TestGPULaunchOneGPUEach checks that each process uses the GPU of its local rank among those
 // of the machine or those the job names, and that a checkpoint of several processes resumes in
 // one.
-func TestGPULaunchTakesAGPUEach(t *testing.T) {
+func TestGPULaunchOneGPUEach(t *testing.T) {
 	inFolder(t)
 	onFakes(t, "FAKECUDA_DEVICES=4", "ZEROTH_NCCL_PATH=/nowhere")
 	job := []string{"train", "tiny.yaml", "--log-all-ranks", "--set", "device=cuda", "--set", "parallel.ranks=2", "--set", "parallel.collective=exact", "--set", "train.steps=4", "--set", "checkpoint.every=2", "--set", "sample.tokens=0"}
@@ -276,9 +276,9 @@ func TestGPUNCCLIsChosen(t *testing.T) {
 	}
 }
 
-// TestGPULoadsWhatTheJobUses checks that the driver compiles only the kernels that the job
+// TestGPULoadsUsedKernels checks that the driver compiles only the kernels that the job
 // launches.
-func TestGPULoadsWhatTheJobUses(t *testing.T) {
+func TestGPULoadsUsedKernels(t *testing.T) {
 	inFolder(t)
 	file := filepath.Join(t.TempDir(), "modules")
 	onFakes(t, "FAKECUDA_MODULES="+file)
@@ -292,9 +292,9 @@ func TestGPULoadsWhatTheJobUses(t *testing.T) {
 	}
 }
 
-// TestGPUDoctorSaysWhereCompiledKernelsAre checks that doctor prints where the driver caches
+// TestGPUDoctorNamesKernelCache checks that doctor prints where the driver caches
 // compiled kernels, and whether the cache is on.
-func TestGPUDoctorSaysWhereCompiledKernelsAre(t *testing.T) {
+func TestGPUDoctorNamesKernelCache(t *testing.T) {
 	inFolder(t)
 	onFakes(t, "CUDA_CACHE_PATH=/scratch/kernels", "CUDA_CACHE_DISABLE=")
 	out, _ := process(t, 0, "doctor")

@@ -281,8 +281,8 @@ func TestPlanThatDoesNotFit(t *testing.T) {
 	}
 }
 
-// TestTimelineLeavesOthers checks that --timeline does not change a file that is not a timeline.
-func TestTimelineLeavesOthers(t *testing.T) {
+// TestTimelineRefusesOtherFiles checks that --timeline does not change a file that is not a timeline.
+func TestTimelineRefusesOtherFiles(t *testing.T) {
 	inFolder(t)
 	before, err := os.ReadFile("a.txt")
 	if err != nil {

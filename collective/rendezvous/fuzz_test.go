@@ -18,9 +18,9 @@ func pipe(said []byte) net.Conn {
 	return a
 }
 
-// TestWhatWasSaidBeforeTheEnd checks that a message sent by process 0 before its end is received,
+// TestMessageBeforeEnd checks that a message sent by process 0 before its end is received,
 // even if the end is noticed first.
-func TestWhatWasSaidBeforeTheEnd(t *testing.T) {
+func TestMessageBeforeEnd(t *testing.T) {
 	for range 100 {
 		s := &Star{lost: &Lost{Why: "that"}, ended: make(chan struct{}), verdicts: make(chan string, 1), deserted: make(chan struct{})}
 		s.verdicts <- "this"

@@ -466,8 +466,8 @@ func TestDoneIsNoLoss(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForWhoIsDone makes a process leave while the others agree.
-func TestNobodyWaitsForWhoIsDone(t *testing.T) {
+// TestLeaveWhileOthersAgree makes a process leave while the others agree.
+func TestLeaveWhileOthersAgree(t *testing.T) {
 	for _, leaves := range []int{0, 2} {
 		stars := joined(t, 3, nil)
 		errs := make(chan error, 2)

@@ -549,8 +549,8 @@ func TestMicrokernel(t *testing.T) {
 	})
 }
 
-// TestSoftmaxGradHidesWhatIsNotSeen checks that invisible elements of a row become 0.
-func TestSoftmaxGradHidesWhatIsNotSeen(t *testing.T) {
+// TestSoftmaxGradMasksHidden checks that invisible elements of a row become 0.
+func TestSoftmaxGradMasksHidden(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		rows, ld := kernel.BestVec.Rows, 64
 		for n := 1; n <= 40; n++ {

@@ -327,7 +327,7 @@ func BenchmarkCast(b *testing.B) {
 	}
 }
 
-func TestCastRefusesWhatItCannotDo(t *testing.T) {
+func TestCastRefuses(t *testing.T) {
 	q := NewHost(1).NewQueue("test")
 	defer q.Close()
 	for name, f := range map[string]func(){

@@ -15,9 +15,9 @@ import (
 // logits are float32, and others.
 var fewTypes = [][4]device.DType{allF32, {device.BF16, device.BF16, device.BF16, device.BF16}, {device.F32, device.BF16, device.BF16, device.BF16}, {device.BF16, device.F32, device.BF16, device.F32}}
 
-// TestFewRowsHaveTheBitsOfMany checks that a few rows, which are computed differently, get the
+// TestFewRowsMatchMany checks that a few rows, which are computed differently, get the
 // same bits alone as among many.
-func TestFewRowsHaveTheBitsOfMany(t *testing.T) {
+func TestFewRowsMatchMany(t *testing.T) {
 	withISA(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(21, 22))
 		few := 0

@@ -198,9 +198,9 @@ func TestErrorSticks(t *testing.T) {
 	}
 }
 
-// TestErrorIsTakenOver checks that marks of a failed queue fire, and that queues that wait for
+// TestErrorIsAdopted checks that marks of a failed queue fire, and that queues that wait for
 // one adopt the error and run no later work, through any number of queues.
-func TestErrorIsTakenOver(t *testing.T) {
+func TestErrorIsAdopted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		qs := open(t, 1, "a", "b", "c")
 		gate, ran := make(chan struct{}), ""

@@ -67,9 +67,9 @@ func TestRope(t *testing.T) {
 	})
 }
 
-// TestRopeHasTheSameBitsOnEveryInstructionSet compares with computing one pair at a time. One
+// TestRopeBitsMatch compares with computing one pair at a time. One
 // device gets several shapes in sequence, so that its table changes.
-func TestRopeHasTheSameBitsOnEveryInstructionSet(t *testing.T) {
+func TestRopeBitsMatch(t *testing.T) {
 	withVec(t, func(t *testing.T) {
 		q := queueOf(t, 2)
 		eachType(t, func(t *testing.T, dt device.DType) {

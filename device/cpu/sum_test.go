@@ -171,7 +171,7 @@ func TestExactSumsAreThoseOfTheirBlocks(t *testing.T) {
 	}
 }
 
-func TestExactSumsAddToWhatIsThere(t *testing.T) {
+func TestExactSumsAccumulate(t *testing.T) {
 	q := queueOf(t, 1)
 	acc := ofI64(make([]int64, device.ExactLen))
 	for _, x := range [][]float32{{3, 4}, {1e-45}, {-12}} {
@@ -186,7 +186,7 @@ func TestExactSumsAddToWhatIsThere(t *testing.T) {
 	}
 }
 
-func TestSumSquaresSetsAsideWhatIsNotFinite(t *testing.T) {
+func TestSumSquaresNonFinite(t *testing.T) {
 	q := queueOf(t, 2)
 	x := make([]float32, 200*device.ExactBlock)
 	for i := range x {

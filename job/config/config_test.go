@@ -430,7 +430,7 @@ func TestDate(t *testing.T) {
 }
 
 // A cap of scores keeps attention from tensor cores, which a job on GPUs is told.
-func TestCapOfScoresIsSaid(t *testing.T) {
+func TestScoreCapIsReported(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	for device, want := range map[string]int{"cpu": 0, "cuda": 1} {
 		testjob.Write(t, "config.json", `{"model_type": "gemma2", "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "hidden_size": 8, "intermediate_size": 8, "vocab_size": 256}`)

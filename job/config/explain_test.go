@@ -50,8 +50,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestExplainSaysWhen checks that the documentation of a key describes which jobs use it.
-func TestExplainSaysWhen(t *testing.T) {
+// TestExplainNamesConditions checks that the documentation of a key describes which jobs use it.
+func TestExplainNamesConditions(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	if err := os.Mkdir("hf", 0o755); err != nil {
 		t.Fatal(err)

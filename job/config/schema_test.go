@@ -177,9 +177,9 @@ func numbers(v any) any {
 	return v
 }
 
-// TestSchemaTakesJobs checks that every example, every goal and a run's own job file satisfy the
+// TestSchemaAcceptsJobs checks that every example, every goal and a run's own job file satisfy the
 // schema.
-func TestSchemaTakesJobs(t *testing.T) {
+func TestSchemaAcceptsJobs(t *testing.T) {
 	s, jobs := schema(t), map[string]string{}
 	files, err := filepath.Glob("../../examples/*.yaml")
 	if err != nil || len(files) < 10 {

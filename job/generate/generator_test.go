@@ -16,9 +16,9 @@ import (
 	"zeroth/nn"
 )
 
-// TestGeneratorKeepsWhatItKnows checks that cached tokens give bit-identical logits to computing
+// TestGeneratorCache checks that cached tokens give bit-identical logits to computing
 // all of them, for a text that grows, changes, and exceeds the context.
-func TestGeneratorKeepsWhatItKnows(t *testing.T) {
+func TestGeneratorCache(t *testing.T) {
 	llama := hf.Model{Family: "llama", Shape: nn.Shape{Layers: 2, Heads: 4, Width: 32, Context: 24, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 64, Theta: 1e4}}
 	long := llama // with other rotary positions from the tenth on
 	long.Scaling = device.RopeScaling{Kind: device.RopeLong, Context: 9, Factors: []float64{1, 1, 1, 1}, Beyond: []float64{1, 2, 3, 4}}
@@ -111,9 +111,9 @@ func next(t *testing.T, g *Generator, texts ...[]int32) [][]float32 {
 	return logits
 }
 
-// TestGeneratorRefusesWhatDoesNotFit checks that more texts than fit into memory are rejected
+// TestGeneratorMemoryLimit checks that more texts than fit into memory are rejected
 // before any memory is allocated.
-func TestGeneratorRefusesWhatDoesNotFit(t *testing.T) {
+func TestGeneratorMemoryLimit(t *testing.T) {
 	m := hf.Model{Family: "llama", Shape: nn.Shape{Layers: 2, Heads: 4, Width: 64, Context: 24, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 96, Theta: 1e4}}
 	folder := configtest.ModelFolder(t, m)
 	m.Context = hf.Most // 1 GiB per text
@@ -123,9 +123,9 @@ func TestGeneratorRefusesWhatDoesNotFit(t *testing.T) {
 	}
 }
 
-// TestSampleRefusesWhatIsNoNumber checks that a parameter that is not finite is named, and that
+// TestSampleRefusesNonNumbers checks that a parameter that is not finite is named, and that
 // nothing is written.
-func TestSampleRefusesWhatIsNoNumber(t *testing.T) {
+func TestSampleRefusesNonNumbers(t *testing.T) {
 	m := hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 1, Heads: 2, Width: 16, Context: 24, Vocab: 256, Eps: 1e-5}}
 	folder := configtest.ModelFolder(t, m)
 	path := filepath.Join(folder, "model.safetensors")

@@ -98,9 +98,9 @@ func left(logits []float32, temperature float64, k int, p float64) []float64 {
 	return probs
 }
 
-// TestChooserTakesInOrder checks that tokens are taken in the order of their logits, then of their
+// TestChooserOrder checks that tokens are taken in the order of their logits, then of their
 // ids.
-func TestChooserTakesInOrder(t *testing.T) {
+func TestChooserOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 50 {
 		logits := make([]float32, 1+rng.IntN(200))

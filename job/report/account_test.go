@@ -25,9 +25,9 @@ func accounted(t *testing.T) ([]*setup.Rank, func() *Account) {
 	return ranks, func() *Account { return NewAccount(j, 3, ranks) }
 }
 
-// TestSurplusIsTold checks that memory beyond the plan is reported by rank and category, on the
+// TestSurplusIsReported checks that memory beyond the plan is reported by rank and category, on the
 // device and in host memory.
-func TestSurplusIsTold(t *testing.T) {
+func TestSurplusIsReported(t *testing.T) {
 	ranks, account := accounted(t)
 	if more := account().surplus(); len(more) > 0 {
 		t.Errorf("as planned, but %v", more)

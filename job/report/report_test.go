@@ -315,7 +315,7 @@ func TestStatusFitsWidth(t *testing.T) {
 	}
 }
 
-func TestObserversTellAll(t *testing.T) {
+func TestObservers(t *testing.T) {
 	var a, b bytes.Buffer
 	os := Observers{newLines(&a), newLines(&b)}
 	os.Start(header)

@@ -29,9 +29,9 @@ func (g gpu) Rope(x device.Mat, r device.Rope, inverse bool) {
 	g.Do(func() error { g.broken(); return nil })
 }
 
-// TestFindsWhatIsWrong checks that errors are found in a result, in a read-only operand and in
+// TestShadowFindsErrors checks that errors are found in a result, in a read-only operand and in
 // memory between rows, but not in a result within its bound. Operands overlap.
-func TestFindsWhatIsWrong(t *testing.T) {
+func TestShadowFindsErrors(t *testing.T) {
 	host := cpu.NewHost(1)
 	defer host.Close()
 	if err := host.Reserve(device.Sizes{Rows: 8, Width: 16, Rope: true}); err != nil {

@@ -77,9 +77,9 @@ func TestWires(t *testing.T) {
 	}
 }
 
-// TestWhatMovesCollectives checks that collectives use NCCL for GPUs in several processes, unless
+// TestCollectiveTransport checks that collectives use NCCL for GPUs in several processes, unless
 // the job asks for exact sums.
-func TestWhatMovesCollectives(t *testing.T) {
+func TestCollectiveTransport(t *testing.T) {
 	links := []Link{{8, 100, 1}, {0, 10, 5}}
 	const S = 1 << 20
 	flat, ring := 16*S*15/16./16/10+5, S*15/16./80+7+5

@@ -282,9 +282,9 @@ func TestStepsAreAlike(t *testing.T) {
 	}
 }
 
-// TestRecordedApart checks that a rank's own part is not in place if units share slots: a gathered
+// TestPlaceInSharedSlots checks that a rank's own part is not in place if units share slots: a gathered
 // shard, and a reduced gradient.
-func TestRecordedApart(t *testing.T) {
+func TestPlaceInSharedSlots(t *testing.T) {
 	for sets, want := range map[string][2]bool{ // parameters gathered, gradients reduced
 		"zero.stage=3": {true, true}, "zero.stage=2": {false, true}, "zero.stage=1": {false, false},
 	} {

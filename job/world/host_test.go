@@ -43,10 +43,10 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// TestBeside checks that ranks are counted per host by what processes see, whatever the host's
+// TestRanksPerHost checks that ranks are counted per host by what processes see, whatever the host's
 // name is and even if several such hosts share a kernel. Without that information the name
 // decides. Two ranks with the same GPU are reported in any case.
-func TestBeside(t *testing.T) {
+func TestRanksPerHost(t *testing.T) {
 	for name, c := range map[string]struct {
 		all            []rendezvous.Member
 		beside, before string // ranks per host and before this process, for each process

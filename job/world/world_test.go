@@ -274,9 +274,9 @@ func TestSafe(t *testing.T) {
 	}
 }
 
-// TestNobodyComesInLater checks that nothing listens once a world is training, and that
+// TestLateConnections checks that nothing listens once a world is training, and that
 // connection attempts do not disturb it.
-func TestNobodyComesInLater(t *testing.T) {
+func TestLateConnections(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	worlds, addrs := enterAt(t, 3, 1, "tcp")
 	got := connect(worlds, shard.Mesh{Shard: 3, Replicate: 1})

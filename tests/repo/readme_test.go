@@ -23,9 +23,9 @@ import (
 	"zeroth/tests/generated"
 )
 
-// TestReadmeSaysWhatTheProgramSays checks that the parts of pages between <!-- name --> and <!--
+// TestReadmeGeneratedParts checks that the parts of pages between <!-- name --> and <!--
 // end name --> equal the program's output. go test ./tests ./tests/repo -run Readme -update rewrites them.
-func TestReadmeSaysWhatTheProgramSays(t *testing.T) {
+func TestReadmeGeneratedParts(t *testing.T) {
 	if cpu.Separate {
 		t.Skip("pages are about memory that the host may address")
 	}
@@ -310,8 +310,8 @@ var (
 	linked    = regexp.MustCompile(`\]\(([^)#:]+)\)`)
 )
 
-// TestReadmeNamesWhatIsThere checks that tests and files named by pages exist.
-func TestReadmeNamesWhatIsThere(t *testing.T) {
+// TestReadmeNamesExist checks that tests and files named by pages exist.
+func TestReadmeNamesExist(t *testing.T) {
 	functions := declared(t)
 	names, text := pages(t)
 	for _, page := range names {
