@@ -205,19 +205,27 @@ func OpenPinned(ordinal int) (Pinned, error) {
 	return Pinned{gpu}, err
 }
 
-// Take returns n cleared bytes, aligned to 4096.
+const pinnedAlign = 4096 // bytes; a power of two
+
+// Take returns n cleared bytes, aligned to 4096. The driver aligns small allocations only to 512.
 func (p Pinned) Take(n int) ([]byte, error) {
-	at, err := p.gpu.AllocHost(int64(n))
+	at, err := p.gpu.AllocHost(int64(n) + pinnedAlign)
 	if err != nil {
 		return nil, err
 	}
-	mem := unsafe.Slice((*byte)(at), n)
+	skip := -uintptr(at) & (pinnedAlign - 1)
+	mem := unsafe.Slice((*byte)(unsafe.Add(at, skip)), n)
 	clear(mem)
+	p.gpu.pinned.Store(unsafe.SliceData(mem), at)
 	return mem, nil
 }
 
 // Give frees memory from Take.
-func (p Pinned) Give(mem []byte) { _ = p.gpu.FreeHost(unsafe.Pointer(unsafe.SliceData(mem))) }
+func (p Pinned) Give(mem []byte) {
+	if at, ok := p.gpu.pinned.LoadAndDelete(unsafe.SliceData(mem)); ok {
+		_ = p.gpu.FreeHost(at.(unsafe.Pointer))
+	}
+}
 
 // Close ends it; all memory must have been freed.
 func (p Pinned) Close() { p.gpu.close() }

@@ -5,6 +5,7 @@ package cuda_test
 import (
 	"bytes"
 	"testing"
+	"unsafe"
 
 	"zeroth/device"
 	"zeroth/device/cuda"
@@ -98,6 +99,9 @@ func TestPinnedMemory(t *testing.T) {
 	}
 	if !bytes.Equal(mem, make([]byte, 5000)) {
 		t.Error("it is not cleared")
+	}
+	if at := uintptr(unsafe.Pointer(&mem[0])); at%4096 != 0 {
+		t.Errorf("it is at %#x; disks are read into it directly", at)
 	}
 	p.Give(mem)
 }

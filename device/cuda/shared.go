@@ -19,6 +19,7 @@ type shared struct {
 	users     int                               // guarded by opened
 	families  []family                          // in the order of kernel.Families
 	functions []atomic.Pointer[driver.Function] // in the order of kernel.Table; nil before the family is loaded
+	pinned    sync.Map                          // host memory from Pinned.Take: its first byte, and the address to free
 }
 
 // family is a set of kernels of a GPU that are loaded together.

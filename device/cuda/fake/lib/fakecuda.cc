@@ -342,7 +342,7 @@ static bool is_pinned(const void *p, size_t n) {
 	return b && b->second.live && (Address)p + n <= b->first + b->second.size;
 }
 
-enum { PAGE = 4096, ALIGN = 256 };
+enum { PAGE = 4096, ALIGN = 256, PINNED = 512 }; // ALIGN is of device memory, PINNED of small host memory on an H200
 
 static size_t pages(size_t n) { return (n + PAGE - 1) & ~(size_t)(PAGE - 1); }
 
@@ -399,7 +399,7 @@ API cuMemFree_v2(Address p) {
 API cuMemHostAlloc(void **p, size_t n, unsigned) {
 	NEED_CONTEXT;
 	Lock l(g.mu);
-	char *m = take(n, PAGE);
+	char *m = take(n, PINNED);
 	if (!m)
 		return OUT_OF_MEMORY;
 	g.pinned[(Address)(*p = m)] = {n, -1, true};
