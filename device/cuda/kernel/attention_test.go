@@ -82,8 +82,15 @@ func eachAttn(t *testing.T, past bool, f func(b *bench, dt device.DType, a devic
 func rounded(dt device.DType) float64 { return max(1e-5, epsilon(dt)) }
 
 // gradTolerance bounds the error of attention's gradients, since o and ds are rounded to the
-// type. It allows for elements several standard deviations away.
-var gradTolerance = map[device.DType]float64{device.F32: 3e-5, device.F16: 6e-3, device.BF16: 4e-2}
+// type and dropout scales values and their rounding errors. It allows for elements several
+// standard deviations away.
+func gradTolerance(dt device.DType, a device.Attn) float64 {
+	tol := map[device.DType]float64{device.F32: 3e-5, device.F16: 6e-3, device.BF16: 4e-2}[dt]
+	if a.Drop.Drop > 0 {
+		tol *= float64(a.Drop.Scale())
+	}
+	return tol
+}
 
 func TestAttention(t *testing.T) {
 	eachAttn(t, true, func(b *bench, dt device.DType, a device.Attn) func(operations) {
@@ -107,7 +114,7 @@ func TestAttentionGrad(t *testing.T) {
 			to = device.F32
 		}
 		dq, dk, dv := b.make("dq", dt, rows, c), b.make("dk", to, a.B*a.Keys(), kv), b.make("dv", to, a.B*a.Keys(), kv)
-		tol := gradTolerance[dt]
+		tol := gradTolerance(dt, a)
 		for _, g := range []*operand{delta, dq, dk, dv} {
 			g.near(tol)
 		}

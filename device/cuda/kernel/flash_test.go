@@ -92,10 +92,7 @@ func TestAttentionGradOnTensorCores(t *testing.T) {
 		o, do := b.aligned("o", dt, rows, c, math.NaN()).near(rounded(dt)), b.aligned("do", dt, rows, c, 1)
 		lse, delta := b.make("lse", device.F32, 1, a.B*a.H*a.T).near(2e-6), b.make("delta", device.F32, 1, a.B*a.H*a.T)
 		dq, dk, dv := b.aligned("dq", dt, rows, c, math.NaN()), b.aligned("dk", to, keys, kv, math.NaN()), b.aligned("dv", to, keys, kv, math.NaN())
-		tol := gradTolerance[dt]
-		if a.Drop.Drop > 0 {
-			tol *= float64(a.Drop.Scale()) // dropout scales values, and so rounding errors, by this factor
-		}
+		tol := gradTolerance(dt, a)
 		for _, g := range []*operand{delta, dq, dk, dv} {
 			g.near(tol)
 		}
