@@ -3,6 +3,8 @@ package nn
 import (
 	"hash/fnv"
 	"math"
+	"runtime"
+	"sync"
 
 	"zeroth/device"
 	"zeroth/shard"
@@ -21,6 +23,17 @@ func Fill(seed uint64, p shard.Param, at shard.Range, dst []float32) {
 	h := fnv.New64a()
 	h.Write([]byte(p.Name))
 	stream := h.Sum64()
+	var pieces sync.WaitGroup
+	for piece := max(1<<14, len(dst)/(4*runtime.GOMAXPROCS(0))); at.Len() > 0; {
+		n := min(piece, at.Len())
+		in, to := shard.Range{Lo: at.Lo, Hi: at.Lo + n}, dst[:n]
+		pieces.Go(func() { fillNormals(seed, stream, p, in, to) })
+		at.Lo, dst = in.Hi, dst[n:]
+	}
+	pieces.Wait()
+}
+
+func fillNormals(seed, stream uint64, p shard.Param, at shard.Range, dst []float32) {
 	for run, own := range p.Runs(at) {
 		to := dst[own.Lo-at.Lo : own.Hi-at.Lo]
 		for i := run.Lo &^ 1; i < run.Hi; i += 2 {
