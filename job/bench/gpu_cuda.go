@@ -307,7 +307,8 @@ func (g *gpuBench) squares() error {
 
 // products measures the products of a block and of the head, relative to the square one.
 func (g *gpuBench) products() error {
-	s := benchShape{rows: g.rows, T: g.T, width: g.width, vocab: g.vocab, chunk: g.rows}
+	padded := (g.vocab + 63) / 64 * 64 // as in training
+	s := benchShape{rows: g.rows, T: g.T, width: g.width, vocab: padded, chunk: g.rows}
 	for _, p := range s.products() {
 		mat := func(t device.DType, rows, cols int, trans bool) device.Mat {
 			if trans {
