@@ -319,8 +319,12 @@ func (q *Queue) CopyAll(name string, dst, src []device.Buffer) {
 }
 
 // SumAll sets dst, of one element, to the element-wise sum of the sources in order, as defined by
-// collective.Group. Sources may be other devices' memory.
-func (q *Queue) SumAll(_ string, dst, src []device.Buffer) { q.SumInto(dst[0], src) }
+// collective.Group. Sources may be other devices' memory. A single source that is dst needs no work.
+func (q *Queue) SumAll(_ string, dst, src []device.Buffer) {
+	if len(src) > 1 || src[0].Ptr != dst[0].Ptr {
+		q.SumInto(dst[0], src)
+	}
+}
 
 // AddUp sets dst to the sum of src, like SumAll, but immediately, in host memory, on the caller's
 // goroutine.
