@@ -69,6 +69,7 @@ static inline unsigned emu_ballot(unsigned mask, bool yes, int line) {
 	return bits;
 }
 #define __ballot_sync(mask, yes) emu_ballot(mask, yes, __LINE__)
+#define __all_sync(mask, yes) (emu_ballot(mask, yes, __LINE__) == (mask))
 static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 
@@ -192,8 +193,8 @@ static inline void emu_matrices(unsigned (&to)[4], const void *row, bool transpo
 			to[i] = (j ? to[i] : 0) | (unsigned)from[transposed ? g : c + j] << 16 * j;
 		}
 }
-static inline void load_matrices(unsigned (&to)[4], const void *row, int line = __builtin_LINE()) { emu_matrices(to, row, false, line); }
-static inline void load_transposed(unsigned (&to)[4], const void *row, int line = __builtin_LINE()) { emu_matrices(to, row, true, line); }
+static inline void load_matrices(unsigned (&to)[4], const unsigned short *row, int at, int line = __builtin_LINE()) { emu_matrices(to, row + at, false, line); }
+static inline void load_transposed(unsigned (&to)[4], const unsigned short *row, int at, int line = __builtin_LINE()) { emu_matrices(to, row + at, true, line); }
 
 // Copies happen when they are waited for; until then there is NaN.
 static inline void emu_copy(void *to, const void *from, unsigned room, unsigned bytes, int line) {
@@ -203,8 +204,8 @@ static inline void emu_copy(void *to, const void *from, unsigned room, unsigned 
 	memset(to, 0xff, room);
 	c.all[c.n++] = {(char *)to, (const char *)from, room, bytes, c.groups};
 }
-static inline void copy16(void *to, const void *from, int bytes, int line = __builtin_LINE()) { emu_copy(to, from, 16, bytes, line); }
-static inline void copy4(void *to, const void *from, int bytes, int line = __builtin_LINE()) { emu_copy(to, from, 4, bytes, line); }
+static inline void copy16(unsigned short *to, int at, const void *from, int bytes, int line = __builtin_LINE()) { emu_copy(to + at, from, 16, bytes, line); }
+static inline void copy4(float *to, int at, const void *from, int bytes, int line = __builtin_LINE()) { emu_copy(to + at, from, 4, bytes, line); }
 static inline void copy_commit() { emu_cur->copies.groups++; }
 template <int N> static inline void copy_wait() {
 	EmuCopies &c = emu_cur->copies;

@@ -33,13 +33,22 @@ template <int TYPE> __device__ __forceinline__ void mma(float (&d)[4], const uns
 template <int TYPE> __device__ __forceinline__ unsigned pack(float lo, float hi) { return TYPE == BF16 ? pack_bf16(lo, hi) : pack_f16(lo, hi); }
 
 // fetch starts copying n rows of a head, from element at, to ROWS rows of shared memory. The rest,
-// beyond n and D, becomes 0.
-template <int ROWS, int DP> __device__ void fetch(u16 *to, const Mat &m, i64 at, int n, int D) {
+// beyond n and D, becomes 0. Each thread copies one column of every STEP-th row, if possible.
+template <int ROWS, int DP> __device__ __forceinline__ void fetch(u16 *to, const Mat &m, i64 at, int n, int D) {
+	const int WORDS = DP / 8, STEP = FLASH_THREADS / WORDS;
+	if constexpr (FLASH_THREADS % WORDS == 0 && ROWS % STEP == 0) {
+		int r = threadIdx.x / WORDS, c = threadIdx.x % WORDS * 8;
+		const u16 *from = (const u16 *)m.p + at + (i64)r * m.ld + c;
+		to += r * (DP + 8) + c;
+		n = c < D ? n - r : 0;
+#pragma unroll
+		for (int i = 0; i < ROWS; i += STEP, from += STEP * (i64)m.ld) copy16(to, i * (DP + 8), from, i < n ? 16 : 0);
+	} else {
 #pragma unroll 1
-	for (int i = threadIdx.x; i < ROWS * DP / 8; i += FLASH_THREADS) {
-		int r = i / (DP / 8), c = i % (DP / 8) * 8;
-		bool is = r < n && c < D;
-		copy16(to + r * (DP + 8) + c, (const u16 *)m.p + (is ? at + (i64)r * m.ld + c : 0), is ? 16 : 0);
+		for (int i = threadIdx.x; i < ROWS * WORDS; i += FLASH_THREADS) {
+			int r = i / WORDS, c = i % WORDS * 8;
+			copy16(to, r * (DP + 8) + c, (const u16 *)m.p + at + (i64)r * m.ld + c, r < n && c < D ? 16 : 0);
+		}
 	}
 }
 
@@ -47,13 +56,13 @@ template <int ROWS, int DP> __device__ void fetch(u16 *to, const Mat &m, i64 at,
 // as columns of the right operand, with 16 columns to sum over, in two halves: {b[0], b[1]} and
 // {b[2], b[3]}. load_bt does the same with the transpose.
 template <int DP> __device__ __forceinline__ void load_a(unsigned (&a)[4], const u16 *tile, int row, int col) {
-	load_matrices(a, tile + (row + LANE % 16) * (DP + 8) + col + LANE / 16 * 8);
+	load_matrices(a, tile + LANE % 16 * (DP + 8) + LANE / 16 * 8, row * (DP + 8) + col);
 }
 template <int DP> __device__ __forceinline__ void load_b(unsigned (&b)[4], const u16 *tile, int row, int col) {
-	load_matrices(b, tile + (row + LANE / 16 * 8 + LANE % 8) * (DP + 8) + col + LANE / 8 % 2 * 8);
+	load_matrices(b, tile + (LANE / 16 * 8 + LANE % 8) * (DP + 8) + LANE / 8 % 2 * 8, row * (DP + 8) + col);
 }
 template <int DP> __device__ __forceinline__ void load_bt(unsigned (&b)[4], const u16 *tile, int row, int col) {
-	load_transposed(b, tile + (row + LANE % 16) * (DP + 8) + col + LANE / 16 * 8);
+	load_transposed(b, tile + LANE % 16 * (DP + 8) + LANE / 16 * 8, row * (DP + 8) + col);
 }
 
 // Own holds the 16M rows of a tile that a warp owns, starting at row, as the left operand. The
@@ -207,6 +216,41 @@ template <int M> __device__ void drop_scores(float (&s)[M][2][4], unsigned kept)
 				if (!is_kept(kept, m, n, i)) s[m][n][i] = 0;
 }
 
+// hide_unseen sets to -INF the scores of keys that a query does not see. Tile n of row 8r+g has
+// keys 8n+C2 and 8n+C2+1, counted from key; the rows are queries from t.
+template <int M, int N> __device__ __forceinline__ void hide_unseen(float (&s)[N][M][2][4], const Attn &a, int b, int t, int key) {
+	int g = hidden_lane() / 4;
+#pragma unroll
+	for (int m = 0; m < M; m++)
+#pragma unroll
+		for (int r = 0; r < 2; r++) {
+			int q = t + 16 * m + 8 * r + g, from = first_key(a, b, q) - key, to = q < a.T ? a.past + q + 1 - key : 0;
+#pragma unroll
+			for (int n = 0; n < 2 * N; n++)
+#pragma unroll
+				for (int i = 0; i < 2; i++) {
+					int at = 8 * n + C2 + i;
+					if (at < from || at >= to) s[n / 2][m][n % 2][2 * r + i] = -INF;
+				}
+		}
+}
+
+// hide_unseen_by does the same where rows are keys, from key, and columns are 16 queries from t.
+template <int M> __device__ __forceinline__ void hide_unseen_by(float (&s)[M][2][4], const Attn &a, int b, int t, int key) {
+	int g = hidden_lane() / 4;
+#pragma unroll
+	for (int c = 0; c < 4; c++) {
+		int q = t + c / 2 * 8 + C2 + c % 2, from = first_key(a, b, q), to = q < a.T ? a.past + q + 1 : 0;
+#pragma unroll
+		for (int m = 0; m < M; m++)
+#pragma unroll
+			for (int r = 0; r < 2; r++) {
+				int at = key + 16 * m + 8 * r + g;
+				if (at < from || at >= to) s[m][c / 2][2 * r + c % 2] = -INF;
+			}
+	}
+}
+
 // flash computes 64M queries of a head against tiles of BK keys, loading the next tile while using
 // one. Blocks of the last queries, which see most keys, start first.
 template <int TYPE, int DP, int M, int BK, int HELD, class A> __device__ void flash(const Mat &o, float *lse, const Mat &q, const Mat &k, const Mat &v, const A &a) {
@@ -244,38 +288,39 @@ template <int TYPE, int DP, int M, int BK, int HELD, class A> __device__ void fl
 #pragma unroll
 		for (int j = 0; j < BK / 16; j++) clear(s[j]);
 		add_scores<TYPE, DP>(s, own, K, 0);
-		bool all = k0 >= seen.all && k0 + BK - 1 <= seen.last_all;
-		int g = hidden_lane() / 4;
+		if (k0 < seen.all || k0 + BK - 1 > seen.last_all) hide_unseen(s, a, b, t0, k0);
+		bool same = true;
+		float shrink[M][2];
 #pragma unroll
 		for (int m = 0; m < M; m++)
 #pragma unroll
 			for (int r = 0; r < 2; r++) {
-				int t = t0 + 16 * m + 8 * r + g, from = all ? 0 : first_key(a, b, t) - k0, to = all ? BK : a.past + t + 1 - k0;
 				float most = top[m][r], part = 0;
 #pragma unroll
-				for (int j = 0; j < BK / 8; j++)
-#pragma unroll
-					for (int i = 0; i < 2; i++) {
-						float &x = s[j / 2][m][j % 2][2 * r + i];
-						int at = 8 * j + C2 + i;
-						x = at >= from && at < to ? x * scale : UNSEEN;
-						most = fmaxf(most, x);
-					}
+				for (int j = 0; j < BK / 8; j++) most = fmaxf(most, fmaxf(s[j / 2][m][j % 2][2 * r], s[j / 2][m][j % 2][2 * r + 1]));
 				most = quad_max(most);
-				float shrink = exp2_fast(top[m][r] - most);
+				float base = most == -INF ? 0 : most * scale; // -INF: no key was seen yet
+				shrink[m][r] = exp2_fast(top[m][r] * scale - base);
+				same = same && shrink[m][r] == 1;
 				top[m][r] = most;
 #pragma unroll
 				for (int j = 0; j < BK / 8; j++)
 #pragma unroll
 					for (int i = 0; i < 2; i++) {
 						float &x = s[j / 2][m][j % 2][2 * r + i];
-						x = exp2_fast(x - most);
+						x = exp2_fast(fmaf(x, scale, -base));
 						part += x;
 					}
-				sum[m][r] = fmaf(sum[m][r], shrink, part);
-#pragma unroll
-				for (int d = 0; d < DP / 8; d++) acc[m][d][2 * r] *= shrink, acc[m][d][2 * r + 1] *= shrink;
+				sum[m][r] = fmaf(sum[m][r], shrink[m][r], part);
 			}
+		if (!__all_sync(ALL, same)) {
+#pragma unroll
+			for (int m = 0; m < M; m++)
+#pragma unroll
+				for (int d = 0; d < DP / 8; d++)
+#pragma unroll
+					for (int i = 0; i < 4; i++) acc[m][d][i] *= shrink[m][i / 2];
+		}
 #pragma unroll
 		for (int j = 0; j < BK / 16; j++) {
 			if constexpr (A::DROPS) drop_scores(s[j], kept_scores<M>(a, b, h, t0, k0 + 16 * j));
@@ -286,7 +331,7 @@ template <int TYPE, int DP, int M, int BK, int HELD, class A> __device__ void fl
 		for (int r = 0; r < 2; r++) {
 			float whole = quad_sum(sum[m][r]);
 			int t = mine + 16 * m + 8 * r + G;
-			if (C2 == 0 && t < nq) lse[((i64)b * a.H + h) * a.T + q0 + t] = (float)((double)top[m][r] * 0.6931471805599453 + log((double)whole));
+			if (C2 == 0 && t < nq) lse[((i64)b * a.H + h) * a.T + q0 + t] = (float)((double)(top[m][r] * scale) * 0.6931471805599453 + log((double)whole));
 			sum[m][r] = 1 / whole;
 			if constexpr (A::DROPS) sum[m][r] *= a.drop.scale;
 		}
@@ -344,21 +389,13 @@ __device__ void flash_dq(const Mat &dq, const Mat &dout, const Mat &q, const Mat
 				drop_scores(d, kept_scores<M>(a, b, h, t0, at));
 				add_scores<TYPE, DP>(s1, ofQ, K, j);
 			}
-			bool all = at >= seen.all && at + 15 <= seen.last_all;
+			if (at < seen.all || at + 15 > seen.last_all) hide_unseen(s1, a, b, t0, at);
 #pragma unroll
 			for (int m = 0; m < M; m++)
 #pragma unroll
-				for (int r = 0; r < 2; r++) {
-					int t = t0 + 16 * m + 8 * r + G, from = all ? 0 : first_key(a, b, t) - at, to = all ? 16 : t < a.T ? a.past + t + 1 - at : 0;
+				for (int n = 0; n < 2; n++)
 #pragma unroll
-					for (int n = 0; n < 2; n++)
-#pragma unroll
-						for (int i = 2 * r; i < 2 * r + 2; i++) {
-							int key = 8 * n + C2 + i % 2;
-							float p = exp2_fast(fmaf(s[m][n][i], scale, -l[m][r]));
-							s[m][n][i] = key >= from && key < to ? p * (d[m][n][i] - e[m][r]) : 0;
-						}
-				}
+					for (int i = 0; i < 4; i++) s[m][n][i] = exp2_fast(fmaf(s[m][n][i], scale, -l[m][i / 2])) * (d[m][n][i] - e[m][i / 2]);
 			add_weighted<TYPE, DP>(acc, s, K, j);
 		}
 	}
@@ -386,10 +423,8 @@ __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const M
 		fetch<BQ, DP>(to, q, (first + t) * q.ld + h * a.D, a.T - t, a.D);
 		fetch<BQ, DP>(to + BQ * P, dout, (first + t) * dout.ld + h * a.D, a.T - t, a.D);
 		float *stats = (float *)(to + 2 * BQ * P);
-		for (int i = threadIdx.x; i < 2 * BQ; i += FLASH_THREADS) {
-			bool is = t + i % BQ < a.T;
-			copy4(stats + i, (i < BQ ? lse : delta) + (is ? stat + i % BQ : 0), is ? 4 : 0);
-		}
+		static_assert(2 * BQ <= FLASH_THREADS, "a thread copies one of them");
+		if (int i = threadIdx.x; i < 2 * BQ) copy4(stats, i, (i < BQ ? lse : delta) + stat + i % BQ, t + i % BQ < a.T ? 4 : 0);
 		copy_commit();
 	};
 	fetch<BK, DP>(K, k, (key + k0) * k.ld + kv * a.D, nk, a.D);
@@ -419,10 +454,16 @@ __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const M
 		const u16 *Q = QO + n % 2 * TILE, *dO = Q + BQ * P;
 		const float *l = (const float *)(dO + BQ * P), *e = l + BQ;
 		int t0 = q0 + n % tiles * BQ;
+		Seen by_tile = seen_by(a, b, t0, BQ);
+		bool inside = key0 >= by_tile.all && key1 <= by_tile.last_all && t0 + BQ <= a.T; // every query sees every key
 #pragma unroll 1
 		for (int j = 0; j < BQ; j += 16) {
-			Seen seen = seen_by(a, b, t0 + j, 16);
-			if (key0 > seen.last || key1 < seen.first) continue;
+			bool all = inside;
+			if (!inside) {
+				Seen seen = seen_by(a, b, t0 + j, 16);
+				if (key0 > seen.last || key1 < seen.first) continue;
+				all = key0 >= seen.all && key1 <= seen.last_all && t0 + j + 16 <= a.T;
+			}
 			unsigned kept = 0;
 			if constexpr (A::DROPS) kept = kept_transposed<M>(a, b, kv * share + n / tiles, t0 + j, key0);
 			float s1[1][M][2][4], d1[1][M][2][4], (&s)[M][2][4] = s1[0], (&d)[M][2][4] = d1[0];
@@ -431,21 +472,19 @@ __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const M
 			add_scores<TYPE, DP>(s1, ofK, Q, j);
 			add_scores<TYPE, DP>(d1, ofV, dO, j);
 			if constexpr (A::DROPS) drop_scores(d, kept);
-			bool all = key0 >= seen.all && key1 <= seen.last_all && t0 + j + 16 <= a.T;
-			int g = hidden_lane() / 4;
+			if (!all) hide_unseen_by(s, a, b, t0 + j, key0);
 #pragma unroll
 			for (int c = 0; c < 4; c++) { // the thread's queries
-				int i = j + c / 2 * 8 + C2 + c % 2, t = t0 + i, from = all ? 0 : first_key(a, b, t), to = all ? a.keys : t < a.T ? a.past + t + 1 : 0;
+				int i = j + c / 2 * 8 + C2 + c % 2;
 				float under = l[i] * LOG2E, less = e[i];
 				if constexpr (A::DROPS) less /= a.drop.scale;
 #pragma unroll
 				for (int m = 0; m < M; m++)
 #pragma unroll
 					for (int r = 0; r < 2; r++) {
-						int at = key0 + 16 * m + 8 * r + g;
 						float &x = s[m][c / 2][2 * r + c % 2], &y = d[m][c / 2][2 * r + c % 2];
-						x = at >= from && at < to ? exp2_fast(fmaf(x, scale, -under)) : 0;
-						y = x != 0 ? x * (y - less) : 0;
+						x = exp2_fast(fmaf(x, scale, -under));
+						y = x * (y - less);
 					}
 			}
 			if constexpr (A::DROPS) drop_scores(s, kept);
@@ -479,7 +518,7 @@ __device__ void flash_dkv(const Mat &dk, const Mat &dv, const Mat &dout, const M
 	} \
 	KERNEL(NAME##_dkv_##T##_##DP)
 #define FLASH_BOTH(NAME, A, DP, ...) FLASH_OF(NAME, A, bf16, BF16, DP, __VA_ARGS__) FLASH_OF(NAME, A, f16, F16, DP, __VA_ARGS__)
-FLASH_BOTH(flash, Attn, 64, 2, 2, 2, 64, 4, 4, 4, 3)
+FLASH_BOTH(flash, Attn, 64, 2, 2, 2, 64, 4, 4, 4, 0)
 FLASH_BOTH(flash, Attn, 96, 2, 1, 1, 32, 6, 6, 6, 6)
-FLASH_BOTH(flash, Attn, 128, 2, 1, 1, 32, 1, 8, 8, 6)
-FLASH_BOTH(flash_drop, Dropping, 64, 2, 2, 2, 64, 4, 4, 4, 2)
+FLASH_BOTH(flash, Attn, 128, 2, 1, 1, 32, 0, 8, 8, 6)
+FLASH_BOTH(flash_drop, Dropping, 64, 2, 2, 2, 64, 0, 4, 4, 1)

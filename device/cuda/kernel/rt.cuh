@@ -10,6 +10,10 @@
 // There are no floating-point atomics: every sum has one order.
 #pragma once
 
+typedef long long i64;
+typedef unsigned long long u64;
+typedef unsigned short u16;
+
 #ifdef __CUDACC__
 #define SHARED(T, name, n) __shared__ T name[n]
 #define DYNAMIC_SHARED(T, name) extern __shared__ __align__(16) T name[]
@@ -69,25 +73,27 @@ __device__ __forceinline__ float inverse_root(float x) {
 }
 
 // load_matrices and load_transposed read four 8 x 8 matrices of 16-bit elements from shared memory:
-// lane 8i+r passes the address of row r of matrix i, aligned to 16 bytes.
+// lane 8i+r passes the address of row r of matrix i, aligned to 16 bytes. Here and below, an address
+// is a pointer and a number of elements, so that constants become part of the instruction.
 __device__ __forceinline__ unsigned in_shared(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ void load_matrices(unsigned (&to)[4], const void *row) {
+__device__ __forceinline__ void load_matrices(unsigned (&to)[4], const u16 *row, int at) {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-		: "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(in_shared(row)) : "memory");
+		: "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(in_shared(row) + 2 * at) : "memory");
 }
-__device__ __forceinline__ void load_transposed(unsigned (&to)[4], const void *row) {
+__device__ __forceinline__ void load_transposed(unsigned (&to)[4], const u16 *row, int at) {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-		: "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(in_shared(row)) : "memory");
+		: "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(in_shared(row) + 2 * at) : "memory");
 }
 
 // copy16 and copy4 start copying bytes bytes to shared memory, followed by zeros up to 16 or 4.
+// from is not read, and may be anything, if bytes is 0.
 // copy_commit makes a group of the copies since the last one, and copy_wait<N> waits for all but
 // the thread's last N groups.
-__device__ __forceinline__ void copy16(void *to, const void *from, int bytes) {
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(in_shared(to)), "l"(from), "r"(bytes) : "memory");
+__device__ __forceinline__ void copy16(u16 *to, int at, const void *from, int bytes) {
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(in_shared(to) + 2 * at), "l"(from), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void copy4(void *to, const void *from, int bytes) {
-	asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(in_shared(to)), "l"(from), "r"(bytes) : "memory");
+__device__ __forceinline__ void copy4(float *to, int at, const void *from, int bytes) {
+	asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(in_shared(to) + 4 * at), "l"(from), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
@@ -108,10 +114,6 @@ __device__ __forceinline__ void hide(unsigned &x) { asm volatile("" : "+r"(x)); 
 #define LANE ((int)threadIdx.x % 32)
 #define WARP ((int)threadIdx.x / 32)
 #define INF __uint_as_float(0x7f800000)
-
-typedef long long i64;
-typedef unsigned long long u64;
-typedef unsigned short u16;
 
 enum { F32, BF16, F16, I32, F64, I64, ANY }; // device.DType; ANY: decided per element
 
