@@ -287,7 +287,7 @@ func TestGPULoadsUsedKernels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "load dropout\nload flash_bf16_64\nload norm_grad_1\n"; !strings.HasPrefix(string(text), want) || strings.Count(string(text), "\nload") != 2 {
+	if want := "load dropout\nload flash_bf16_64\nload norm_grad_3\n"; !strings.HasPrefix(string(text), want) || strings.Count(string(text), "\nload") != 2 {
 		t.Errorf("modules:\n%swant\n%s", text, want)
 	}
 }

@@ -70,10 +70,10 @@ func TestFamiliesLoadOnUse(t *testing.T) {
 	if err := q.Wait(); err != nil {
 		t.Error(err)
 	}
-	wantModules(t, noted(), "load dropout", "load flash_bf16_64", "load norm_grad_1")
+	wantModules(t, noted(), "load dropout", "load flash_bf16_64", "load norm_grad_3")
 	q.Close()
 	d.Close()
-	wantModules(t, noted(), "load dropout", "load flash_bf16_64", "load norm_grad_1", "unload dropout", "unload flash_bf16_64", "unload norm_grad_1")
+	wantModules(t, noted(), "load dropout", "load flash_bf16_64", "load norm_grad_3", "unload dropout", "unload flash_bf16_64", "unload norm_grad_3")
 }
 
 // TestFamilyLoadErrors checks that families refused by the driver are named, when a
@@ -91,13 +91,13 @@ func TestFamilyLoadErrors(t *testing.T) {
 	say(t, d.ReserveWork(device.Sizes{Type: device.F16, Attn: device.Attn{D: 96}}), "load the kernels flash_f16_96 on GPU 0 (Emulated GPU)", "CUDA_ERROR_INVALID_PTX")
 	d.Close()
 
-	t.Setenv("FAKECUDA_BAD_KERNEL", "norm_grad_1")
+	t.Setenv("FAKECUDA_BAD_KERNEL", "norm_grad_3")
 	b := open(t)
 	x := b.alloc(device.F32, 512)
 	b.q.Label("h.3 backward")
 	normGrad(b.q, x)
 	normGrad(b.q, x)
-	say(t, b.q.Wait(), "h.3 backward: GPU 0 (Emulated GPU): load the kernels norm_grad_1 on", "CUDA_ERROR_INVALID_PTX")
+	say(t, b.q.Wait(), "h.3 backward: GPU 0 (Emulated GPU): load the kernels norm_grad_3 on", "CUDA_ERROR_INVALID_PTX")
 	b.r.Zero(x)
 	if err := b.r.Wait(); err != nil {
 		t.Errorf("another queue: %v", err)
@@ -135,5 +135,5 @@ func TestFamilyLoadsOnce(t *testing.T) {
 		})
 	}
 	ranks.Wait()
-	wantModules(t, noted(), "load dropout", "load norm_grad_1", "load norm_grad_2")
+	wantModules(t, noted(), "load dropout", "load norm_grad_3", "load norm_grad_8")
 }

@@ -110,7 +110,7 @@ func TestFamilies(t *testing.T) {
 		all[s.forward.entry.kernel().Family] = s.forward.entry.name
 	}
 	for _, e := range normGrads {
-		all[e.kernel().Family] = e.name
+		all[e.entry.kernel().Family] = e.entry.name
 	}
 	if len(all) != len(Families()) {
 		t.Errorf("%d families, want %d", len(Families()), len(all))

@@ -40,64 +40,116 @@ PASS row_norm(Mat y, float *mean, float *rstd, Mat x, Mat w, Mat b, int rows, in
 }
 KERNEL(row_norm)
 
-// norm_grad sets dx to rstd * (g - average(g) - n*average(g*n)), or adds that with add, where n =
-// (x-mean)*rstd and g = dy*w; RMSNorm has no average(g). dx may be dy or x. In the same pass, block
-// i sums dy*n and dy over its rows, each of them, into row i of dw and, if not null, of db (.,
+// Gradients of norms set dx to rstd * (g - average(g) - n*average(g*n)), or add that with add, where
+// n = (x-mean)*rstd and g = dy*w; RMSNorm has no average(g). dx may be dy or x. In the same pass,
+// block i sums dy*n and dy over its rows, each of them, into row i of dw and, if not null, of db (.,
 // cols), which sum_parts adds up.
-//
-// A block processes a tile of rows at a time. First, each warp computes the averages of a row. Then
-// each thread processes 4 N columns of all rows of the tile, which are now in cache, keeping the
-// columns' sums in registers. Several groups of threads share short rows. The averages are
-// double-buffered, so that one barrier per tile is enough.
+
+// add_warps adds the warps' sums of 256 columns from c, of which each lane has eight, and writes them
+// to a row of cols columns.
+__device__ __forceinline__ void add_warps(float *to, float *sums, const Eight &mine, int c, int cols) {
+	__syncthreads();
+	EIGHT(j) sums[WARP * THREADS + 8 * LANE + j] = mine.v[j];
+	__syncthreads();
+	float sum = sums[threadIdx.x];
+	for (int w = 1; w < WARPS; w++) sum += sums[w * THREADS + threadIdx.x];
+	if (c + (int)threadIdx.x < cols) to[c + threadIdx.x] = sum;
+}
+
+// norm_grad_rows computes rows of up to 256 N columns, which consist of whole words of eight elements
+// of one type. Each warp computes one row at a time and keeps the columns' sums of its rows in
+// registers. It reads rows twice, the second time from the cache.
+template <int T, int N>
+__device__ __forceinline__ void norm_grad_rows(const Mat &dx, const Mat &dy, const Mat &x, const Mat &w, const float *mean, const float *rstd, float *dw, float *db, float *sums, int rows, int cols, int each, int add) {
+	i64 from = (i64)blockIdx.x * each, end = from + each < rows ? from + each : rows;
+	float share = 1 / (float)cols;
+	Eight sw[N], sb[N];
+#pragma unroll
+	for (int k = 0; k < N; k++) EIGHT(j) sw[k].v[j] = sb[k].v[j] = 0;
+	for (i64 row = from + WARP; row < end; row += WARPS) {
+		Mat d = row_of(dy, row), f = row_of(x, row), to = row_of(dx, row);
+		float m = mean ? mean[row] : 0, r = rstd[row], sg = 0, sgn = 0;
+#pragma unroll(N > 3 ? 2 : N)
+		for (int k = 0; k < N; k++) {
+			int c = 256 * k + 8 * LANE;
+			bool is = c < cols;
+			if (!is) c = 0; // loads without a branch, all at once
+			Eight g = get8<T>(d, c, cols), v = get8<T>(w, c, cols), n = get8<T>(f, c, cols);
+			EIGHT(j) {
+				float y = is ? g.v[j] * v.v[j] : 0;
+				sg += y;
+				sgn = fmaf(y, (n.v[j] - m) * r, sgn);
+			}
+		}
+		sg = mean ? warp_sum(sg) * share : 0;
+		sgn = warp_sum(sgn) * share;
+		asm volatile("" ::: "memory"); // or the compiler keeps the row in registers, and spills
+#pragma unroll
+		for (int k = 0; k < N; k++) {
+			int c = 256 * k + 8 * LANE;
+			if (c >= cols) break;
+			if (N > 3) asm volatile("" ::: "memory"); // limits the loads that are ahead
+			Eight g = get8<T>(d, c, cols), n = get8<T>(f, c, cols), v = get8<T>(w, c, cols), old = {{0, 0, 0, 0, 0, 0, 0, 0}};
+			if (add) old = get8<T>(to, c, cols);
+			EIGHT(j) {
+				n.v[j] = (n.v[j] - m) * r;
+				sb[k].v[j] += g.v[j];
+				sw[k].v[j] = fmaf(g.v[j], n.v[j], sw[k].v[j]);
+				g.v[j] = fmaf(r, fmaf(-n.v[j], sgn, g.v[j] * v.v[j] - sg), old.v[j]);
+			}
+			put8<T>(to, c, cols, g);
+		}
+	}
+#pragma unroll
+	for (int k = 0; k < N; k++) {
+		if (256 * k >= cols) break;
+		add_warps(dw + (i64)blockIdx.x * cols, sums, sw[k], 256 * k, cols);
+		if (db) add_warps(db + (i64)blockIdx.x * cols, sums, sb[k], 256 * k, cols);
+	}
+}
+
+// norm_grad_wide computes wider and other rows, in tiles of as many rows as warps. First, each warp computes the
+// averages of a row. Then each thread processes 4 N columns of all rows of the tile, which are now in
+// cache, keeping the columns' sums in registers. The averages are double-buffered, so that one barrier
+// per tile is enough.
 //
 // FRESH makes the compiler recompute a thread's column; otherwise it keeps the addresses of several
 // columns throughout the loop, and spills.
-template <int N> __device__ __forceinline__ void norm_grad(const Mat &dx, const Mat &dy, const Mat &x, const Mat &w, const float *mean, const float *rstd, float *dw, float *db, int rows, int cols, int each, int add) {
-	SHARED(float4, places, 2 * THREADS); // mean, rstd, average(g), average(g*n)
-	int fours = (cols + 3) / 4, groups = N == 1 ? THREADS / fours : 1, tile = groups > WARPS ? groups : WARPS;
-	int group = N == 1 ? threadIdx.x / fours : 0, first = 4 * (N == 1 ? threadIdx.x % fours : threadIdx.x);
-	int from = blockIdx.x * each, end = (unsigned)from + each < rows ? from + each : rows;
+template <int N> __device__ __forceinline__ void norm_grad_wide(const Mat &dx, const Mat &dy, const Mat &x, const Mat &w, const float *mean, const float *rstd, float *dw, float *db, int rows, int cols, int each, int add) {
+	SHARED(float4, places, 2 * WARPS); // mean, rstd, average(g), average(g*n)
+	int from = blockIdx.x * each, end = rows - from < each ? rows : from + each;
 	Four sw[N], sb[N];
 #pragma unroll
 	for (int k = 0; k < N; k++)
 		for (int j = 0; j < 4; j++) sw[k].v[j] = sb[k].v[j] = 0;
-	for (int turn = 0; from < end; from += tile, turn = THREADS - turn) {
-		for (int i = WARP; i < tile && from + i < end; i += WARPS) {
-			i64 row = from + i;
+	for (int turn = 0; from < end; from += WARPS, turn = WARPS - turn) {
+		if (from + WARP < end) {
+			i64 row = from + WARP;
 			float m = mean ? mean[row] : 0, r = rstd[row], sg = 0, sgn = 0;
-			if constexpr (N > 2) { // whose registers are columns' sums
-				LANE4(c, cols) {
-					Four d = get4(dy, row * dy.ld + c, cols - c), f = get4(x, row * x.ld + c, cols - c), k = get4(w, c, cols - c);
-					for (int j = 0; j < 4; j++) {
-						float g = d.v[j] * k.v[j];
-						sg += g;
-						sgn = fmaf(g, (f.v[j] - m) * r, sgn);
-					}
+			LANE4(c, cols) {
+				Four d = get4(dy, row * dy.ld + c, cols - c), f = get4(x, row * x.ld + c, cols - c), k = get4(w, c, cols - c);
+				for (int j = 0; j < 4; j++) {
+					float g = d.v[j] * k.v[j];
+					sg += g;
+					sgn = fmaf(g, (f.v[j] - m) * r, sgn);
 				}
-			} else
-				with_kind(type_of(cols % 8 == 0, dy, x, w), [&](auto type) {
-					LANE8(c, cols) {
-						Eight g = get8<decltype(type)::is>(row_of(dy, row), c, cols), f = get8<decltype(type)::is>(w, c, cols);
-						EIGHT(j) g.v[j] *= f.v[j], sg += g.v[j];
-						f = get8<decltype(type)::is>(row_of(x, row), c, cols);
-						EIGHT(j) sgn = fmaf(g.v[j], (f.v[j] - m) * r, sgn);
-					}
-				});
+			}
 			sg = mean ? warp_sum(sg) / cols : 0;
 			sgn = warp_sum(sgn) / cols;
-			if (LANE == 0) places[turn + i].x = m, places[turn + i].y = r, places[turn + i].z = sg, places[turn + i].w = sgn;
+			if (LANE == 0) places[turn + WARP].x = m, places[turn + WARP].y = r, places[turn + WARP].z = sg, places[turn + WARP].w = sgn;
 		}
 		__syncthreads();
-		for (int i = group; group < groups && i < tile && from + i < end; i += groups) {
+		for (int i = 0; i < WARPS && from + i < end; i++) {
 			Mat dyr = row_of(dy, from + i), xr = row_of(x, from + i), dxr = row_of(dx, from + i);
 			float4 p = places[turn + i];
 #pragma unroll
 			for (int k = 0; k < N; k++) {
-				int c = first + 4 * THREADS * k;
+				int c = 4 * (threadIdx.x + THREADS * k);
 				if (c >= cols) break;
-				if (N > 1) FRESH(c);
+				FRESH(c);
 				Four d = get4(dyr, c, cols - c), f = get4(xr, c, cols - c), g = get4(w, c, cols - c), old = {{0, 0, 0, 0}};
 				if (add) old = get4(dxr, c, cols - c);
+#pragma unroll
 				for (int j = 0; j < 4; j++) {
 					float n = (f.v[j] - p.x) * p.y;
 					sb[k].v[j] += d.v[j];
@@ -108,40 +160,36 @@ template <int N> __device__ __forceinline__ void norm_grad(const Mat &dx, const 
 			}
 		}
 	}
-	if (groups > 1) { // adds the groups in order
-		float *sums = (float *)places;
-		__syncthreads();
-		for (int j = 0; group < groups && j < 4; j++) {
-			sums[4 * fours * group + first + j] = sw[0].v[j];
-			sums[4 * fours * (groups + group) + first + j] = sb[0].v[j];
-		}
-		__syncthreads();
-		for (int i = 1; group == 0 && i < groups; i++)
-			for (int j = 0; j < 4; j++) {
-				sw[0].v[j] += sums[4 * fours * i + first + j];
-				sb[0].v[j] += sums[4 * fours * (groups + i) + first + j];
-			}
-	}
 #pragma unroll
 	for (int k = 0; k < N; k++)
 		for (int j = 0; j < 4; j++) {
-			int c = first + 4 * THREADS * k + j;
-			if (group > 0 || c >= cols) continue;
+			int c = 4 * (threadIdx.x + THREADS * k) + j;
+			if (c >= cols) continue;
 			dw[(i64)blockIdx.x * cols + c] = sw[k].v[j];
 			if (db) db[(i64)blockIdx.x * cols + c] = sb[k].v[j];
 		}
 }
 
-#define NORM_GRAD(N) \
-	ENTRY norm_grad_##N(Mat dx, Mat dy, Mat x, Mat w, const float *mean, const float *rstd, float *dw, float *db, int rows, int cols, int each, int add) { \
-		norm_grad<N>(dx, dy, x, w, mean, rstd, dw, db, rows, cols, each, add); \
+// The number in a kernel's name is its widest row, in 256 columns.
+#define NORM_GRAD_ROWS(N, BLOCKS) \
+	extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) norm_grad_##N(Mat dx, Mat dy, Mat x, Mat w, const float *mean, const float *rstd, float *dw, float *db, int rows, int cols, int each, int add) { \
+		SHARED(float, sums, WARPS * THREADS); \
+		with_type(x.type, [&](auto type) { \
+			norm_grad_rows<decltype(type)::is, N>(dx, dy, x, w, mean, rstd, dw, db, sums, rows, cols, each, add); \
+		}); \
 	} \
 	KERNEL(norm_grad_##N)
-NORM_GRAD(1)
-NORM_GRAD(2)
-NORM_GRAD(4)
-NORM_GRAD(8)
-NORM_GRAD(16)
+#define NORM_GRAD_WIDE(N, FOURS, BLOCKS) \
+	extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) norm_grad_##N(Mat dx, Mat dy, Mat x, Mat w, const float *mean, const float *rstd, float *dw, float *db, int rows, int cols, int each, int add) { \
+		norm_grad_wide<FOURS>(dx, dy, x, w, mean, rstd, dw, db, rows, cols, each, add); \
+	} \
+	KERNEL(norm_grad_##N)
+NORM_GRAD_ROWS(3, 2)
+NORM_GRAD_ROWS(4, 2)
+NORM_GRAD_ROWS(8, 1)
+NORM_GRAD_WIDE(16, 4, 2)
+NORM_GRAD_WIDE(32, 8, 2)
+NORM_GRAD_WIDE(64, 16, 1)
 
 // columns sums each column of dy. Block (x, y) sums 256 columns over each rows into row y of db (.,
 // cols), which sum_parts adds up.

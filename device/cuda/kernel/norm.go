@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"fmt"
-	"math/bits"
 
 	"zeroth/device"
 )
@@ -50,28 +49,46 @@ func (o *Ops) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w, 
 }
 
 // MaxNorm is the maximum row width for the gradients of norms.
-const MaxNorm = 16 * 4 * threads
+const MaxNorm = 64 * colsBlock
 
-// normGrads lists the kernels, indexed by the binary logarithm of the number of four-element
-// words of a row that each thread processes.
-var normGrads = [...]*entry{entryOf("norm_grad_1"), entryOf("norm_grad_2"), entryOf("norm_grad_4"), entryOf("norm_grad_8"), entryOf("norm_grad_16")}
+// normGrads lists the kernels with the width of their widest rows in blocks of columns. The narrow
+// ones need rows of one type that consist of words of eight elements.
+var normGrads = [...]struct {
+	entry  *entry
+	blocks int
+	narrow bool
+}{
+	{entryOf("norm_grad_3"), 3, true}, {entryOf("norm_grad_4"), 4, true}, {entryOf("norm_grad_8"), 8, true},
+	{entryOf("norm_grad_16"), 16, false}, {entryOf("norm_grad_32"), 32, false}, {entryOf("norm_grad_64"), 64, false},
+}
+
+// normGradKernel returns the kernel for rows of these matrices.
+func normGradKernel(w *device.Buffer, rows ...*device.Mat) *entry {
+	cols := rows[0].Cols
+	words := cols%8 == 0 && aligned(w, 0) == 2
+	for _, m := range rows {
+		words = words && m.Buf.Type == w.Type && aligned(&m.Buf, m.Ld) == 2
+	}
+	for _, k := range normGrads {
+		if 0 < cols && cols <= k.blocks*colsBlock && (words || !k.narrow) {
+			return k.entry
+		}
+	}
+	panic(fmt.Sprintf("cuda: gradients of a norm of %d elements; kernels have 1 to %d", cols, MaxNorm))
+}
 
 func (o *Ops) normGrad(op string, dx device.Mat, dw, db device.Buffer, dy, x device.Mat, w, mean, rstd device.Buffer, add bool) {
 	wantMat(op, x.Rows, x.Cols, &dx, &dy, &x)
 	wantLen(op, device.F32, x.Cols, &dw)
 	wantLen(op, device.F32, x.Rows, &rstd)
 	wantVec(op, x.Cols, &w)
-	if x.Cols < 1 || x.Cols > MaxNorm {
-		panic(fmt.Sprintf("cuda: %s of rows of %d elements; kernels have 1 to %d", op, x.Cols, MaxNorm))
-	}
 	count, each := normParts(x.Rows, x.Cols)
 	toW, toB := o.parts(count, dw, db)
 	cost := o.over(21, &dx, &dy, &x)
 	if add {
 		cost = o.over(22, &dx, &dx, &dy, &x)
 	}
-	kind := bits.Len(uint(ceil(x.Cols, 4*threads) - 1))
-	l := o.begin(normGrads[kind]).mat(&dx).mat(&dy).mat(&x).vec(&w).ptr(&mean).ptr(&rstd).ptr(&toW).ptr(&toB).i32(x.Rows).i32(x.Cols).i32(each).flag(add)
+	l := o.begin(normGradKernel(&w, &dx, &dy, &x)).mat(&dx).mat(&dy).mat(&x).vec(&w).ptr(&mean).ptr(&rstd).ptr(&toW).ptr(&toB).i32(x.Rows).i32(x.Cols).i32(each).flag(add)
 	o.run(l, count, 1, 1, o.plus(cost, &w, &mean, &rstd, &toW, &toB))
 	o.sumParts(count, dw, toW, db, toB)
 }

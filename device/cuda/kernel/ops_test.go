@@ -223,24 +223,30 @@ func TestNorms(t *testing.T) {
 	}
 }
 
-// normWidths contains a width for each kernel of norm gradients, which differ in words per
-// thread, and a row shared by many groups of threads.
-var normWidths = []int{16, 768, 1025, 2049, 4100, 9000, MaxNorm}
+// normWidths contains a width or more for each kernel of norm gradients. Rows are narrow if they
+// consist of words of one type.
+var normWidths = []int{16, 768, 1000, 1025, 2048, 2049, 4100, 9000, MaxNorm}
 
 func TestNormGradients(t *testing.T) {
-	for i := range times(80) {
+	for i := range max(2*len(normWidths), times(80)) {
 		check(t, uint64(i), func(b *bench) func(operations) {
 			rows, cols := b.shape()
-			if i < len(normWidths) {
-				rows, cols = 1+b.rng.IntN(70), normWidths[i]
+			if i < 2*len(normWidths) {
+				rows, cols = 1+b.rng.IntN(70), normWidths[i/2]
 			}
-			dy, x, w := b.mat("dy", b.float(), rows, cols, 1).near(1e-4), b.mat("x", b.float(), rows, cols, 1), b.vec("w", b.float(), cols, 1)
+			typ, mat := b.float, b.mat
+			if i%2 == 0 {
+				cols = (cols + 7) / 8 * 8
+				one := b.float()
+				typ, mat = func() device.DType { return one }, b.aligned
+			}
+			dy, x, w := mat("dy", typ(), rows, cols, 1).near(1e-4), mat("x", typ(), rows, cols, 1), mat("w", typ(), 1, cols, 1)
 			mean, rstd := b.vec("mean", device.F32, rows, 0.3), b.vec("rstd", device.F32, rows, 1)
 			dw, db := b.make("dw", device.F32, 1, cols).near(1e-5), b.make("db", device.F32, 1, cols).near(1e-5)
 			dx, add, layer := dy, false, b.flip()
 			switch {
 			case b.rng.IntN(3) > 0:
-				dx, add = b.mat("dx", b.float(), rows, cols, 1).near(1e-4), b.flip()
+				dx, add = mat("dx", typ(), rows, cols, 1).near(1e-4), b.flip()
 			case !layer && b.flip():
 				dx = x.near(1e-4)
 			}

@@ -102,7 +102,7 @@ func leastSharing(k *Kernel) int {
 	}
 	switch {
 	case strings.HasPrefix(k.Name, "norm_grad_"):
-		return map[string]int{"1": 4, "2": 4, "4": 3, "8": 2, "16": 1}[width]
+		return map[string]int{"3": 2, "4": 2, "8": 1, "16": 2, "32": 2, "64": 1}[width]
 	case slices.Contains(passes, k.Name):
 		return 4
 	case k.Name == "cross_entropy_merge", k.Name == "embed_grad": // eight rows in flight
