@@ -848,7 +848,7 @@ block:
 	VMOVDQU16.Z (R8), K1, Z15
 
 loaded:
-	CALL    ·turn16(SB)
+	CALL    ·transpose16(SB)
 	VMOVUPS Z0, (AX)
 	ADDQ    SI, AX
 	SUBQ    $0x02, DX
@@ -1075,7 +1075,7 @@ half:
 	PREFETCHT1 832(SI)
 	PREFETCHT1 896(SI)
 	PREFETCHT1 960(SI)
-	CALL       ·turn16(SB)
+	CALL       ·transpose16(SB)
 	MOVQ       (CX), R12
 	ADDQ       R9, R12
 	MOVQ       48(CX), R13
@@ -1793,166 +1793,166 @@ block:
 	VPMOVZXWD.Z (SI), K1, Z0
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z16
 	VPSLLD      $0x10, Z16, Z16
 	VPORD       Z16, Z0, Z0
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z1
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z16
 	VPSLLD      $0x10, Z16, Z16
 	VPORD       Z16, Z1, Z1
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z2
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z16
 	VPSLLD      $0x10, Z16, Z16
 	VPORD       Z16, Z2, Z2
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z3
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z16
 	VPSLLD      $0x10, Z16, Z16
 	VPORD       Z16, Z3, Z3
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z4
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z16
 	VPSLLD      $0x10, Z16, Z16
 	VPORD       Z16, Z4, Z4
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z5
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z16
 	VPSLLD      $0x10, Z16, Z16
 	VPORD       Z16, Z5, Z5
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z6
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z16
 	VPSLLD      $0x10, Z16, Z16
 	VPORD       Z16, Z6, Z6
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z7
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z16
 	VPSLLD      $0x10, Z16, Z16
 	VPORD       Z16, Z7, Z7
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z8
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z16
 	VPSLLD      $0x10, Z16, Z16
 	VPORD       Z16, Z8, Z8
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z9
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z16
 	VPSLLD      $0x10, Z16, Z16
 	VPORD       Z16, Z9, Z9
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z10
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z16
 	VPSLLD      $0x10, Z16, Z16
 	VPORD       Z16, Z10, Z10
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z11
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z16
 	VPSLLD      $0x10, Z16, Z16
 	VPORD       Z16, Z11, Z11
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z12
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z16
 	VPSLLD      $0x10, Z16, Z16
 	VPORD       Z16, Z12, Z12
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z13
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z16
 	VPSLLD      $0x10, Z16, Z16
 	VPORD       Z16, Z13, Z13
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z14
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z16
 	VPSLLD      $0x10, Z16, Z16
 	VPORD       Z16, Z14, Z14
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z15
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 	VPMOVZXWD.Z (SI), K1, Z16
 	VPSLLD      $0x10, Z16, Z16
 	VPORD       Z16, Z15, Z15
 	ADDQ        BX, SI
 	DECQ        R8
-	JZ          turn
+	JZ          transpose
 
-turn:
-	CALL      ·turn16(SB)
+transpose:
+	CALL      ·transpose16(SB)
 	VMOVDQU32 Z0, (DI)
 	VMOVDQU32 Z1, 64(DI)
 	VMOVDQU32 Z2, 128(DI)

@@ -20,9 +20,9 @@ DATA ones<>+112(SB)/8, $0x0000000000000000
 DATA ones<>+120(SB)/8, $0x0000000000000000
 GLOBL ones<>(SB), RODATA|NOPTR, $128
 
-// func turn16()
+// func transpose16()
 // Requires: AVX512F
-TEXT ·turn16(SB), NOSPLIT, $0
+TEXT ·transpose16(SB), NOSPLIT, $0
 	VUNPCKLPS  Z1, Z0, Z16
 	VUNPCKHPS  Z1, Z0, Z17
 	VUNPCKLPS  Z3, Z2, Z18
@@ -1195,7 +1195,7 @@ block:
 	VMOVUPS.Z (R8), K1, Z15
 
 loaded:
-	CALL    ·turn16(SB)
+	CALL    ·transpose16(SB)
 	VMOVUPS Z0, (AX)
 	ADDQ    SI, AX
 	SUBQ    $0x01, DX
@@ -1382,7 +1382,7 @@ block:
 	VPSLLD      $0x10, Z15, Z15
 
 loaded:
-	CALL    ·turn16(SB)
+	CALL    ·transpose16(SB)
 	VMOVUPS Z0, (AX)
 	ADDQ    SI, AX
 	SUBQ    $0x01, DX
@@ -1668,7 +1668,7 @@ half:
 	PREFETCHT1 832(SI)
 	PREFETCHT1 896(SI)
 	PREFETCHT1 960(SI)
-	CALL       ·turn16(SB)
+	CALL       ·transpose16(SB)
 	MOVQ       (CX), R12
 	ADDQ       R9, R12
 	MOVQ       48(CX), R13

@@ -4,10 +4,10 @@ package kernel
 
 import "unsafe"
 
-// turn16 transposes 16 by 16 words in registers, for other functions in assembly.
+// transpose16 transposes 16 by 16 words in registers, for other functions in assembly.
 //
 //go:noescape
-func turn16()
+func transpose16()
 
 // tile512 implements tileFunc for 14 rows by 32 columns, of float32.
 //

@@ -9,7 +9,7 @@ import "unsafe"
 //go:noescape
 func dotLoop(n int)
 
-// tileLoop does 16 n products of whole tiles of bf16, added to four others in turn.
+// tileLoop multiplies 16 n pairs of whole tiles of bf16 and adds the products to four others in turn.
 //
 //go:noescape
 func tileLoop(n int)

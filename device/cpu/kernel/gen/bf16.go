@@ -90,8 +90,8 @@ func tdpbf16ps(tc, ta, tb byte) []byte {
 	return []byte{0xc4, 0xe2, ^tb&15<<3 | 2, 0x5c, 0xc0 | tc<<3 | ta}
 }
 
-// tileMove encodes tileloadd (prefix 3, F2) or tilestored (prefix 2, F3) of a tile whose rows are
-// index bytes apart: VEX.128.W0 0F38 4B /r with a SIB.
+// tileMove encodes tileloadd (prefix 3, F2) or tilestored (prefix 2, F3) of a tile with rows index
+// bytes apart: VEX.128.W0 0F38 4B /r with a SIB.
 func tileMove(prefix, tile, base, index byte, disp int32) []byte {
 	high := base>>3<<5 | index>>3<<6
 	code := []byte{0xc4, 0xe2 &^ high, 0x78 | prefix, 0x4b, 0x80 | tile<<3 | 4, index&7<<3 | base&7}
@@ -152,14 +152,14 @@ func copyPairs(c *build.Context) {
 
 func transPairs(c *build.Context) {
 	text(c, "transPairs", transSignature, "transPairs implements packTransFunc for at most 16 lanes of bf16, transposed, two elements of k per word.")
-	for _, x := range turned {
+	for _, x := range square {
 		c.VPXORD(x, x, x)
 	}
 	mask := c.K()
 	transLoop(c, 16, 2, 2, func(k reg.GPVirtual) { maskFirst(c, k, 32, mask) },
-		func(i int, src operand.Mem) { c.VMOVDQU16_Z(src, mask, turned[i]) },
-		func() { turn(c) },
-		func(p int, dst operand.Mem) { c.VMOVUPS(turned[p], dst) })
+		func(i int, src operand.Mem) { c.VMOVDQU16_Z(src, mask, square[i]) },
+		func() { transpose(c) },
+		func(p int, dst operand.Mem) { c.VMOVUPS(square[p], dst) })
 }
 
 // roundingBF16 contains the constants of narrowBF16.
@@ -455,7 +455,7 @@ func amxColumns(c *build.Context) {
 	scale(c, ld, 2)
 	from, to, k := c.GP64(), c.GP64(), c.GP64()
 	mask := c.K()
-	x, y := turned, zmm[16]
+	x, y := square, zmm[16]
 	c.Label("half")
 	maskFirst(c, width, 16, mask)
 	c.MOVQ(src, from)
@@ -469,16 +469,16 @@ func amxColumns(c *build.Context) {
 		c.VPMOVZXWD_Z(at(from, 0), mask, x[i])
 		c.ADDQ(ld, from)
 		c.DECQ(k)
-		c.JZ(operand.LabelRef("turn"))
+		c.JZ(operand.LabelRef("transpose"))
 		c.VPMOVZXWD_Z(at(from, 0), mask, y)
 		c.VPSLLD(operand.U8(16), y, y)
 		c.VPORD(y, x[i], x[i])
 		c.ADDQ(ld, from)
 		c.DECQ(k)
-		c.JZ(operand.LabelRef("turn"))
+		c.JZ(operand.LabelRef("transpose"))
 	}
-	c.Label("turn")
-	turn(c)
+	c.Label("transpose")
+	transpose(c)
 	for i := range x {
 		c.VMOVDQU32(x[i], at(to, 64*i))
 	}

@@ -118,7 +118,7 @@ func byPages(c *build.Context, n reg.GPVirtual, pages, page, some int, run func(
 	}, on)
 }
 
-// pageRounds is byPages with round processing some units of every page.
+// pageRounds calls byPages with round processing some units of every page.
 func pageRounds(c *build.Context, n reg.GPVirtual, pages, page, some int, round func(), on func(units int)) {
 	left := c.GP64()
 	c.CMPQ(n, operand.U32(uint32(pages*page)))

@@ -12,7 +12,8 @@ const (
 	code8Last = 27 << 7
 )
 
-// codes8 generates coding of elements in 8 bits and decoding; n is a positive multiple of 16.
+// codes8 generates the functions that code n elements, a positive multiple of 16, in 8 bits, and
+// decode them.
 func codes8(c *build.Context) {
 	t := declare(c, "codeConstants", constant{"magnitude", 1<<31 - 1}, constant{"from", code8From}, constant{"last", code8Last},
 		constant{"byte", 0xff}, constant{"sign", 0x80}, constant{"bit", 1})

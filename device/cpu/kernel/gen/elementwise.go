@@ -385,7 +385,7 @@ func rope(c *build.Context, w width, t *constants, e elem) {
 //
 // A sum is m * 2^e with an integer m < 2^53. If its last bit is in the window, it is added as three
 // numbers: the two halves of the lower 64 bits of m * 2^(e - window's begin), and the bits above.
-// Otherwise it is left to the caller, among zeros.
+// Otherwise, and if it is 0, the caller adds it.
 func sumSquares(c *build.Context, w width, t *constants) {
 	name := "sumSquares" + w.suffix
 	text(c, name, "func(odd, x *byte, blocks int, window *byte, base int) int",

@@ -132,23 +132,23 @@ func dots(c *build.Context, suffix, what string, mul func(b reg.VecPhysical, a o
 	c.MOVQ(b, row)
 	c.Label("half")
 	for i := 0; i < 16; i += 4 {
-		c.VMOVUPS_Z(at(row, 0), there, turned[i])
-		c.VMOVUPS_Z(operand.Mem{Base: row, Index: ld, Scale: 1}, there, turned[i+1])
-		c.VMOVUPS_Z(operand.Mem{Base: row, Index: ld, Scale: 2}, there, turned[i+2])
-		c.VMOVUPS_Z(operand.Mem{Base: row, Index: ld3, Scale: 1}, there, turned[i+3])
+		c.VMOVUPS_Z(at(row, 0), there, square[i])
+		c.VMOVUPS_Z(operand.Mem{Base: row, Index: ld, Scale: 1}, there, square[i+1])
+		c.VMOVUPS_Z(operand.Mem{Base: row, Index: ld, Scale: 2}, there, square[i+2])
+		c.VMOVUPS_Z(operand.Mem{Base: row, Index: ld3, Scale: 1}, there, square[i+3])
 		c.LEAQ(operand.Mem{Base: row, Index: ld, Scale: 4}, row)
 		for j := range 4 {
 			c.PREFETCHT1(at(next, 64*(i+j)))
 		}
 	}
-	turn(c)
+	transpose(c)
 	c.MOVQ(field("y"), y)
 	c.ADDQ(half, y)
 	c.MOVQ(field("m"), m)
 	c.MOVQ(a, from)
 	c.Label("row")
 	c.VMOVUPS(at(y, 0), acc)
-	for p, b := range turned {
+	for p, b := range square {
 		mul(b, at(from, 4*p), acc)
 	}
 	c.VMOVUPS(acc, at(y, 0))

@@ -17,7 +17,7 @@ var sources = []struct {
 
 func gemm(c *build.Context) {
 	declareOnes(c)
-	turn16(c)
+	transpose16(c)
 	tile512(c, "tile512", "float32", func(b, x, acc reg.VecPhysical) { c.VFMADD231PS(b, x, acc) })
 	tile256(c)
 	for _, s := range sources {

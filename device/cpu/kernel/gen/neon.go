@@ -277,8 +277,8 @@ func (f *fn) op1(o form, d, n vec) {
 func (f *fn) copy(d, n vec) { f.op(orr, d, n, n) }
 func (f *fn) zero(d vec)    { f.op(eor, d, d, d) }
 
-// fold adds the registers of v, whose number is a power of two, in halves, and then the lanes of
-// the first, with the sum in all of its lanes.
+// fold adds the registers of v, a power of two in number, in halves, and then the lanes of the
+// first register. All of its lanes then contain the sum.
 func (f *fn) fold(v vec) vreg {
 	for n := len(v) / 2; n > 0; n /= 2 {
 		f.op(fadd, v[:n], v[:n], v[n:2*n])

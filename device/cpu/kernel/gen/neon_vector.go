@@ -32,7 +32,7 @@ func neonSums(file *neonFile) {
 	}
 }
 
-// neonAddUp processes 64 elements at a time, whose sums stay in registers while the sources stream
+// neonAddUp processes 64 elements at a time, with their sums in registers while the sources stream
 // by, and then 16.
 func neonAddUp(file *neonFile, e elem) {
 	name := "addUp" + e.name + "NEON"

@@ -112,7 +112,7 @@ func scale(c *build.Context, r reg.GPVirtual, size int) {
 
 // transLoop generates a transposition of n by n blocks: it loads up to width rows of n words of
 // pair elements of k each, and stores up to n rows of n lanes.
-func transLoop(c *build.Context, n, size, pair int, setMask func(k reg.GPVirtual), load func(i int, src operand.Mem), turn func(), store func(p int, dst operand.Mem)) {
+func transLoop(c *build.Context, n, size, pair int, setMask func(k reg.GPVirtual), load func(i int, src operand.Mem), transpose func(), store func(p int, dst operand.Mem)) {
 	dst, src, k := load64(c, "dst"), load64(c, "src"), load64(c, "k")
 	ld, stride, width := load64(c, "ld"), times4(c, load64(c, "stride")), load64(c, "width")
 	scale(c, ld, size)
@@ -129,7 +129,7 @@ func transLoop(c *build.Context, n, size, pair int, setMask func(k reg.GPVirtual
 		}
 	}
 	c.Label("loaded")
-	turn()
+	transpose()
 	for p := range n {
 		store(p, at(dst, 0))
 		c.ADDQ(stride, dst)
@@ -146,14 +146,14 @@ func transLoop(c *build.Context, n, size, pair int, setMask func(k reg.GPVirtual
 func trans512(c *build.Context, source string, size int) {
 	name := "trans512" + source
 	text(c, name, transSignature, name+" implements packTransFunc for at most 16 lanes, transposed.")
-	for _, x := range turned {
+	for _, x := range square {
 		c.VPXORD(x, x, x)
 	}
 	mask := c.K()
 	transLoop(c, 16, size, 1, func(k reg.GPVirtual) { maskFirst(c, k, 16, mask) },
-		func(i int, src operand.Mem) { widen512(c, source, src, mask, turned[i]) },
-		func() { turn(c) },
-		func(p int, dst operand.Mem) { c.VMOVUPS(turned[p], dst) })
+		func(i int, src operand.Mem) { widen512(c, source, src, mask, square[i]) },
+		func() { transpose(c) },
+		func(p int, dst operand.Mem) { c.VMOVUPS(square[p], dst) })
 }
 
 // maskFirst sets mask to the first min(n, most) lanes.
@@ -167,10 +167,10 @@ func maskFirst(c *build.Context, n reg.GPVirtual, most uint32, mask reg.OpmaskVi
 	c.KMOVD(ones.As32(), mask)
 }
 
-// turn16 generates a function, for assembly only, that transposes the 16 by 16 words in the
-// registers turned, using the other 16.
-func turn16(c *build.Context) {
-	text(c, "turn16", "func()", "turn16 transposes 16 by 16 words in registers, for other functions in assembly.")
+// transpose16 generates a function, for assembly only, that transposes the 16 by 16 words in the
+// registers of square, using the other 16.
+func transpose16(c *build.Context) {
+	text(c, "transpose16", "func()", "transpose16 transposes 16 by 16 words in registers, for other functions in assembly.")
 	x, y := zmm[:16], zmm[16:]
 	for i := 0; i < 16; i += 2 { // pairs of rows, within quarters
 		c.VUNPCKLPS(x[i+1], x[i], y[i])
@@ -197,11 +197,11 @@ func turn16(c *build.Context) {
 	c.RET()
 }
 
-// turned are the registers that turn transposes.
-var turned = zmm[:16]
+// square contains the 16 registers that transpose16 transposes.
+var square = zmm[:16]
 
-// turn calls turn16, which changes all 32 registers.
-func turn(c *build.Context) { c.CALL(operand.LabelRef("·turn16(SB)")) }
+// transpose calls transpose16, which changes all 32 registers.
+func transpose(c *build.Context) { c.CALL(operand.LabelRef("·transpose16(SB)")) }
 
 // moves512 generates the moveFuncs.
 func moves512(c *build.Context) {
@@ -290,12 +290,12 @@ func trans256(c *build.Context) {
 	out := make([]reg.VecVirtual, 8)
 	transLoop(c, 8, 4, 1, setMask,
 		func(i int, src operand.Mem) { c.VMASKMOVPS(src, mask, x[i]) },
-		func() { turn8(c, &x, out) },
+		func() { transpose8(c, &x, out) },
 		func(p int, dst operand.Mem) { c.VMOVUPS(out[p], dst) })
 }
 
-// turn8 transposes the 8 by 8 floats in x; row p of the result is in out[p].
-func turn8(c *build.Context, x *[8]reg.VecVirtual, out []reg.VecVirtual) {
+// transpose8 transposes the 8 by 8 floats in x; row p of the result is in out[p].
+func transpose8(c *build.Context, x *[8]reg.VecVirtual, out []reg.VecVirtual) {
 	var y [8]reg.VecVirtual
 	for i := range y {
 		y[i] = c.YMM()

@@ -40,7 +40,7 @@ func readArgs() *types.Package {
 	return pkg
 }
 
-// parsed returns a signature whose parameters may be argStructs.
+// parsed returns a signature with parameters that may be argStructs.
 func parsed(signature string) *gotypes.Signature {
 	s, err := gotypes.ParseSignatureInPackage(argStructs, signature)
 	if err != nil {

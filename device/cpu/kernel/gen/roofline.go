@@ -45,7 +45,7 @@ func dotLoop(c *build.Context) {
 }
 
 func tileLoop(c *build.Context) {
-	text(c, "tileLoop", "func(n int)", "tileLoop does 16 n products of whole tiles of bf16, added to four others in turn.")
+	text(c, "tileLoop", "func(n int)", "tileLoop multiplies 16 n pairs of whole tiles of bf16 and adds the products to four others in turn.")
 	n := load64(c, "n")
 	c.LEAQ(tileConfig, reg.R8)
 	emit(c, ldtilecfgR8)

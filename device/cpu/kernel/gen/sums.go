@@ -25,7 +25,7 @@ func sums(c *build.Context) {
 // would evict each other from the first-level cache.
 const pagedSources = 7
 
-// addUp processes 64 elements at a time, whose sums stay in registers while the sources stream by,
+// addUp processes 64 elements at a time, with their sums in registers while the sources stream by,
 // and then 16; if it bypasses the caches, first some lines of several pages at a time.
 func addUp(c *build.Context, w width, t *constants, e elem, stream bool) {
 	name := "addUp" + e.name + w.suffix
