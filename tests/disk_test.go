@@ -116,6 +116,7 @@ func TestDiskFailsMidStep(t *testing.T) {
 // TestDiskVanishes checks that truncating the offload file during the run has the same effect,
 // using real files.
 func TestDiskVanishes(t *testing.T) {
+	t.Parallel()
 	whole, dir, disk, out := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
 	sets := func(dir, disk string) *config.Config {
 		return saving(t, dir, "parallel.ranks=2", "zero.stage=1", "checkpoint.every=2", "checkpoint.async=false", "zero.offload.optimizer=disk", "zero.offload.path="+disk)

@@ -144,6 +144,7 @@ func asBytes(all []json.RawMessage) (lines [][]byte) {
 // for any number of ranks and micro-batches. The loss agrees to the bit if parameters do and a
 // micro-batch is a multiple of 64 tokens, the block of the loss sum.
 func TestValidationIsTheSameOnAnyRanks(t *testing.T) {
+	t.Parallel()
 	var want []byte
 	for _, sets := range []string{"parallel.ranks=1", "parallel.ranks=1 train.micro_batch=2", "parallel.ranks=2 train.micro_batch=1", "parallel.ranks=4", "parallel.ranks=8 train.micro_batch=1 zero.stage=0", "parallel.ranks=4 parallel.shard=2 parallel.replicate=2"} {
 		out := t.TempDir()

@@ -244,6 +244,7 @@ func TestFrozenResume(t *testing.T) {
 // TestFrozenMeasuredIsPlanned checks that a run uses the planned memory at every event of a step:
 // frozen units are gathered and have no gradient.
 func TestFrozenMeasuredIsPlanned(t *testing.T) {
+	t.Parallel()
 	for _, sets := range [][]string{
 		{"zero.stage=3", "train.accumulate=3"}, {"zero.stage=1", "train.accumulate=2"}, {"zero.stage=2", "precision=fp32"},
 		{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host"},

@@ -130,6 +130,7 @@ func TestOffloadOfOtherJobsAgreesToTheBit(t *testing.T) {
 // rejected with a suggestion, and that with offload it trains bit-identically to a run with
 // enough memory, without ever exceeding the budget.
 func TestTrainsUnderABudget(t *testing.T) {
+	t.Parallel()
 	// This runs on the CPU because cuBLAS's work space of 32 MiB alone exceeds the budget.
 	shape := []string{"device=cpu", "model.layers=32", "model.width=72", "zero.stage=3", "parallel.ranks=2", "train.steps=3", "train.loss_chunk=8"}
 	c := cfg(t, shape...)
@@ -188,6 +189,7 @@ func closing(t *testing.T, c *config.Config, files vfs.ScratchFS) (all []error, 
 // TestDiskFails checks that a disk that fails at some read or write ends the run on every rank
 // with what failed, where and why.
 func TestDiskFails(t *testing.T) {
+	t.Parallel()
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	for _, do := range []string{"read", "write"} {
 		for _, nth := range []int64{1, 2, 7, 40, 150} {

@@ -354,6 +354,7 @@ func TestSaveIsTriedAgain(t *testing.T) {
 // killed. State is offloaded to disk, and the files that killed processes leave there must be
 // reclaimed. Then it checks the same with everything but adapters frozen.
 func TestKilledAtAnyInstant(t *testing.T) {
+	t.Parallel()
 	for _, tunes := range []string{"train.freeze=[]", "train.lora.rank=2"} {
 		t.Run(tunes, func(t *testing.T) { killedAtAnyInstant(t, tunes) })
 	}

@@ -407,6 +407,7 @@ func sameFloats(t *testing.T, what string, got, want map[string][]float32) {
 // only: divisions of the same samples into ranks agree to the bit, and those whose sums have another
 // order nearly, whatever they divide. Seeds and probabilities change the loss.
 func TestAdapterDropout(t *testing.T) {
+	t.Parallel()
 	for name, from := range map[string]string{"llama": filepath.Join(hfLlama, "llama"), "gpt2": filepath.Join(hfModels, "tiny")} {
 		first := t.TempDir()
 		targets := map[string]string{"llama": "[q_proj, o_proj, gate_proj]", "gpt2": "[c_attn, attn.c_proj, c_fc]"}[name]
