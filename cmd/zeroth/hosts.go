@@ -36,17 +36,31 @@ func (h host) address() string { return h.name[strings.LastIndexByte(h.name, '@'
 // unless that is the default.
 func parseHosts(list string, slots int) (hosts []host, err error) {
 	for _, text := range strings.Split(list, ",") {
-		name, count, given := strings.Cut(text, ":")
+		name, count, given := cutSlots(text)
 		h := host{name, slots}
 		if given {
 			h.slots, err = strconv.Atoi(count)
 		}
 		if err != nil || h.slots < 1 || !validHost(name) {
-			return nil, fmt.Errorf("--hosts: %q; want names separated by commas, such as node1,user@node2:4 for 4 processes on node2", text)
+			return nil, fmt.Errorf("--hosts: %q; want names separated by commas, such as node1,user@node2:4 for 4 processes on node2, or [fd00::1]:4", text)
 		}
 		hosts = append(hosts, h)
 	}
 	return hosts, distinct(hosts)
+}
+
+// cutSlots splits a host from the number of its processes. An IPv6 address is in brackets, which
+// name lacks.
+func cutSlots(text string) (name, count string, given bool) {
+	user, address, bracket := strings.Cut(text, "[")
+	address, rest, closed := strings.Cut(address, "]")
+	if !bracket || !closed {
+		return strings.Cut(text, ":")
+	}
+	if count, given = strings.CutPrefix(rest, ":"); !given && rest != "" {
+		return "", "", false
+	}
+	return user + address, count, given
 }
 
 // readHostfile reads a file with a host per line, as DeepSpeed, Open MPI ("node1 slots=4") and
@@ -64,7 +78,7 @@ func readHostfile(path string, slots int) (hosts []host, err error) {
 		if len(words) == 0 {
 			continue
 		}
-		name, count, given := strings.Cut(words[0], ":")
+		name, count, given := cutSlots(words[0])
 		h, err := host{name, slots}, error(nil)
 		for _, word := range words[1:] {
 			key, value, _ := strings.Cut(word, "=")

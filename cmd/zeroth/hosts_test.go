@@ -231,6 +231,22 @@ func TestExitThroughAgent(t *testing.T) {
 	}
 }
 
+// TestParseHosts checks names, users, IPv6 addresses and numbers of processes.
+func TestParseHosts(t *testing.T) {
+	got, err := parseHosts("node1,user@node2:4,[fd00::1],[fd00::2]:3,user@[fe80::1%eth0]:2", 1)
+	if want := []host{{"node1", 1}, {"user@node2", 4}, {"fd00::1", 1}, {"fd00::2", 3}, {"user@fe80::1%eth0", 2}}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v, want %v", got, err, want)
+	}
+	if at := got[4].address(); at != "fe80::1%eth0" {
+		t.Errorf("reached at %s", at)
+	}
+	for _, list := range []string{"fd00::1", "[fd00::1", "[fd00::1]4", "[]:4", "a[b]c", "a:", ":4", "a,,b"} {
+		if got, err := parseHosts(list, 1); err == nil {
+			t.Errorf("%q: %v", list, got)
+		}
+	}
+}
+
 // TestReachable checks which hosts a restart uses: hosts whose processes failed twice are left
 // out for good and not waited for, and without --min-ranks no host is left out.
 func TestReachable(t *testing.T) {
