@@ -21,8 +21,9 @@ import (
 	"zeroth/job/setup"
 )
 
-// fitContext gives a job whose sequences are as long as its longest document their length, which
-// planning needs, so it opens the data. Other jobs stay as they are, without a set.
+// fitContext sets the length of sequences in a job that leaves it to the longest document. Planning
+// needs the length, so it opens the data and returns the set. It returns other jobs unchanged,
+// without a set.
 func fitContext(ctx context.Context, c *config.Config, in inputs, obs report.Observer) (*config.Config, *data.Set, error) {
 	if !config.FollowsData(c) {
 		return c, nil, nil

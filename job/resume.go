@@ -120,7 +120,7 @@ func startOf(c *config.Config, which string) (*config.Config, *beginning, error)
 	}
 	b.from, b.Progress, b.base = r, r.Progress, c.Model.From
 	b.was = config.SettingsOf(r.Config)
-	next, news, err := goingOn(c, r, b.was)
+	next, news, err := continued(c, r, b.was)
 	if err != nil {
 		b.close()
 		return nil, nil, input.BadInput(fmt.Errorf("--resume %s: %s does not fit the job:\n%w", which, r.Path, err))
@@ -129,10 +129,10 @@ func startOf(c *config.Config, which string) (*config.Config, *beginning, error)
 	return next, b, nil
 }
 
-// goingOn returns the job for a run that continues from a checkpoint. Keys that the job leaves
-// out are taken from there. A changed key is an error if the state would mean something else,
+// continued returns the job for a run that continues from a checkpoint. Keys that the job leaves
+// out have the checkpoint's values. A changed key is an error if the state would mean something else,
 // and a notice otherwise.
-func goingOn(c *config.Config, r *resumed, was *config.Config) (next *config.Config, news []string, err error) {
+func continued(c *config.Config, r *resumed, was *config.Config) (next *config.Config, news []string, err error) {
 	model, err := state.ModelOf(r.Checkpoint, r.Progress)
 	if err != nil {
 		return nil, nil, err
