@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -156,11 +157,8 @@ func newRemote(hosts []host, ssh, addr string, copied bool, names []string, errs
 	if r.digest, err = digestOf(local); err != nil {
 		return r, err
 	}
-	for _, v := range os.Environ() {
-		name, _, _ := strings.Cut(v, "=")
-		if slices.Contains(names, name) || strings.HasPrefix(name, "ZEROTH_") && name != "ZEROTH_ADDR" || strings.HasPrefix(name, "NCCL_") {
-			r.env = append(r.env, v)
-		}
+	if r.env, err = passedOn(os.Environ(), names); err != nil {
+		return r, input.BadInput(err)
 	}
 	if !copied {
 		return r, nil
@@ -182,6 +180,28 @@ func newRemote(hosts []host, ssh, addr string, copied bool, names []string, errs
 		c.Stdin = f
 		return r.finish(c, h)
 	})
+}
+
+// passedOn returns the variables of env that processes on hosts get: ZEROTH_*, except the address of
+// a world that this process belongs to, NCCL_*, and those that patterns name.
+func passedOn(env, patterns []string) (all []string, err error) {
+	used := make([]bool, len(patterns))
+	for _, v := range env {
+		name, _, _ := strings.Cut(v, "=")
+		wanted := strings.HasPrefix(name, "ZEROTH_") && name != "ZEROTH_ADDR" || strings.HasPrefix(name, "NCCL_")
+		for i, p := range patterns {
+			if ok, _ := path.Match(p, name); ok { // a malformed pattern matches nothing
+				wanted, used[i] = true, true
+			}
+		}
+		if wanted {
+			all = append(all, v)
+		}
+	}
+	if i := slices.Index(used, false); i >= 0 {
+		return nil, fmt.Errorf("--env %s: there is no such variable here; want names, or patterns such as 'AWS_*'", patterns[i])
+	}
+	return all, nil
 }
 
 // over returns a command that runs a shell command on a host.

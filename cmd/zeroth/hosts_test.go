@@ -247,6 +247,20 @@ func TestParseHosts(t *testing.T) {
 	}
 }
 
+// TestPassedOn checks which variables hosts get, and that names without a variable are refused.
+func TestPassedOn(t *testing.T) {
+	env := []string{"HOME=/root", "ZEROTH_TOKEN=t", "ZEROTH_ADDR=a:1", "NCCL_DEBUG=INFO", "AWS_REGION=x", "AWS_PROFILE=y", "HF_TOKEN=z"}
+	for patterns, want := range map[string]string{
+		"": "ZEROTH_TOKEN=t NCCL_DEBUG=INFO", "HF_TOKEN": "ZEROTH_TOKEN=t NCCL_DEBUG=INFO HF_TOKEN=z", "AWS_*,HF_TOKEN": "ZEROTH_TOKEN=t NCCL_DEBUG=INFO AWS_REGION=x AWS_PROFILE=y HF_TOKEN=z",
+		"AWS_SECRET": "", "HOM?,GCS_*": "", "[": "",
+	} {
+		got, err := passedOn(env, strings.FieldsFunc(patterns, func(r rune) bool { return r == ',' }))
+		if strings.Join(got, " ") != want || (err != nil) != (want == "") {
+			t.Errorf("%s: %v, %v, want %s", patterns, got, err, want)
+		}
+	}
+}
+
 // TestReachable checks which hosts a restart uses: hosts whose processes failed twice are left
 // out for good and not waited for, and without --min-ranks no host is left out.
 func TestReachable(t *testing.T) {

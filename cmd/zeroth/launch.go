@@ -28,7 +28,8 @@ process is lost, the others end.
 
 With --hosts or --hostfile the processes run on those hosts, started by ssh in
 the folder of the same name: the job, its data and the run folder must be there,
-as on a shared file system. Each host needs this program at the same path;
+as on a shared file system. If checkpoints go to object storage, copies of the
+job and the data are enough. Each host needs this program at the same path;
 --copy copies it. The token that processes know each other by is made here and
 is in no argument. A host that is lost is left out by a restart with
 --min-ranks, and used again when it answers; without --min-ranks a restart waits
@@ -95,7 +96,7 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 	cmd.Flags().Lookup("ssh").NoOptDefVal = "ssh"
 	cmd.Flags().StringVar(&addr, "addr", "", "name or address at which the hosts reach the first `host` (default its name)")
 	cmd.Flags().BoolVar(&copied, "copy", false, "copy this program to hosts that do not have it, into .cache/zeroth in the home folder")
-	cmd.Flags().StringSliceVar(&env, "env", nil, "`names` of variables that processes on hosts get besides ZEROTH_* and NCCL_*")
+	cmd.Flags().StringSliceVar(&env, "env", nil, "`names` of variables that processes on hosts get besides ZEROTH_* and NCCL_*, such as HF_TOKEN,AWS_*")
 	cmd.Flags().IntVar(&restarts, "restarts", 0, "how many `times` to start all processes again after one was lost")
 	cmd.Flags().IntVar(&minRanks, "min-ranks", 0, "continue without lost processes, with at least this many `ranks` (default all)")
 	return cmd
