@@ -11,6 +11,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/sim"
 	"zeroth/shard"
+	"zeroth/zero/zerotest"
 )
 
 // counting is a process whose ranks each count the bytes they send to other hosts.
@@ -128,18 +129,18 @@ func countBetween(t *testing.T, c *config.Config, all []process, near, far float
 				t.Error(err)
 				return
 			}
-			defer closeAll(ranks)
+			defer zerotest.CloseAll(ranks)
 			err = setup.Together(ranks, func(r *setup.Rank) error {
 				for _, g := range r.Groups.All() {
 					collective.UseLinks(*g, links)
 				}
-				if err := fresh(r); err != nil {
+				if err := zerotest.Fresh(r); err != nil {
 					return err
 				}
 				var before int64
 				for step := range 3 {
 					before = sent[r.Rank].Load()
-					if _, err := r.Trainer.Step(tokens(c, r.Rank, step), 1e-3); err != nil {
+					if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), 1e-3); err != nil {
 						return err
 					}
 					for _, q := range r.Queues {

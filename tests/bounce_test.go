@@ -14,6 +14,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/shard"
+	"zeroth/zero/zerotest"
 )
 
 // process is the World of one of several processes that this test simulates and connects over
@@ -140,7 +141,7 @@ func TestBounceIsPlannedIsFormula(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				defer closeAll(ranks)
+				defer zerotest.CloseAll(ranks)
 				check := func(when string) {
 					for _, r := range ranks {
 						sameBytes(t, fmt.Sprintf("%v: rank %d %s", test.sets, r.Rank, when), r.Device.Usage().Peak, p.Device)
@@ -180,7 +181,7 @@ func TestHostsAgreeToTheBit(t *testing.T) {
 	} {
 		c := cfg(t, append(test.sets, "model.vocab=20000", "train.steps=2")...)
 		want := trainWith(t, c, setup.Hooks{})
-		got, turn := outcome{state: map[string][]float32{}}, make(chan struct{}, 1)
+		got, turn := zerotest.Outcome{State: map[string][]float32{}}, make(chan struct{}, 1)
 		all := processes(t, config.Mesh(c), test.hosts)
 		ends := make(chan error, len(all))
 		var open [][]*setup.Rank
@@ -190,7 +191,7 @@ func TestHostsAgreeToTheBit(t *testing.T) {
 				t.Fatal(err)
 			}
 			open = append(open, ranks)
-			go func() { ends <- trainInto(c, ranks, &got, turn) }()
+			go func() { ends <- zerotest.TrainInto(c, ranks, &got, turn) }()
 		}
 		for range all {
 			if err := <-ends; err != nil {
@@ -198,8 +199,8 @@ func TestHostsAgreeToTheBit(t *testing.T) {
 			}
 		}
 		for _, ranks := range open {
-			closeAll(ranks)
+			zerotest.CloseAll(ranks)
 		}
-		sameBits(t, fmt.Sprint(test.sets, test.hosts), got, want)
+		zerotest.SameBits(t, fmt.Sprint(test.sets, test.hosts), got, want)
 	}
 }

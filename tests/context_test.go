@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"zeroth/tests/nightly"
+	"zeroth/zero/zerotest"
 )
 
 // long is a model with sequences that four ranks can divide.
@@ -38,33 +39,33 @@ func TestContextAgreesWithWhole(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sets := append(append([]string{"precision=fp32", "parallel.shard=2", "train.accumulate=2", "optimizer.type=sgd", "optimizer.lr=0.05", "device=cpu"}, long...), jobs[name]...)
-			want := train(t, cfg(t, sets...), nil)
+			want := zerotest.Train(t, cfg(t, sets...), nil)
 			for _, n := range []int{2, 4} {
-				var alike [2]*outcome // whether gradients stay whole over micro-batches
+				var alike [2]*zerotest.Outcome // whether gradients stay whole over micro-batches
 				for stage := range 4 {
 					if n == 4 && (!nightly.All() || stage%3 > 0) || !nightly.Every(2, i+stage/2) {
 						continue
 					}
 					what := fmt.Sprintf("context %d, stage %d", n, stage)
-					got := train(t, cfg(t, append(sets[:len(sets):len(sets)], fmt.Sprint("parallel.context=", n), fmt.Sprint("zero.stage=", stage))...), nil)
-					near(t, what, got, want, 1e-6)
-					for i, loss := range want.losses {
-						if math.Abs(got.losses[i]-loss) > 1e-6*loss || math.Abs(got.norms[i]-want.norms[i]) > 1e-5*want.norms[i] {
-							t.Errorf("%s: loss %g and norm %g, want %g and %g", what, got.losses[i], got.norms[i], loss, want.norms[i])
+					got := zerotest.Train(t, cfg(t, append(sets[:len(sets):len(sets)], fmt.Sprint("parallel.context=", n), fmt.Sprint("zero.stage=", stage))...), nil)
+					zerotest.Near(t, what, got, want, 1e-6)
+					for i, loss := range want.Losses {
+						if math.Abs(got.Losses[i]-loss) > 1e-6*loss || math.Abs(got.Norms[i]-want.Norms[i]) > 1e-5*want.Norms[i] {
+							t.Errorf("%s: loss %g and norm %g, want %g and %g", what, got.Losses[i], got.Norms[i], loss, want.Norms[i])
 						}
 					}
 					if alike[stage/2] == nil {
 						alike[stage/2] = &got
 					}
-					sameBits(t, what, got, *alike[stage/2])
+					zerotest.SameBits(t, what, got, *alike[stage/2])
 				}
 			}
 			for k, with := range [][]string{{"parallel.tensor=2"}, {"parallel.pipeline=2"}, {"parallel.tensor=2", "parallel.pipeline=2", "pipeline.schedule=ZBH1"}, {"parallel.shard=1", "train.micro_batch=4"}} {
 				if !nightly.Every(4, i+k) {
 					continue
 				}
-				got := train(t, cfg(t, append(append(sets[:len(sets):len(sets)], "parallel.context=2", "zero.stage=3"), with...)...), nil)
-				near(t, fmt.Sprint(with), got, want, 1e-5)
+				got := zerotest.Train(t, cfg(t, append(append(sets[:len(sets):len(sets)], "parallel.context=2", "zero.stage=3"), with...)...), nil)
+				zerotest.Near(t, fmt.Sprint(with), got, want, 1e-5)
 			}
 		})
 	}
@@ -87,7 +88,7 @@ func TestContextBits(t *testing.T) {
 					continue
 				}
 				sets := append(append(base[:len(base):len(base)], fmt.Sprint("zero.stage=", stage)), jobs[name]...)
-				want := train(t, cfg(t, sets...), nil)
+				want := zerotest.Train(t, cfg(t, sets...), nil)
 				for j, way := range [][]string{
 					{"zero.recompute=block"}, {"zero.offload.optimizer=host"},
 					{"parallel.pipeline=2", "pipeline.schedule=GPipe"}, {"parallel.pipeline=2", "pipeline.schedule=ZBH1"}, {"parallel.pipeline=2", "pipeline.schedule=Interleaved1F1B"},
@@ -95,7 +96,7 @@ func TestContextBits(t *testing.T) {
 					if !nightly.Every(5, i+j) {
 						continue
 					}
-					sameBits(t, fmt.Sprintf("stage %d, %v", stage, way), train(t, cfg(t, append(sets[:len(sets):len(sets)], way...)...), nil), want)
+					zerotest.SameBits(t, fmt.Sprintf("stage %d, %v", stage, way), zerotest.Train(t, cfg(t, append(sets[:len(sets):len(sets)], way...)...), nil), want)
 				}
 			}
 		})

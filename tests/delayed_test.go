@@ -14,6 +14,7 @@ import (
 	"zeroth/optim"
 	"zeroth/tests/nightly"
 	"zeroth/zero"
+	"zeroth/zero/zerotest"
 )
 
 // TestDelayedUpdatesAreTwoBuffersAndALoop compares delayed updates with a loop over two buffers:
@@ -32,9 +33,9 @@ func TestDelayedUpdatesAreTwoBuffersAndALoop(t *testing.T) {
 				}
 				sets := append([]string{fmt.Sprint("zero.stage=", stage), "parallel.shard=2", "train.accumulate=2", "train.clip=0", "train.steps=5", "device=cpu"}, ways...)
 				delayed, want := cfg(t, append(sets, "train.delayed_update=true")...), twoBuffers(t, cfg(t, sets...))
-				sameBits(t, fmt.Sprint("stage ", stage), train(t, delayed, nil), want)
+				zerotest.SameBits(t, fmt.Sprint("stage ", stage), zerotest.Train(t, delayed, nil), want)
 				if delayed.Zero.Offload.Any() {
-					sameBits(t, fmt.Sprint("small tiles, stage ", stage), trainWith(t, delayed, setup.Hooks{Tile: 100}), want)
+					zerotest.SameBits(t, fmt.Sprint("small tiles, stage ", stage), trainWith(t, delayed, setup.Hooks{Tile: 100}), want)
 				}
 			}
 		})
@@ -42,13 +43,13 @@ func TestDelayedUpdatesAreTwoBuffersAndALoop(t *testing.T) {
 }
 
 // twoBuffers trains a job with that loop, using a job that only computes gradients.
-func twoBuffers(t *testing.T, c *config.Config) (out outcome) {
+func twoBuffers(t *testing.T, c *config.Config) (out zerotest.Outcome) {
 	t.Helper()
 	ranks, err := setup.Open(setup.Local(c))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeAll(ranks)
+	defer zerotest.CloseAll(ranks)
 	dev := cpu.NewHost(1)
 	defer dev.Close()
 	q := dev.NewQueue("update")
@@ -78,14 +79,14 @@ func twoBuffers(t *testing.T, c *config.Config) (out outcome) {
 			if err != nil {
 				return err
 			}
-			s, err := r.Trainer.Step(tokens(c, r.Rank, step), 0)
+			s, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), 0)
 			if err != nil {
 				return err
 			}
 			turn <- struct{}{}
 			defer func() { <-turn }()
 			if r.Rank == 0 {
-				out.losses, out.norms = append(out.losses, s.Loss), append(out.norms, s.GradNorm)
+				out.Losses, out.Norms = append(out.Losses, s.Loss), append(out.Norms, s.GradNorm)
 			}
 			return shardsOfGradients(r, grads)
 		})
@@ -107,15 +108,15 @@ func twoBuffers(t *testing.T, c *config.Config) (out outcome) {
 			t.Fatal(err)
 		}
 	}
-	out.state = map[string][]float32{}
+	out.State = map[string][]float32{}
 	for name, w := range newest {
-		if out.state[zero.Master+" "+name] = w; state[name] == nil {
-			out.state[zero.Master+" "+name] = inCompute(c, w) // frozen: rounded to the compute type
+		if out.State[zero.Master+" "+name] = w; state[name] == nil {
+			out.State[zero.Master+" "+name] = inCompute(c, w) // frozen: rounded to the compute type
 			continue
 		}
-		out.state[zero.Previous+" "+name] = inCompute(c, inUse[name])
+		out.State[zero.Previous+" "+name] = inCompute(c, inUse[name])
 		for i, kind := range rule.States() {
-			out.state[kind+" "+name] = state[name][i]
+			out.State[kind+" "+name] = state[name][i]
 		}
 	}
 	return out
@@ -184,7 +185,7 @@ func TestDelayedUpdatesRefusals(t *testing.T) {
 		"zero.offload={optimizer: disk, path: .}": "train.delayed_update: updates are delayed, which optimizer state on disk does not support",
 		"zero.offload.parameters=host":            "train.delayed_update: updates are delayed, which offloaded parameters do not support",
 	} {
-		_, err := setup.ThisMachine(1, 0).Draft("", slices.Concat(small, []string{"train.delayed_update=true", set, "data.validation=null", "train.eval_every=null"}))
+		_, err := setup.ThisMachine(1, 0).Draft("", slices.Concat(zerotest.Small, []string{"train.delayed_update=true", set, "data.validation=null", "train.eval_every=null"}))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", set, err)
 		}

@@ -13,6 +13,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/shard"
 	"zeroth/tests/nightly"
+	"zeroth/zero/zerotest"
 )
 
 // byDimension is a process with one rank that counts the bytes it sends by dimension of the mesh.
@@ -109,16 +110,16 @@ func countDimensions(t *testing.T, c *config.Config, hosts []int) []dimensions {
 				t.Error(err)
 				return
 			}
-			defer closeAll(ranks)
+			defer zerotest.CloseAll(ranks)
 			err = setup.Together(ranks, func(r *setup.Rank) error {
-				if err := fresh(r); err != nil {
+				if err := zerotest.Fresh(r); err != nil {
 					return err
 				}
 				for step := range 3 {
 					for role := range before[i] {
 						before[i][role].Store(sent[i][role].Load())
 					}
-					if _, err := r.Trainer.Step(tokens(c, r.Rank, step), 1e-3); err != nil {
+					if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), 1e-3); err != nil {
 						return err
 					}
 					for _, q := range r.Queues {

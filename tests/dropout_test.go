@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"zeroth/job/setup"
+	"zeroth/zero/zerotest"
 )
 
 // TestDropoutAgreesToTheBit checks that the dropout mask depends only on the seed and the sample
@@ -21,25 +22,25 @@ func TestDropoutAgreesToTheBit(t *testing.T) {
 			agree(t, []int{0, 1}, append(sets, "parallel.ranks=2", "train.accumulate=2")...)
 			agree(t, []int{2, 3}, append(sets, "parallel.ranks=2", "train.accumulate=2")...)
 			sets = append(sets, "train.micro_batch=1", "zero.stage=3")
-			want := train(t, cfg(t, append(sets, "parallel.ranks=4")...), nil)
+			want := zerotest.Train(t, cfg(t, append(sets, "parallel.ranks=4")...), nil)
 			for _, ways := range [][]string{{"parallel.ranks=1", "train.accumulate=4"}, {"parallel.ranks=4", "zero.stage=2"}} {
-				sameBits(t, fmt.Sprint(ways), train(t, cfg(t, append(sets, ways...)...), nil), want)
+				zerotest.SameBits(t, fmt.Sprint(ways), zerotest.Train(t, cfg(t, append(sets, ways...)...), nil), want)
 			}
-			pairs := train(t, cfg(t, append(sets, "parallel.ranks=2", "train.accumulate=2")...), nil) // with gradients summed in another order
-			if pairs.losses[0] != want.losses[0] {
-				t.Errorf("the loss of step 1 is %v on 2 ranks, %v on 4", pairs.losses[0], want.losses[0])
+			pairs := zerotest.Train(t, cfg(t, append(sets, "parallel.ranks=2", "train.accumulate=2")...), nil) // with gradients summed in another order
+			if pairs.Losses[0] != want.Losses[0] {
+				t.Errorf("the loss of step 1 is %v on 2 ranks, %v on 4", pairs.Losses[0], want.Losses[0])
 			}
 			for _, other := range []string{"model.dropout=0", "model.dropout=0.21", "model.attention_dropout=0", "model.attention_dropout=0.31", "train.seed=2"} {
-				got := train(t, cfg(t, append(sets, "parallel.ranks=4", other)...), nil)
-				for i, loss := range got.losses {
-					if loss == want.losses[i] {
+				got := zerotest.Train(t, cfg(t, append(sets, "parallel.ranks=4", other)...), nil)
+				for i, loss := range got.Losses {
+					if loss == want.Losses[i] {
 						t.Errorf("%s: the loss of step %d is the same", other, i+1)
 					}
 				}
 			}
-			none := train(t, cfg(t, append(sets, "parallel.ranks=4", "model.dropout=0", "model.attention_dropout=0")...), nil)
-			plain := train(t, cfg(t, append(slices.Clone(family), "train.micro_batch=1", "zero.stage=3", "parallel.ranks=4")...), nil)
-			sameBits(t, "dropout of 0", none, plain)
+			none := zerotest.Train(t, cfg(t, append(sets, "parallel.ranks=4", "model.dropout=0", "model.attention_dropout=0")...), nil)
+			plain := zerotest.Train(t, cfg(t, append(slices.Clone(family), "train.micro_batch=1", "zero.stage=3", "parallel.ranks=4")...), nil)
+			zerotest.SameBits(t, "dropout of 0", none, plain)
 		})
 	}
 }
@@ -50,14 +51,14 @@ func TestEvaluationDropsNothing(t *testing.T) {
 	var means []float64
 	for _, dropout := range []string{"0", "0.5"} {
 		c := cfg(t, "parallel.ranks=2", "model.dropout="+dropout, "model.attention_dropout="+dropout)
-		err := onRanks(t, c, func(r *setup.Rank) error {
-			if _, err := r.Trainer.Step(tokens(c, r.Rank, 0), 0); err != nil {
+		err := zerotest.OnRanks(t, c, func(r *setup.Rank) error {
+			if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, 0), 0); err != nil {
 				return err
 			}
-			if err := fresh(r); err != nil {
+			if err := zerotest.Fresh(r); err != nil {
 				return err
 			}
-			s, err := r.Trainer.Eval(1, tokens(c, r.Rank, 1))
+			s, err := r.Trainer.Eval(1, zerotest.Tokens(c, r.Rank, 1))
 			if r.Rank == 0 {
 				means = append(means, s.Loss)
 			}

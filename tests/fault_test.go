@@ -19,6 +19,7 @@ import (
 	"zeroth/shard"
 	"zeroth/tests/nightly"
 	"zeroth/zero"
+	"zeroth/zero/zerotest"
 )
 
 // These tests use a fake clock, which advances when every goroutine of a run waits. So deadlines
@@ -41,7 +42,7 @@ func trained(t *testing.T, c *config.Config, steps int, wrap func(int, collectiv
 	t.Helper()
 	return running(t, c, wrap, func(r *setup.Rank) error {
 		for step := range steps {
-			if _, err := r.Trainer.Step(tokens(c, r.Rank, step), c.Optimizer.LR); err != nil {
+			if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), c.Optimizer.LR); err != nil {
 				return err
 			}
 		}
@@ -57,7 +58,7 @@ func running(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) co
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer closeAll(ranks)
+		defer zerotest.CloseAll(ranks)
 		start := time.Now()
 		reports = make([]rep, len(ranks))
 		cause = setup.Together(ranks, func(r *setup.Rank) error {
@@ -118,7 +119,7 @@ func sites(t *testing.T, c *config.Config) (out []site) {
 					done[name] = append(done[name], issued[name])
 				}
 			}
-			if _, err := r.Trainer.Step(tokens(c, r.Rank, step), c.Optimizer.LR); err != nil {
+			if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), c.Optimizer.LR); err != nil {
 				return err
 			}
 		}
@@ -325,7 +326,7 @@ func TestRankQuits(t *testing.T) {
 				if r.Rank == quitter && step == 2 {
 					return nil
 				}
-				if _, err := r.Trainer.Step(tokens(c, r.Rank, step), c.Optimizer.LR); err != nil {
+				if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), c.Optimizer.LR); err != nil {
 					return err
 				}
 			}
@@ -349,7 +350,7 @@ func TestDataFailsOnOneRank(t *testing.T) {
 		c := cfg(t, stage, "parallel.ranks=3", "train.accumulate=2", "parallel.timeout="+limit.String())
 		for _, eval := range []bool{false, true} {
 			reports, cause := running(t, c, nil, func(r *setup.Rank) error {
-				fill := tokens(c, r.Rank, 0)
+				fill := zerotest.Tokens(c, r.Rank, 0)
 				broken := func(micro int, into []data.Values) error {
 					if r.Rank == 1 && micro == 1 {
 						return errDisk
@@ -404,7 +405,7 @@ func TestQueueFailsOnOneRank(t *testing.T) {
 			for _, when := range []string{"step", "after", "evaluation"} {
 				c := cfg(t, fmt.Sprintf("zero.stage=%d", stage), "parallel.ranks=2", "parallel.timeout="+limit.String())
 				reports, cause := running(t, c, nil, func(r *setup.Rank) error {
-					fill := tokens(c, r.Rank, 0)
+					fill := zerotest.Tokens(c, r.Rank, 0)
 					second := func(micro int, into []data.Values) error {
 						if r.Rank == 1 && when == "step" {
 							fail(r.Queues[queue])
@@ -442,13 +443,13 @@ func TestLastUpdateFails(t *testing.T) {
 	errWork := errors.New("no space left on device")
 	c := cfg(t, "parallel.ranks=2")
 	_, cause := running(t, c, nil, func(r *setup.Rank) error {
-		if _, err := r.Trainer.Step(tokens(c, r.Rank, 0), c.Optimizer.LR); err != nil {
+		if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, 0), c.Optimizer.LR); err != nil {
 			return err
 		}
 		if r.Rank == 1 {
 			r.Queues[2].Do(func() error { return errWork })
 		}
-		return collect(r, map[string][]float32{})
+		return zerotest.Collect(r, map[string][]float32{})
 	})
 	if !errors.Is(cause, errWork) {
 		t.Errorf("error %v", cause)
@@ -500,14 +501,14 @@ func TestStuckRankIsAbandoned(t *testing.T) {
 				defer close(done)
 				<-answer
 			}
-			_, err := r.Trainer.Step(tokens(c, r.Rank, 0), 1e-3)
+			_, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, 0), 1e-3)
 			return err
 		})
 		const want = "; rank 1 has not answered for 7s since: left behind"
 		if took := time.Since(start); !errors.Is(err, errLink) || !strings.HasSuffix(err.Error(), want) || took != 9*time.Second {
 			t.Errorf("after %v: %v\nwant %s", took, err, want)
 		}
-		closeAll(ranks)
+		zerotest.CloseAll(ranks)
 		if ranks[1].Device.Usage().Live.Total() == 0 || ranks[2].Device.Usage().Live.Total() != 0 {
 			t.Error("memory of the rank that is left behind is given back, or that of another is not")
 		}

@@ -18,6 +18,7 @@ import (
 	"zeroth/shard"
 	"zeroth/tests/nightly"
 	"zeroth/zero"
+	"zeroth/zero/zerotest"
 )
 
 // frozen returns two jobs: in one, the parameters with one of names in their names are frozen; in
@@ -63,18 +64,18 @@ func (m throwing) Backward(q nn.Ops, mem nn.Scratch, w, dw []device.Buffer, bt *
 // their gradients discarded: losses, norms, parameters and the state of the others. Frozen
 // parameters have no state and keep their initial values, in their type. The job must not use
 // weight decay, which changes parameters without a gradient.
-func frozenIsThrown(t *testing.T, c *config.Config, names ...string) outcome {
+func frozenIsThrown(t *testing.T, c *config.Config, names ...string) zerotest.Outcome {
 	t.Helper()
 	c.Optimizer.WeightDecay = 0
 	still, thrown := frozen(t, c, names...)
-	got, want := train(t, still, nil), train(t, thrown, nil)
-	for name, x := range want.state {
+	got, want := zerotest.Train(t, still, nil), zerotest.Train(t, thrown, nil)
+	for name, x := range want.State {
 		kind, param, _ := strings.Cut(name, " ")
 		if !slices.ContainsFunc(names, func(n string) bool { return strings.Contains(param, n) }) {
 			continue
 		}
 		if kind != zero.Master {
-			delete(want.state, name)
+			delete(want.State, name)
 			continue
 		}
 		for i := range x {
@@ -86,10 +87,10 @@ func frozenIsThrown(t *testing.T, c *config.Config, names ...string) outcome {
 			}
 		}
 	}
-	if names := slices.Sorted(maps.Keys(got.state)); !slices.Equal(names, want.names()) {
-		t.Fatalf("state %v, want %v", names, want.names())
+	if names := slices.Sorted(maps.Keys(got.State)); !slices.Equal(names, want.Names()) {
+		t.Fatalf("state %v, want %v", names, want.Names())
 	}
-	sameBits(t, fmt.Sprintf("%v frozen", names), got, want)
+	zerotest.SameBits(t, fmt.Sprintf("%v frozen", names), got, want)
 	return got
 }
 
@@ -123,7 +124,7 @@ func TestFrozenStagesAgreeToTheBit(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(names, sets), func(t *testing.T) {
 				t.Parallel()
-				var want [2]*outcome // by class of sums
+				var want [2]*zerotest.Outcome // by class of sums
 				for stage := range 4 {
 					if stage == 0 && len(sets) > 3 {
 						continue
@@ -136,7 +137,7 @@ func TestFrozenStagesAgreeToTheBit(t *testing.T) {
 					if want[class] == nil {
 						want[class] = &got
 					}
-					sameBits(t, fmt.Sprint("stage ", stage), got, *want[class])
+					zerotest.SameBits(t, fmt.Sprint("stage ", stage), got, *want[class])
 				}
 			})
 		}
@@ -157,7 +158,7 @@ func TestFrozenOffloaded(t *testing.T) {
 					t.Parallel()
 					still, _ := frozen(t, cfg(t, sets...), names...)
 					resident, _ := frozen(t, cfg(t, sets[:3]...), names...)
-					sameBits(t, "offloaded", trainWith(t, still, setup.Hooks{Tile: 500}), train(t, resident, nil))
+					zerotest.SameBits(t, "offloaded", trainWith(t, still, setup.Hooks{Tile: 500}), zerotest.Train(t, resident, nil))
 					frozenIsPlanned(t, still)
 				})
 			}
@@ -180,7 +181,7 @@ func frozenIsPlanned(t *testing.T, c *config.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeAll(ranks)
+	defer zerotest.CloseAll(ranks)
 	steps(t, c, ranks, 2)
 	for _, r := range ranks {
 		sameBytes(t, "on the device at its peak", r.Device.Usage().Peak, plan.Device)

@@ -23,33 +23,34 @@ import (
 	"zeroth/job/sim"
 	"zeroth/tests/nightly"
 	"zeroth/zero"
+	"zeroth/zero/zerotest"
 )
 
 // onGPU trains on the fake GPU; onCPU trains the same job on the CPU.
-func onGPU(t *testing.T, sets ...string) outcome {
+func onGPU(t *testing.T, sets ...string) zerotest.Outcome {
 	t.Helper()
 	c := cfg(t, append(sets, "device=cuda")...)
-	return train(t, c, nil)
+	return zerotest.Train(t, c, nil)
 }
 
-func onCPU(t *testing.T, sets ...string) outcome {
+func onCPU(t *testing.T, sets ...string) zerotest.Outcome {
 	t.Helper()
-	return train(t, cfg(t, append(slices.Clone(sets), "device=cpu")...), nil)
+	return zerotest.Train(t, cfg(t, append(slices.Clone(sets), "device=cpu")...), nil)
 }
 
 // gpuAgrees trains at several stages on ranks that share one GPU, which must agree to the bit,
 // and on the CPU, which must agree within tol because its sums have another order.
 func gpuAgrees(t *testing.T, stages []int, tol float64, sets ...string) {
 	t.Helper()
-	var first *outcome
+	var first *zerotest.Outcome
 	for _, stage := range stages {
 		got := onGPU(t, append(slices.Clone(sets), fmt.Sprintf("zero.stage=%d", stage))...)
 		if first == nil {
 			first = &got
 		}
-		sameBits(t, fmt.Sprintf("%v at stage %d", sets, stage), got, *first)
+		zerotest.SameBits(t, fmt.Sprintf("%v at stage %d", sets, stage), got, *first)
 	}
-	near(t, fmt.Sprint(sets), *first, onCPU(t, append(slices.Clone(sets), fmt.Sprintf("zero.stage=%d", stages[0]))...), tol)
+	zerotest.Near(t, fmt.Sprint(sets), *first, onCPU(t, append(slices.Clone(sets), fmt.Sprintf("zero.stage=%d", stages[0]))...), tol)
 }
 
 // sgd does not amplify the rounding of gradients near zero, unlike Adam.
@@ -65,12 +66,12 @@ func TestGPUOrder(t *testing.T) {
 	gpuAgrees(t, []int{0, 1, 2, 3}, 1e-4, append(slices.Clone(sets), "precision=fp32")...)
 	want := onGPU(t, append(slices.Clone(sets), llama...)...)
 	for _, offload := range [][]string{{"zero.offload.optimizer=host"}, {"zero.offload.optimizer=host", "zero.offload.parameters=host", "zero.prefetch=0"}} {
-		sameBits(t, fmt.Sprint(offload), onGPU(t, slices.Concat(sets, llama, offload)...), want)
+		zerotest.SameBits(t, fmt.Sprint(offload), onGPU(t, slices.Concat(sets, llama, offload)...), want)
 	}
 	muon := []string{"parallel.ranks=2", "train.steps=3", "precision=fp32", "optimizer.type=muon", "model.layers=4"}
 	want = onGPU(t, muon...)
 	for _, way := range [][]string{{"zero.stage=1"}, {"zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio=0.5"}, {"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host", "zero.prefetch=0"}} {
-		sameBits(t, fmt.Sprint(way), onGPU(t, slices.Concat(muon, way)...), want)
+		zerotest.SameBits(t, fmt.Sprint(way), onGPU(t, slices.Concat(muon, way)...), want)
 	}
 }
 
@@ -130,7 +131,7 @@ func TestGPUMuonAgreesToTheBit(t *testing.T) {
 	gpuAgrees(t, []int{1, 2, 3}, 1e-2, slices.Concat(muon, []string{"precision=fp32", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2"})...)
 	movesAsOnCPU(t, 0.1, slices.Concat(muon, []string{"precision=fp32", "parallel.ranks=2", "train.steps=2", "optimizer.lr=0.02"})...)
 	ranks := onGPU(t, slices.Concat(muon, []string{"parallel.ranks=4", "zero.stage=3"})...)
-	sameBits(t, "micro-batches", onGPU(t, slices.Concat(muon, []string{"parallel.ranks=1", "train.accumulate=4", "zero.stage=3"})...), ranks)
+	zerotest.SameBits(t, "micro-batches", onGPU(t, slices.Concat(muon, []string{"parallel.ranks=1", "train.accumulate=4", "zero.stage=3"})...), ranks)
 }
 
 // movesAsOnCPU fails unless each matrix of the blocks moves as on the CPU, within a fraction most
@@ -139,13 +140,13 @@ func movesAsOnCPU(t *testing.T, most float64, sets ...string) {
 	t.Helper()
 	got, want := onGPU(t, sets...), onCPU(t, sets...)
 	from := onCPU(t, append(slices.Clone(sets), "optimizer.lr=1e-30", "optimizer.adamw.lr=1e-30")...)
-	for _, name := range want.names() {
+	for _, name := range want.Names() {
 		if !strings.HasPrefix(name, zero.Master) || !strings.Contains(name, ".h.") || !strings.HasSuffix(name, ".weight") || strings.Contains(name, ".ln_") {
 			continue
 		}
 		var apart, way float64
-		for i, w := range want.state[name] {
-			apart, way = apart+math.Pow(float64(got.state[name][i]-w), 2), way+math.Pow(float64(w-from.state[name][i]), 2)
+		for i, w := range want.State[name] {
+			apart, way = apart+math.Pow(float64(got.State[name][i]-w), 2), way+math.Pow(float64(w-from.State[name][i]), 2)
 		}
 		if !(apart <= most*most*way) || way == 0 {
 			t.Errorf("%s is apart from the CPU's by %.2g of its way of %.2g", name, math.Sqrt(apart/way), math.Sqrt(way))
@@ -165,10 +166,10 @@ func TestGPUDropsWeights(t *testing.T) {
 	sets = append(sets, "zero.stage=3")
 	want := onGPU(t, append(slices.Clone(sets), "train.accumulate=1")...)
 	for _, way := range [][]string{{"zero.recompute=block"}, {"parallel.ranks=1", "train.accumulate=2"}} {
-		sameBits(t, fmt.Sprint(way), onGPU(t, slices.Concat(sets, []string{"train.accumulate=1"}, way)...), want)
+		zerotest.SameBits(t, fmt.Sprint(way), onGPU(t, slices.Concat(sets, []string{"train.accumulate=1"}, way)...), want)
 	}
-	if other := onGPU(t, slices.Concat(sets, []string{"train.accumulate=1", "model.attention_dropout=0.31"})...); other.losses[0] == want.losses[0] {
-		t.Errorf("a loss of %v with another probability, too", other.losses[0])
+	if other := onGPU(t, slices.Concat(sets, []string{"train.accumulate=1", "model.attention_dropout=0.31"})...); other.Losses[0] == want.Losses[0] {
+		t.Errorf("a loss of %v with another probability, too", other.Losses[0])
 	}
 }
 
@@ -242,7 +243,7 @@ func TestGPUOffloadAgreesToTheBit(t *testing.T) {
 			{"zero.offload.optimizer=host"}, {"zero.offload.optimizer=host", "zero.offload.ratio=0.5"},
 			{"zero.offload.optimizer=disk", "zero.offload.parameters=host", "zero.offload.path=" + t.TempDir()},
 		} {
-			sameBits(t, fmt.Sprint(rule, offload), onGPU(t, slices.Concat(sets, offload)...), want)
+			zerotest.SameBits(t, fmt.Sprint(rule, offload), onGPU(t, slices.Concat(sets, offload)...), want)
 			if rule != "adamw" && rule != "muon" {
 				break
 			}
@@ -254,13 +255,13 @@ func TestGPUOffloadAgreesToTheBit(t *testing.T) {
 func TestGPUsAgreeToTheBit(t *testing.T) {
 	fake.Need(t)
 	if os.Getenv("FAKECUDA_DEVICES") == "" {
-		want := fmt.Sprintf("DIGEST=%d", onGPU(t, "parallel.ranks=4").digest())
+		want := fmt.Sprintf("DIGEST=%d", onGPU(t, "parallel.ranks=4").Digest())
 		for _, gpus := range []string{"auto", "[2, 0]"} {
 			fake.Again(t, "TestGPUsAgreeToTheBit", want, "FAKECUDA_DEVICES=3", "FAKECUDA_MODE=lazy:7", "GPUS="+gpus)
 		}
 		return
 	}
-	if got := fmt.Sprintf("%d", onGPU(t, "parallel.ranks=4", "parallel.gpus="+os.Getenv("GPUS")).digest()); got != os.Getenv("DIGEST") {
+	if got := fmt.Sprintf("%d", onGPU(t, "parallel.ranks=4", "parallel.gpus="+os.Getenv("GPUS")).Digest()); got != os.Getenv("DIGEST") {
 		t.Errorf("other bits on 3 GPUs than on one")
 	}
 	if c := cfg(t, "device=cuda"); c.Parallel.Ranks != 3 {

@@ -28,6 +28,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/nn"
 	"zeroth/zero"
+	"zeroth/zero/zerotest"
 )
 
 // hfModels contains models saved by transformers and PyTorch's float64 results for them. make.py
@@ -292,7 +293,7 @@ func gradients(t *testing.T, c *config.Config) (loss float64, state map[string][
 		turn <- struct{}{}
 		defer func() { <-turn }()
 		loss = s.Loss
-		return collect(r, state)
+		return zerotest.Collect(r, state)
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/shard"
+	"zeroth/zero/zerotest"
 )
 
 // portion is the World of one of several simulated processes: some ranks of groups shared by all
@@ -45,26 +46,26 @@ func TestRanksMayLiveElsewhere(t *testing.T) {
 		c := cfg(t, sets...)
 		want := trainWith(t, c, setup.Hooks{})
 		groups := collective.LocalWorld(config.Mesh(c))
-		got, turn := outcome{state: map[string][]float32{}}, make(chan struct{}, 1)
+		got, turn := zerotest.Outcome{State: map[string][]float32{}}, make(chan struct{}, 1)
 		ends := make(chan error, 2)
 		for _, here := range [][]int{{1}, ([]int{0, 2, 3})[:c.Parallel.Ranks-1]} {
 			ranks, err := setup.Open(setup.InWorld(c, portion{here: here, groups: groups}, setup.Hooks{}))
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer closeAll(ranks)
+			defer zerotest.CloseAll(ranks)
 			for at, r := range ranks {
 				if r.LocalIndex != at || r.Rank != here[at] {
 					t.Errorf("%v: rank %d at place %d, want %d at %d", sets, r.Rank, r.LocalIndex, here[at], at)
 				}
 			}
-			go func() { ends <- trainInto(c, ranks, &got, turn) }()
+			go func() { ends <- zerotest.TrainInto(c, ranks, &got, turn) }()
 		}
 		for range 2 {
 			if err := <-ends; err != nil {
 				t.Fatal(err)
 			}
 		}
-		sameBits(t, fmt.Sprint(sets), got, want)
+		zerotest.SameBits(t, fmt.Sprint(sets), got, want)
 	}
 }

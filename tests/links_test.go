@@ -11,6 +11,7 @@ import (
 	"zeroth/job"
 	"zeroth/job/config"
 	"zeroth/job/setup"
+	"zeroth/zero/zerotest"
 )
 
 // Links for which all operations are flat, or hierarchical.
@@ -35,7 +36,7 @@ func TestBitsDoNotDependOnLinks(t *testing.T) {
 		want := trainWith(t, c, setup.Hooks{})
 		for _, links := range [][]collective.Links{{flat, flat, flat, flat}, {byHost, byHost, byHost, byHost}, {flat, flat, byHost, byHost}, {byHost, flat, byHost, flat}} {
 			got := trainLinked(t, c, hosts, links)
-			sameBits(t, fmt.Sprint(sets, links), got, want)
+			zerotest.SameBits(t, fmt.Sprint(sets, links), got, want)
 		}
 	}
 }
@@ -84,9 +85,9 @@ func runLinked(t *testing.T, c *config.Config, which string, links collective.Li
 }
 
 // trainLinked trains in processes on hosts whose links change in each step.
-func trainLinked(t *testing.T, c *config.Config, hosts []int, links []collective.Links) outcome {
+func trainLinked(t *testing.T, c *config.Config, hosts []int, links []collective.Links) zerotest.Outcome {
 	t.Helper()
-	got, turn := outcome{state: map[string][]float32{}}, make(chan struct{}, 1)
+	got, turn := zerotest.Outcome{State: map[string][]float32{}}, make(chan struct{}, 1)
 	all := processes(t, config.Mesh(c), hosts)
 	ends := make(chan error, len(all))
 	for _, l := range all {
@@ -94,22 +95,22 @@ func trainLinked(t *testing.T, c *config.Config, hosts []int, links []collective
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer closeAll(ranks)
+		defer zerotest.CloseAll(ranks)
 		go func() {
 			ends <- setup.Together(ranks, func(r *setup.Rank) error {
-				if err := fresh(r); err != nil {
+				if err := zerotest.Fresh(r); err != nil {
 					return err
 				}
 				for step, l := range links {
 					for _, g := range []collective.Group{r.Groups.World, r.Groups.Shard, r.Groups.Replica} {
 						collective.UseLinks(g, l)
 					}
-					s, err := r.Trainer.Step(tokens(c, r.Rank, step), c.Optimizer.LR)
+					s, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), c.Optimizer.LR)
 					if err != nil {
 						return err
 					}
 					if r.Rank == 0 {
-						got.losses, got.norms = append(got.losses, s.Loss), append(got.norms, s.GradNorm)
+						got.Losses, got.Norms = append(got.Losses, s.Loss), append(got.Norms, s.GradNorm)
 					}
 				}
 				if held := r.HostMemory().Usage().Live[device.Bounce]; int64(wired(r.Groups.Shard).Bounce()+wired(r.Groups.Replica).Bounce()) != held {
@@ -117,7 +118,7 @@ func trainLinked(t *testing.T, c *config.Config, hosts []int, links []collective
 				}
 				turn <- struct{}{}
 				defer func() { <-turn }()
-				return collect(r, got.state)
+				return zerotest.Collect(r, got.State)
 			})
 		}()
 	}

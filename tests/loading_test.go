@@ -13,6 +13,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/nn"
 	"zeroth/zero"
+	"zeroth/zero/zerotest"
 )
 
 // TestLoadingMemory checks that four ranks at stage 3 that start from a folder
@@ -31,7 +32,7 @@ func TestLoadingMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer closeAll(ranks)
+		defer zerotest.CloseAll(ranks)
 		from, err := hf.OpenModel(folder, c.Model)
 		if err != nil {
 			t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/tests/nightly"
 	"zeroth/zero"
+	"zeroth/zero/zerotest"
 )
 
 // drawnMaster returns a random job of stage 0.
@@ -52,8 +53,8 @@ func TestMasterAgreesToTheBit(t *testing.T) {
 			sets := drawnMaster(rand.New(rand.NewPCG(uint64(ranks), uint64(i))), t.TempDir(), ranks)
 			t.Run(strings.Join(sets[2:], " "), func(t *testing.T) {
 				t.Parallel()
-				want, c := train(t, cfg(t, sets...), nil), cfg(t, append(sets, "parallel.master=true")...)
-				sameBits(t, "master", train(t, c, nil), want)
+				want, c := zerotest.Train(t, cfg(t, sets...), nil), cfg(t, append(sets, "parallel.master=true")...)
+				zerotest.SameBits(t, "master", zerotest.Train(t, c, nil), want)
 				allocatesAsPlanned(t, c, strings.Join(sets, " "))
 			})
 		}
@@ -92,8 +93,8 @@ func TestMasterBetweenProcesses(t *testing.T) {
 	for _, hosts := range [][]int{{0, 0}, {0, 1}, {0, 0, 1}} {
 		for _, ways := range [][]string{{"precision=fp32", "train.accumulate=2"}, {"precision=bf16", "model.vocab=20000", "zero.offload.optimizer=host"}, {"precision=fp16", "optimizer.type=adamw8bit", "device=cpu"}} {
 			sets := append([]string{"parallel.ranks=6", "zero.stage=0"}, ways...)
-			want, c := train(t, cfg(t, sets...), nil), cfg(t, append(sets, "parallel.master=true")...)
-			got := outcome{state: map[string][]float32{}}
+			want, c := zerotest.Train(t, cfg(t, sets...), nil), cfg(t, append(sets, "parallel.master=true")...)
+			got := zerotest.Outcome{State: map[string][]float32{}}
 			turn := make(chan struct{}, 1)
 			var done sync.WaitGroup
 			for _, l := range processes(t, config.Mesh(c), hosts) {
@@ -103,8 +104,8 @@ func TestMasterBetweenProcesses(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					defer closeAll(ranks)
-					if err := trainInto(c, ranks, &got, turn); err != nil {
+					defer zerotest.CloseAll(ranks)
+					if err := zerotest.TrainInto(c, ranks, &got, turn); err != nil {
 						t.Error(err)
 					}
 					for _, r := range ranks {
@@ -119,7 +120,7 @@ func TestMasterBetweenProcesses(t *testing.T) {
 				})
 			}
 			done.Wait()
-			sameBits(t, fmt.Sprint(ways, hosts), got, want)
+			zerotest.SameBits(t, fmt.Sprint(ways, hosts), got, want)
 		}
 	}
 }
@@ -173,7 +174,7 @@ func TestMasterSends(t *testing.T) {
 // TestMasterRefusals checks that all incompatible settings are reported at once.
 func TestMasterRefusals(t *testing.T) {
 	sets := []string{"zero.stage=2", "parallel={master: true, ranks: 8, replicate: 2, pipeline: 2, tensor: 2}", "data.validation=null", "train.eval_every=null"}
-	_, err := setup.ThisMachine(1, 0).Draft("", slices.Concat(small, sets))
+	_, err := setup.ThisMachine(1, 0).Draft("", slices.Concat(zerotest.Small, sets))
 	for _, want := range []string{
 		"zero.stage: stage 2 shards the state, but only the master stores it; want stage: 0, or parallel.master: false",
 		"parallel.replicate: replicas store and update state, but only the master does; want replicate: 1, or parallel.master: false",

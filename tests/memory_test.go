@@ -20,6 +20,7 @@ import (
 	"zeroth/shard"
 	"zeroth/tests/nightly"
 	"zeroth/zero"
+	"zeroth/zero/zerotest"
 )
 
 // formula returns the closed form for a job with tiles of tile elements.
@@ -166,7 +167,7 @@ func TestAllocatedIsPlannedIsFormula(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer closeAll(ranks)
+			defer zerotest.CloseAll(ranks)
 			for _, r := range ranks {
 				sameBytes(t, fmt.Sprintf("rank %d before step 1", r.Rank), r.Device.Usage().Live, plan)
 			}
@@ -203,7 +204,7 @@ func TestUnitsOfAllRanksAreFormula(t *testing.T) {
 		for _, r := range ranks {
 			sameBytes(t, fmt.Sprint("stage ", stage), r.Device.Usage().Live, want.Bytes())
 		}
-		closeAll(ranks)
+		zerotest.CloseAll(ranks)
 	}
 }
 
@@ -235,7 +236,7 @@ func offloadedIsPlanned(t *testing.T, way string, c *config.Config, tile int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeAll(ranks)
+	defer zerotest.CloseAll(ranks)
 	steps(t, c, ranks, 1)
 	for _, r := range ranks {
 		dev, host := r.Device.Usage(), r.Host.Usage()
@@ -274,7 +275,7 @@ func TestSaverIsPlanned(t *testing.T) {
 		for _, r := range ranks {
 			sameBytes(t, "async "+async, r.Device.Usage().Live, plan.Device)
 		}
-		closeAll(ranks)
+		zerotest.CloseAll(ranks)
 	}
 }
 
@@ -286,7 +287,7 @@ func TestCloseFreesEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	steps(t, c, ranks, 1)
-	closeAll(ranks)
+	zerotest.CloseAll(ranks)
 	for _, r := range ranks {
 		sameBytes(t, fmt.Sprintf("rank %d closed", r.Rank), r.Device.Usage().Live, device.Bytes{})
 		sameBytes(t, fmt.Sprintf("host of rank %d closed", r.Rank), r.Host.Usage().Live, device.Bytes{})
@@ -342,7 +343,7 @@ func TestStepAllocatesNothing(t *testing.T) {
 		const n, spells = 20, 3
 		var mem [spells + 1]runtime.MemStats
 		err = setup.Together(ranks, func(r *setup.Rank) error {
-			fill := tokens(c, r.Rank, 1)
+			fill := zerotest.Tokens(c, r.Rank, 1)
 			for step := range 5 + n*spells + 1 {
 				if at := step - 5; r.Rank == 0 && at >= 0 && at%n == 0 {
 					runtime.ReadMemStats(&mem[at/n])
@@ -353,7 +354,7 @@ func TestStepAllocatesNothing(t *testing.T) {
 			}
 			return nil
 		})
-		closeAll(ranks)
+		zerotest.CloseAll(ranks)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -380,11 +381,11 @@ func sameBytes(t *testing.T, what string, got, want device.Bytes) {
 func steps(t *testing.T, c *config.Config, ranks []*setup.Rank, n int) {
 	t.Helper()
 	err := setup.Together(ranks, func(r *setup.Rank) error {
-		if err := fresh(r); err != nil {
+		if err := zerotest.Fresh(r); err != nil {
 			return err
 		}
 		for step := range n {
-			if _, err := r.Trainer.Step(tokens(c, r.Rank, step), 1e-3); err != nil {
+			if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), 1e-3); err != nil {
 				return err
 			}
 		}
@@ -397,11 +398,5 @@ func steps(t *testing.T, c *config.Config, ranks []*setup.Rank, n int) {
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-func closeAll(ranks []*setup.Rank) {
-	for _, r := range ranks {
-		r.Close()
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"zeroth/tests/nightly"
 	"zeroth/zero"
+	"zeroth/zero/zerotest"
 )
 
 // TestMuonAgreesToTheBit checks that whole matrices are orthogonalized alike wherever they are
@@ -25,7 +26,7 @@ func TestMuonAgreesToTheBit(t *testing.T) {
 			agree(t, []int{0, 1, 2, 3}, append(sets, "parallel.ranks=3")...)
 			agree(t, []int{2, 3}, append(sets, "parallel.ranks=2", "train.accumulate=3")...)
 			agree(t, []int{1, 2, 3}, append(sets, "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2")...)
-			want := train(t, cfg(t, append(sets, "zero.stage=3", "parallel.ranks=4")...), nil)
+			want := zerotest.Train(t, cfg(t, append(sets, "zero.stage=3", "parallel.ranks=4")...), nil)
 			for k, other := range [][]string{
 				{"parallel.ranks=1", "train.accumulate=4"}, {"parallel.ranks=4", "zero.stage=1"}, {"parallel.ranks=4", "zero.offload.parameters=host"},
 				{"parallel.ranks=4", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
@@ -35,7 +36,7 @@ func TestMuonAgreesToTheBit(t *testing.T) {
 				if !nightly.Every(3, i+k) {
 					continue
 				}
-				sameBits(t, fmt.Sprint(other), train(t, cfg(t, append(append(sets, "zero.stage=3"), other...)...), nil), want)
+				zerotest.SameBits(t, fmt.Sprint(other), zerotest.Train(t, cfg(t, append(append(sets, "zero.stage=3"), other...)...), nil), want)
 			}
 		})
 	}
@@ -46,17 +47,17 @@ func TestMuonAgreesToTheBit(t *testing.T) {
 // same gradient.
 func TestMuonWithAdamW(t *testing.T) {
 	sets := []string{"precision=fp32", "parallel.ranks=2", "train.steps=1", "optimizer.weight_decay=0.2"}
-	got := train(t, cfg(t, append(sets, "optimizer.type=muon", "optimizer.adamw.lr=1e-2", "optimizer.lr=1e-2",
+	got := zerotest.Train(t, cfg(t, append(sets, "optimizer.type=muon", "optimizer.adamw.lr=1e-2", "optimizer.lr=1e-2",
 		`optimizer.groups=[{match: "*.h.1.mlp.c_fc.weight", type: adamw}, {match: "*.wpe.*", type: muon}]`)...), nil)
-	adamw := train(t, cfg(t, sets...), nil)
-	for name, x := range got.state {
+	adamw := zerotest.Train(t, cfg(t, sets...), nil)
+	for name, x := range got.State {
 		kind, param, _ := strings.Cut(name, " ")
 		matrix := strings.HasSuffix(param, ".weight") && strings.Contains(param, ".h.") && !strings.Contains(param, ".ln_")
 		muon := matrix && !strings.HasSuffix(param, ".h.1.mlp.c_fc.weight") || strings.Contains(param, ".wpe.")
 		if kind != zero.Master && muon != (kind == "momentum_buffer") {
 			t.Errorf("there is %s", name)
 		}
-		if kind == zero.Master && muon == slices.Equal(x, adamw.state[name]) {
+		if kind == zero.Master && muon == slices.Equal(x, adamw.State[name]) {
 			t.Errorf("%s is updated by Muon: %v", param, !muon)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"zeroth/device/cuda"
 	"zeroth/device/cuda/fake"
 	"zeroth/job/setup"
+	"zeroth/zero/zerotest"
 )
 
 // mutated is a job from which waits are removed.
@@ -81,13 +82,13 @@ func (w *waits) leaveOut(x cuda.Wait) bool {
 }
 
 // trainWithout trains a job without the wait drop, or with all waits if drop is empty.
-func trainWithout(t *testing.T, j mutated, drop string) (out outcome, all []wait, err error) {
+func trainWithout(t *testing.T, j mutated, drop string) (out zerotest.Outcome, all []wait, err error) {
 	c := cfg(t, append(j.sets, mutatedSets...)...)
 	ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{Tile: j.tile}))
 	if err != nil {
 		return out, nil, err
 	}
-	defer closeAll(ranks)
+	defer zerotest.CloseAll(ranks)
 	w := &waits{ranks: map[*cuda.Device]int{}, count: map[wait]int{}, drop: drop, late: map[*cuda.Device]func(){}}
 	for _, r := range ranks {
 		dev := r.Queues[0].(*cuda.Queue).On()
@@ -98,8 +99,8 @@ func trainWithout(t *testing.T, j mutated, drop string) (out outcome, all []wait
 	}
 	cuda.LeaveOut = w.leaveOut
 	defer func() { cuda.LeaveOut = nil }() // all waits are active while ranks are closed
-	out = outcome{state: map[string][]float32{}}
-	err = trainInto(c, ranks, &out, make(chan struct{}, 1))
+	out = zerotest.Outcome{State: map[string][]float32{}}
+	err = zerotest.TrainInto(c, ranks, &out, make(chan struct{}, 1))
 	return out, w.all, err
 }
 
@@ -148,7 +149,7 @@ func TestWithoutWaits(t *testing.T) {
 				fmt.Printf("mutant caught %s\n", drop)
 				return
 			}
-			if got.digest() != want.digest() || !slices.Equal(got.losses, want.losses) || !slices.Equal(got.norms, want.norms) {
+			if got.Digest() != want.Digest() || !slices.Equal(got.Losses, want.Losses) || !slices.Equal(got.Norms, want.Norms) {
 				verdict = "caught"
 				break
 			}

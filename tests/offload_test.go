@@ -21,17 +21,18 @@ import (
 	"zeroth/job/fit"
 	"zeroth/job/setup"
 	"zeroth/tests/nightly"
+	"zeroth/zero/zerotest"
 )
 
 // trainWith is like train with test hooks, and also returns the ranks' memory.
-func trainWith(t *testing.T, c *config.Config, s setup.Hooks) outcome {
+func trainWith(t *testing.T, c *config.Config, s setup.Hooks) zerotest.Outcome {
 	t.Helper()
 	ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, s))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeAll(ranks)
-	return trainOn(t, c, ranks)
+	defer zerotest.CloseAll(ranks)
+	return zerotest.TrainOn(t, c, ranks)
 }
 
 // offloads returns all ways to offload a job at a stage.
@@ -69,13 +70,13 @@ func TestOffloadAgreesToTheBit(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/ranks=%d/stage=%d", precision, world, stage), func(t *testing.T) {
 					t.Parallel()
 					sets := []string{"precision=" + precision, fmt.Sprintf("parallel.ranks=%d", world), fmt.Sprintf("zero.stage=%d", stage)}
-					want := train(t, cfg(t, sets...), nil)
+					want := zerotest.Train(t, cfg(t, sets...), nil)
 					for i, way := range offloads(t, stage) {
 						if !nightly.Every(4, i+stage) {
 							continue
 						}
 						c := cfg(t, append(append(sets, way...), fmt.Sprintf("zero.offload.buffers=%d", 1+i%3))...)
-						sameBits(t, fmt.Sprint(way), trainWith(t, c, setup.Hooks{Tile: 200}), want)
+						zerotest.SameBits(t, fmt.Sprint(way), trainWith(t, c, setup.Hooks{Tile: 200}), want)
 					}
 				})
 			}
@@ -114,13 +115,13 @@ func TestOffloadOfOtherJobsAgreesToTheBit(t *testing.T) {
 					stage = i
 				}
 			}
-			want := train(t, cfg(t, sets...), nil)
+			want := zerotest.Train(t, cfg(t, sets...), nil)
 			for k, way := range offloads(t, stage) {
 				if !nightly.Every(4, i+k) {
 					continue
 				}
 				c := cfg(t, append(append(sets, way...), "zero.offload.buffers=2")...)
-				sameBits(t, fmt.Sprint(way), trainWith(t, c, setup.Hooks{Tile: 200}), want)
+				zerotest.SameBits(t, fmt.Sprint(way), trainWith(t, c, setup.Hooks{Tile: 200}), want)
 			}
 		})
 	}
@@ -145,7 +146,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "parallel.memory: the budget is ") || !strings.Contains(err.Error(), " optimizer") || !strings.Contains(err.Error(), "zero.offload") {
 		t.Errorf("a plan over the budget: %v", err)
 	}
-	want := train(t, c, nil)
+	want := zerotest.Train(t, c, nil)
 	for _, way := range [][]string{
 		{"zero.offload.optimizer=host", "zero.offload.parameters=host"},
 		{"zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
@@ -154,8 +155,8 @@ func TestTrainsUnderABudget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer closeAll(ranks)
-		sameBits(t, fmt.Sprint(way), trainOn(t, c, ranks), want)
+		defer zerotest.CloseAll(ranks)
+		zerotest.SameBits(t, fmt.Sprint(way), zerotest.TrainOn(t, c, ranks), want)
 		for _, r := range ranks {
 			if peak := r.Device.Usage().Peak.Total(); peak > budget {
 				t.Errorf("%v: rank %d held %d bytes, of a budget of %d", way, r.Rank, peak, budget)
@@ -173,12 +174,12 @@ func closing(t *testing.T, c *config.Config, files vfs.ScratchFS) (all []error, 
 	if err != nil {
 		return nil, err
 	}
-	defer closeAll(ranks)
+	defer zerotest.CloseAll(ranks)
 	all = make([]error, len(ranks))
 	first = setup.Together(ranks, func(r *setup.Rank) error {
-		err := fresh(r)
+		err := zerotest.Fresh(r)
 		for step := 0; err == nil && step < 10; step++ {
-			_, err = r.Trainer.Step(tokens(c, r.Rank, step), 1e-3)
+			_, err = r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), 1e-3)
 		}
 		all[r.Rank] = err
 		return err

@@ -10,6 +10,7 @@ import (
 	"zeroth/collective"
 	"zeroth/job/setup"
 	"zeroth/tests/nightly"
+	"zeroth/zero/zerotest"
 )
 
 // TestOperationsHaveOneOrder checks that the operations that ranks issue are part of one total
@@ -41,8 +42,8 @@ func TestOperationsHaveOneOrder(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer closeAll(ranks)
-			trainOn(t, c, ranks)
+			defer zerotest.CloseAll(ranks)
+			zerotest.TrainOn(t, c, ranks)
 			var logs []collective.Record
 			for _, r := range ranks {
 				logs = append(logs, r.Recorder.Read())

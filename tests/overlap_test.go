@@ -16,6 +16,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/tests/nightly"
+	"zeroth/zero/zerotest"
 )
 
 // slow is a group whose operations take time on a clock, usually the fake one of a synctest. It
@@ -94,22 +95,22 @@ func TestDelaysDoNotChangeBits(t *testing.T) {
 	} {
 		t.Run(strings.Join(sets, " "), func(t *testing.T) {
 			t.Parallel()
-			var want outcome
+			var want zerotest.Outcome
 			for prefetch := range 3 {
 				c := cfg(t, append(sets, "parallel.ranks=4", "train.steps=2", fmt.Sprintf("zero.prefetch=%d", prefetch))...)
 				if prefetch == 0 {
-					want = train(t, c, nil)
+					want = zerotest.Train(t, c, nil)
 				}
 				if !nightly.Every(3, i+prefetch) {
 					continue
 				}
 				for name, wrap := range ways {
 					synctest.Test(t, func(t *testing.T) {
-						sameBits(t, fmt.Sprintf("prefetch %d, %s", prefetch, name), train(t, c, wrap), want)
+						zerotest.SameBits(t, fmt.Sprintf("prefetch %d, %s", prefetch, name), zerotest.Train(t, c, wrap), want)
 					})
 				}
 				synctest.Test(t, func(t *testing.T) {
-					sameBits(t, fmt.Sprintf("prefetch %d, all work late", prefetch), trainAs(t, c, nil, lagging), want)
+					zerotest.SameBits(t, fmt.Sprintf("prefetch %d, all work late", prefetch), zerotest.TrainAs(t, c, nil, lagging), want)
 				})
 			}
 		})
@@ -136,7 +137,7 @@ func stepTime(t *testing.T, c *config.Config, p pace, replicas bool) (took time.
 		r.Queues[0].Trace(atPace(p))
 		for step := range 3 {
 			start := time.Now()
-			if _, err := r.Trainer.Step(tokens(c, r.Rank, step), 1e-3); err != nil {
+			if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), 1e-3); err != nil {
 				return err
 			}
 			if r.Rank > 0 {

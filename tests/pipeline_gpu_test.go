@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"zeroth/zero/zerotest"
 )
 
 // TestGPUPipelinesAgreeToTheBit checks that pipelines on GPUs are bit-identical to no pipeline,
@@ -16,7 +18,7 @@ func TestGPUPipelinesAgreeToTheBit(t *testing.T) {
 		want := onGPU(t, append(sets, stage)...)
 		for _, schedule := range []string{"1F1B", "ZBH1", "Interleaved1F1B"} {
 			got := onGPU(t, append(sets, stage, "parallel.pipeline=2", "pipeline.schedule="+schedule)...)
-			sameBits(t, fmt.Sprint(stage, " ", schedule), got, want)
+			zerotest.SameBits(t, fmt.Sprint(stage, " ", schedule), got, want)
 		}
 	}
 }
@@ -31,7 +33,7 @@ func TestGPUContext(t *testing.T) {
 		sets := slices.Concat([]string{"model.family=gpt2", "train.steps=2", "optimizer.type=sgd", "optimizer.lr=0.05", "parallel.shard=2"}, long, job)
 		whole, divided := onGPU(t, sets...), append(slices.Clone(sets), "parallel.context=2")
 		gpuAgrees(t, []int{1, 3}, tol, divided...)
-		near(t, "whole", onGPU(t, divided...), whole, tol)
+		zerotest.Near(t, "whole", onGPU(t, divided...), whole, tol)
 	}
 }
 
@@ -40,13 +42,13 @@ func TestGPUContext(t *testing.T) {
 func TestGPUTensors(t *testing.T) {
 	sets := append([]string{"model.family=llama", "model.ffn=32", "precision=fp32", "train.steps=2", "optimizer.type=sgd", "optimizer.lr=0.05", "parallel.shard=2"}, divisible...)
 	want := onGPU(t, sets...)
-	var first *outcome
+	var first *zerotest.Outcome
 	for _, stage := range []string{"zero.stage=1", "zero.stage=3"} {
 		got := onGPU(t, append(sets[:len(sets):len(sets)], stage, "parallel.tensor=2")...)
-		near(t, stage, got, want, 1e-5)
+		zerotest.Near(t, stage, got, want, 1e-5)
 		if first == nil {
 			first = &got
 		}
-		sameBits(t, stage, got, *first)
+		zerotest.SameBits(t, stage, got, *first)
 	}
 }

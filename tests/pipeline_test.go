@@ -12,6 +12,7 @@ import (
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/tests/nightly"
+	"zeroth/zero/zerotest"
 )
 
 // deep is an untied model of eight layers with dropout.
@@ -50,7 +51,7 @@ func TestPipelinesAgreeToTheBit(t *testing.T) {
 						continue
 					}
 					sets := append(append([]string{fmt.Sprint("zero.stage=", stage), fmt.Sprint("train.accumulate=", accumulate), "parallel.shard=2"}, deep...), ways...)
-					want := train(t, cfg(t, sets...), nil)
+					want := zerotest.Train(t, cfg(t, sets...), nil)
 					for j, p := range pipelines {
 						if !nightly.Every(5, i+j) {
 							continue
@@ -58,7 +59,7 @@ func TestPipelinesAgreeToTheBit(t *testing.T) {
 						if disk := slices.Contains(ways, "zero.offload.path=."); disk && slices.Contains(p, "pipeline.schedule=GPipe") {
 							continue // a disk is slow
 						}
-						sameBits(t, fmt.Sprintf("stage %d, %v", stage, p), train(t, cfg(t, append(sets[:len(sets):len(sets)], p...)...), nil), want)
+						zerotest.SameBits(t, fmt.Sprintf("stage %d, %v", stage, p), zerotest.Train(t, cfg(t, append(sets[:len(sets):len(sets)], p...)...), nil), want)
 					}
 				}
 			})
@@ -74,21 +75,21 @@ func TestTiedPipelines(t *testing.T) {
 		t.Run(fmt.Sprint("stage ", stage), func(t *testing.T) {
 			t.Parallel()
 			sets := []string{fmt.Sprint("zero.stage=", stage), "precision=fp32", "model.layers=8", "model.dropout=0.1", "train.accumulate=4", "parallel.shard=2", "optimizer.type=sgd", "optimizer.lr=0.1"}
-			alone := train(t, cfg(t, sets...), nil)
-			var want *outcome
+			alone := zerotest.Train(t, cfg(t, sets...), nil)
+			var want *zerotest.Outcome
 			for i, p := range pipelines {
 				if !nightly.Every(4, i+stage) {
 					continue
 				}
-				got := train(t, cfg(t, append(sets[:len(sets):len(sets)], p...)...), nil)
+				got := zerotest.Train(t, cfg(t, append(sets[:len(sets):len(sets)], p...)...), nil)
 				if want == nil {
 					want = &got
 				}
-				sameBits(t, fmt.Sprint(p), got, *want)
-				near(t, fmt.Sprint(p), got, alone, 1e-6)
-				for i, loss := range alone.losses {
-					if math.Abs(got.losses[i]-loss) > 1e-6 {
-						t.Errorf("%v: loss %g, %g without a pipeline", p, got.losses[i], loss)
+				zerotest.SameBits(t, fmt.Sprint(p), got, *want)
+				zerotest.Near(t, fmt.Sprint(p), got, alone, 1e-6)
+				for i, loss := range alone.Losses {
+					if math.Abs(got.Losses[i]-loss) > 1e-6 {
+						t.Errorf("%v: loss %g, %g without a pipeline", p, got.Losses[i], loss)
 					}
 				}
 			}
@@ -137,7 +138,7 @@ func allocatesAsPlanned(t *testing.T, c *config.Config, job string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeAll(ranks)
+	defer zerotest.CloseAll(ranks)
 	steps(t, c, ranks, 2)
 	for _, r := range ranks {
 		planned, host := p.Allocated, p.Host

@@ -26,6 +26,7 @@ import (
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/tests/nightly"
+	"zeroth/zero/zerotest"
 )
 
 // saving returns a job over a small file that saves every 3 of 6 steps.
@@ -365,11 +366,11 @@ func killedAtAnyInstant(t *testing.T, tunes string) {
 	kills := nightly.Of(3, 50)
 	train := func(dir string, steps int, more ...string) *exec.Cmd {
 		file := filepath.Join(dir, "job.yaml")
-		if err := os.WriteFile(file, []byte("data: {text: [train_test.go]}\n"), 0o666); err != nil {
+		if err := os.WriteFile(file, []byte("data: {text: [stages_test.go]}\n"), 0o666); err != nil {
 			t.Fatal(err)
 		}
 		sets := []string{"train.steps=" + fmt.Sprint(steps), "checkpoint.every=1", "checkpoint.keep=2", "parallel.ranks=3", "schedule.type=constant", "device=cpu", tunes}
-		return trainElsewhere(t, file, slices.Concat(small, sets, more)...)
+		return trainElsewhere(t, file, slices.Concat(zerotest.Small, sets, more)...)
 	}
 	saves := func(dir string) string { return filepath.Join(dir, "run", "ckpt") }
 	killed, whole, disk := t.TempDir(), t.TempDir(), t.TempDir()

@@ -9,10 +9,11 @@ import (
 
 	"zeroth/device/cuda/fake"
 	"zeroth/job/setup"
+	"zeroth/zero/zerotest"
 )
 
 // shadowed is like onGPU, but compares every operation with the CPU's kernels.
-func shadowed(t *testing.T, sets ...string) outcome {
+func shadowed(t *testing.T, sets ...string) zerotest.Outcome {
 	t.Helper()
 	c := cfg(t, append(slices.Clone(sets), "device=cuda")...)
 	j := setup.InWorld(c, setup.Alone{}, setup.Hooks{})
@@ -21,8 +22,8 @@ func shadowed(t *testing.T, sets ...string) outcome {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeAll(ranks)
-	return trainOn(t, c, ranks)
+	defer zerotest.CloseAll(ranks)
+	return zerotest.TrainOn(t, c, ranks)
 }
 
 // TestGPUShadow trains jobs that together use all operations in shadow mode: every result is
@@ -39,6 +40,6 @@ func TestGPUShadow(t *testing.T) {
 		{"optimizer.type=sgd", "optimizer.lr=0.1"},
 	} {
 		sets = append(sets, "train.steps=2")
-		sameBits(t, fmt.Sprint(sets), shadowed(t, sets...), onGPU(t, sets...))
+		zerotest.SameBits(t, fmt.Sprint(sets), shadowed(t, sets...), onGPU(t, sets...))
 	}
 }

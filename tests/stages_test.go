@@ -6,8 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/job/config"
 	"zeroth/tests/nightly"
 	"zeroth/zero"
+	"zeroth/zero/zerotest"
 )
 
 // TestStagesAgreeToTheBit checks the classes of runs that agree to the bit. A gradient is a sum
@@ -68,8 +70,8 @@ func TestPackedStagesAgreeToTheBit(t *testing.T) {
 		for _, precision := range []string{"precision=fp32", "precision=bf16", "precision=fp16"} {
 			sets := append(packed[:4:4], family, precision)
 			agree(t, []int{0, 1, 2, 3}, sets...)
-			one, several := train(t, cfg(t, family, precision, "parallel.ranks=3"), nil), train(t, cfg(t, sets...), nil)
-			if one.losses[0] == several.losses[0] {
+			one, several := zerotest.Train(t, cfg(t, family, precision, "parallel.ranks=3"), nil), zerotest.Train(t, cfg(t, sets...), nil)
+			if one.Losses[0] == several.Losses[0] {
 				t.Errorf("%s, %s: documents change nothing", family, precision)
 			}
 		}
@@ -77,20 +79,26 @@ func TestPackedStagesAgreeToTheBit(t *testing.T) {
 	agree(t, []int{2, 3}, append(packed, "precision=bf16", "train.accumulate=3")...)
 }
 
+// cfg returns zerotest's small job with additional settings.
+func cfg(t *testing.T, sets ...string) *config.Config {
+	t.Helper()
+	return zerotest.Load(t, "stages_test.go", sets...)
+}
+
 // agree runs every stage in several ways, by default half of them, and compares all to the first.
 func agree(t *testing.T, stages []int, sets ...string) {
 	t.Helper()
-	var want *outcome
+	var want *zerotest.Outcome
 	for _, stage := range stages {
 		for i, way := range []string{"zero.prefetch=1", "zero.prefetch=0", "zero.prefetch=3", "zero.recompute=block"} {
 			if !nightly.Every(2, i+stage) {
 				continue
 			}
-			got := train(t, cfg(t, append(sets, fmt.Sprintf("zero.stage=%d", stage), way)...), nil)
+			got := zerotest.Train(t, cfg(t, append(sets, fmt.Sprintf("zero.stage=%d", stage), way)...), nil)
 			if want == nil {
 				want = &got
 			}
-			sameBits(t, fmt.Sprintf("stage %d, %s", stage, way), got, *want)
+			zerotest.SameBits(t, fmt.Sprintf("stage %d, %s", stage, way), got, *want)
 		}
 	}
 }
@@ -108,14 +116,14 @@ func TestHybridStagesAgreeToTheBit(t *testing.T) {
 // TestHybridLimitsAgreeToTheBit checks that shard groups of one rank equal plain data parallelism
 // at every stage, and that one shard group equals no hybrid sharding.
 func TestHybridLimitsAgreeToTheBit(t *testing.T) {
-	want := train(t, cfg(t, "parallel.ranks=4", "zero.stage=3"), nil)
+	want := zerotest.Train(t, cfg(t, "parallel.ranks=4", "zero.stage=3"), nil)
 	for _, sets := range [][]string{
 		{"zero.stage=0"},
 		{"zero.stage=1", "parallel.shard=1", "parallel.replicate=4"},
 		{"zero.stage=3", "parallel.shard=1", "parallel.replicate=4"},
 		{"zero.stage=3", "parallel.shard=4", "parallel.replicate=1"},
 	} {
-		sameBits(t, fmt.Sprint(sets), train(t, cfg(t, append(sets, "parallel.ranks=4")...), nil), want)
+		zerotest.SameBits(t, fmt.Sprint(sets), zerotest.Train(t, cfg(t, append(sets, "parallel.ranks=4")...), nil), want)
 	}
 }
 
@@ -124,8 +132,8 @@ func TestHybridLimitsAgreeToTheBit(t *testing.T) {
 // in the same order.
 func TestRanksAndMicroBatchesAgreeToTheBit(t *testing.T) {
 	for _, stage := range []string{"zero.stage=2", "zero.stage=3"} {
-		want := train(t, cfg(t, stage, "parallel.ranks=4"), nil)
-		sameBits(t, stage, train(t, cfg(t, stage, "parallel.ranks=1", "train.accumulate=4"), nil), want)
+		want := zerotest.Train(t, cfg(t, stage, "parallel.ranks=4"), nil)
+		zerotest.SameBits(t, stage, zerotest.Train(t, cfg(t, stage, "parallel.ranks=1", "train.accumulate=4"), nil), want)
 	}
 }
 
@@ -134,15 +142,15 @@ func TestRanksAndMicroBatchesAgreeToTheBit(t *testing.T) {
 // rounding of gradients that are zero in exact arithmetic, such as those of key biases.
 func TestSumOrders(t *testing.T) {
 	sets := []string{"parallel.ranks=4", "precision=fp32", "train.micro_batch=1", "optimizer.type=sgd", "optimizer.lr=0.1"}
-	want := train(t, cfg(t, append(sets, "zero.stage=3", "train.accumulate=2")...), nil)
+	want := zerotest.Train(t, cfg(t, append(sets, "zero.stage=3", "train.accumulate=2")...), nil)
 	for _, other := range [][]string{
 		{"zero.stage=0", "train.accumulate=2"},
 		{"zero.stage=3", "train.accumulate=2", "parallel.shard=2", "parallel.replicate=2"},
 		{"zero.stage=3", "train.accumulate=1", "parallel.ranks=8"},
 		{"zero.stage=3", "train.accumulate=8", "parallel.ranks=1"},
 	} {
-		got := train(t, cfg(t, append(sets, other...)...), nil)
-		near(t, fmt.Sprint(other), got, want, 1e-6)
+		got := zerotest.Train(t, cfg(t, append(sets, other...)...), nil)
+		zerotest.Near(t, fmt.Sprint(other), got, want, 1e-6)
 	}
 }
 
@@ -153,11 +161,11 @@ func TestGroupsAreUpdatedByThemselves(t *testing.T) {
 	t.Parallel()
 	const groups = `optimizer.groups=[{match: "*.bias", lr: 3e-4, weight_decay: 0}, {match: "transformer.h.0.*", weight_decay: 0.5}]`
 	sets := []string{"precision=fp32", "parallel.ranks=3", "schedule.warmup=0", "train.steps=1", "optimizer.lr=6e-4"}
-	got := train(t, cfg(t, append(sets, groups)...), nil)
-	main := train(t, cfg(t, sets...), nil)
-	slow := train(t, cfg(t, append(sets, "optimizer.lr=3e-4")...), nil)
-	decayed := train(t, cfg(t, append(sets, "optimizer.weight_decay=0.5")...), nil)
-	for name, x := range got.state {
+	got := zerotest.Train(t, cfg(t, append(sets, groups)...), nil)
+	main := zerotest.Train(t, cfg(t, sets...), nil)
+	slow := zerotest.Train(t, cfg(t, append(sets, "optimizer.lr=3e-4")...), nil)
+	decayed := zerotest.Train(t, cfg(t, append(sets, "optimizer.weight_decay=0.5")...), nil)
+	for name, x := range got.State {
 		want, other := main, slow
 		switch {
 		case strings.HasSuffix(name, ".bias"):
@@ -167,10 +175,10 @@ func TestGroupsAreUpdatedByThemselves(t *testing.T) {
 		case strings.Contains(name, ".h.0."):
 			want, other = decayed, main
 		}
-		if !slices.Equal(x, want.state[name]) {
+		if !slices.Equal(x, want.State[name]) {
 			t.Errorf("%s is not as where all are updated so", name)
 		}
-		if strings.HasPrefix(name, zero.Master) && slices.Equal(x, other.state[name]) {
+		if strings.HasPrefix(name, zero.Master) && slices.Equal(x, other.State[name]) {
 			t.Errorf("%s is as where none is updated so", name)
 		}
 	}

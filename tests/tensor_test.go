@@ -19,6 +19,7 @@ import (
 	"zeroth/job/state"
 	"zeroth/shard"
 	"zeroth/tests/nightly"
+	"zeroth/zero/zerotest"
 )
 
 // divisible is a model whose matrices four ranks can divide; the last rank has fewer tokens of
@@ -45,25 +46,25 @@ func TestTensorAgreesWithWhole(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sets := append(append([]string{"precision=fp32", "parallel.shard=2", "train.accumulate=2", "optimizer.type=sgd", "optimizer.lr=0.05", "device=cpu"}, divisible...), families[name]...)
-			want := train(t, cfg(t, sets...), nil)
+			want := zerotest.Train(t, cfg(t, sets...), nil)
 			for _, n := range []int{2, 4} {
-				var alike [2]*outcome // whether gradients stay whole over micro-batches
+				var alike [2]*zerotest.Outcome // whether gradients stay whole over micro-batches
 				for stage := range 4 {
 					if !nightly.Every(2, i/2+n/4) || !nightly.Every(2, i+stage/2) {
 						continue
 					}
 					what := fmt.Sprintf("tensor %d, stage %d", n, stage)
-					got := train(t, cfg(t, append(sets[:len(sets):len(sets)], fmt.Sprint("parallel.tensor=", n), fmt.Sprint("zero.stage=", stage))...), nil)
-					near(t, what, got, want, 1e-5)
-					for i, loss := range want.losses {
-						if math.Abs(got.losses[i]-loss) > 1e-6*loss || math.Abs(got.norms[i]-want.norms[i]) > 1e-5*want.norms[i] {
-							t.Errorf("%s: loss %g and norm %g, want %g and %g", what, got.losses[i], got.norms[i], loss, want.norms[i])
+					got := zerotest.Train(t, cfg(t, append(sets[:len(sets):len(sets)], fmt.Sprint("parallel.tensor=", n), fmt.Sprint("zero.stage=", stage))...), nil)
+					zerotest.Near(t, what, got, want, 1e-5)
+					for i, loss := range want.Losses {
+						if math.Abs(got.Losses[i]-loss) > 1e-6*loss || math.Abs(got.Norms[i]-want.Norms[i]) > 1e-5*want.Norms[i] {
+							t.Errorf("%s: loss %g and norm %g, want %g and %g", what, got.Losses[i], got.Norms[i], loss, want.Norms[i])
 						}
 					}
 					if alike[stage/2] == nil {
 						alike[stage/2] = &got
 					}
-					sameBits(t, what, got, *alike[stage/2])
+					zerotest.SameBits(t, what, got, *alike[stage/2])
 				}
 			}
 		})
@@ -121,7 +122,7 @@ func TestTensorBits(t *testing.T) {
 					continue
 				}
 				sets := append(append(base[:len(base):len(base)], fmt.Sprint("zero.stage=", stage)), jobs[name]...)
-				want := train(t, cfg(t, sets...), nil)
+				want := zerotest.Train(t, cfg(t, sets...), nil)
 				for j, way := range [][]string{
 					{"zero.recompute=block"}, {"zero.offload.optimizer=host"},
 					{"parallel.pipeline=2", "pipeline.schedule=GPipe"}, {"parallel.pipeline=2", "pipeline.schedule=ZBH1"}, {"parallel.pipeline=2", "pipeline.schedule=Interleaved1F1B"},
@@ -129,7 +130,7 @@ func TestTensorBits(t *testing.T) {
 					if !nightly.Every(5, i+j) {
 						continue
 					}
-					sameBits(t, fmt.Sprintf("stage %d, %v", stage, way), train(t, cfg(t, append(sets[:len(sets):len(sets)], way...)...), nil), want)
+					zerotest.SameBits(t, fmt.Sprintf("stage %d, %v", stage, way), zerotest.Train(t, cfg(t, append(sets[:len(sets):len(sets)], way...)...), nil), want)
 				}
 			}
 		})
@@ -144,23 +145,23 @@ func TestTensorMuon(t *testing.T) {
 		for stage := range 4 {
 			const lr = 0.01
 			sets := append(append([]string{"precision=fp32", "parallel.shard=2", "optimizer.type=muon", fmt.Sprint("optimizer.lr=", lr), "train.steps=1", fmt.Sprint("zero.stage=", stage), "device=cpu"}, divisible...), family...)
-			want := train(t, cfg(t, sets...), nil)
+			want := zerotest.Train(t, cfg(t, sets...), nil)
 			for _, n := range []int{2, 4} {
-				got := train(t, cfg(t, append(sets[:len(sets):len(sets)], fmt.Sprint("parallel.tensor=", n))...), nil)
+				got := zerotest.Train(t, cfg(t, append(sets[:len(sets):len(sets)], fmt.Sprint("parallel.tensor=", n))...), nil)
 				matrices := 0
-				for name, w := range want.state {
+				for name, w := range want.State {
 					if !strings.HasPrefix(name, "momentum_buffer ") {
 						continue
 					}
 					matrices++
 					master := "master " + strings.TrimPrefix(name, "momentum_buffer ")
-					for i, x := range want.state[master] {
-						if d := math.Abs(float64(got.state[master][i] - x)); d > 0.03*lr {
-							t.Fatalf("%v: stage %d, tensor %d: %s[%d] = %g, want %g", family, stage, n, master, i, got.state[master][i], x)
+					for i, x := range want.State[master] {
+						if d := math.Abs(float64(got.State[master][i] - x)); d > 0.03*lr {
+							t.Fatalf("%v: stage %d, tensor %d: %s[%d] = %g, want %g", family, stage, n, master, i, got.State[master][i], x)
 						}
 					}
-					if len(got.state[name]) != len(w) {
-						t.Errorf("%s has %d elements, want %d", name, len(got.state[name]), len(w))
+					if len(got.State[name]) != len(w) {
+						t.Errorf("%s has %d elements, want %d", name, len(got.State[name]), len(w))
 					}
 				}
 				if matrices < 8 {
@@ -222,10 +223,10 @@ func begun(t *testing.T, dir string, c *config.Config) map[string][]byte {
 	savers, err := state.OpenSavers(j, ranks)
 	if err == nil {
 		err = setup.Together(ranks, func(r *setup.Rank) error {
-			return cmp.Or(fresh(r), savers[r.Rank].Save(state.Progress{Data: "none"}, nil), savers[r.Rank].End(true).Err)
+			return cmp.Or(zerotest.Fresh(r), savers[r.Rank].Save(state.Progress{Data: "none"}, nil), savers[r.Rank].End(true).Err)
 		})
 	}
-	closeAll(ranks)
+	zerotest.CloseAll(ranks)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package tests
+package zero_test
 
 import (
 	"cmp"
@@ -13,51 +13,35 @@ import (
 
 	"zeroth/data"
 	"zeroth/device"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/optim"
 	"zeroth/zero"
+	"zeroth/zero/zerotest"
 )
-
-// onRanks opens a job, sets fresh parameters, and runs f on every rank.
-func onRanks(t *testing.T, c *config.Config, f func(*setup.Rank) error) error {
-	t.Helper()
-	ranks, err := setup.Open(setup.Local(c))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closeAll(ranks)
-	return setup.Together(ranks, func(r *setup.Rank) error {
-		if err := fresh(r); err != nil {
-			return err
-		}
-		return f(r)
-	})
-}
 
 // descent trains one step of plain gradient descent with learning rate 1. It returns how far each
 // parameter moved, which is the applied gradient, and the norm reported by the trainer.
 func descent(t *testing.T, sets ...string) (map[string][]float32, float64) {
 	t.Helper()
-	c := cfg(t, append(sets, "optimizer.type=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0", "optimizer.lr=1")...)
+	c := zerotest.Load(t, "trainer_test.go", append(sets, "optimizer.type=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0", "optimizer.lr=1")...)
 	before, after := map[string][]float32{}, map[string][]float32{}
 	var norm float64
 	var mu sync.Mutex
-	err := onRanks(t, c, func(r *setup.Rank) error {
+	err := zerotest.OnRanks(t, c, func(r *setup.Rank) error {
 		mu.Lock()
-		err := collect(r, before)
+		err := zerotest.Collect(r, before)
 		mu.Unlock()
 		if err != nil {
 			return err
 		}
-		s, err := r.Trainer.Step(tokens(c, r.Rank, 0), 1)
+		s, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, 0), 1)
 		if err != nil {
 			return err
 		}
 		mu.Lock()
 		defer mu.Unlock()
 		norm = s.GradNorm
-		return collect(r, after)
+		return zerotest.Collect(r, after)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -126,17 +110,17 @@ func TestOverflowIsSkipped(t *testing.T) {
 		{"zero.stage=0"}, {"zero.stage=2"}, {"zero.stage=3"},
 		{"zero.stage=2", "optimizer.type=muon", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 	} {
-		c := cfg(t, append(sets, "parallel.ranks=2", "precision=fp16")...)
-		err := onRanks(t, c, func(r *setup.Rank) error {
+		c := zerotest.Load(t, "trainer_test.go", append(sets, "parallel.ranks=2", "precision=fp16")...)
+		err := zerotest.OnRanks(t, c, func(r *setup.Rank) error {
 			tr := r.Trainer
 			tr.Scale.Scale = 1 << 40
 			before, after := map[string][]float32{}, map[string][]float32{}
-			if err := collect(r, before); err != nil {
+			if err := zerotest.Collect(r, before); err != nil {
 				return err
 			}
 			skipped := 0
 			for step := range 60 {
-				s, err := tr.Step(tokens(c, r.Rank, step), 1e-3)
+				s, err := tr.Step(zerotest.Tokens(c, r.Rank, step), 1e-3)
 				if err != nil {
 					return err
 				}
@@ -144,7 +128,7 @@ func TestOverflowIsSkipped(t *testing.T) {
 					break
 				}
 				skipped++
-				if err := collect(r, after); err != nil {
+				if err := zerotest.Collect(r, after); err != nil {
 					return err
 				}
 				for name := range before {
@@ -168,14 +152,14 @@ func TestOverflowIsSkipped(t *testing.T) {
 // TestGradientNotFinite checks that a non-finite gradient without loss scaling ends the run on
 // every rank, with the step, the unit and the rank.
 func TestGradientNotFinite(t *testing.T) {
-	c := cfg(t, "zero.stage=3", "parallel.ranks=3", "precision=fp16")
+	c := zerotest.Load(t, "trainer_test.go", "zero.stage=3", "parallel.ranks=3", "precision=fp16")
 	errs := make([]error, 3)
-	_ = onRanks(t, c, func(r *setup.Rank) error {
-		if _, err := r.Trainer.Step(tokens(c, r.Rank, 0), 1e-6); err != nil {
+	_ = zerotest.OnRanks(t, c, func(r *setup.Rank) error {
+		if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, 0), 1e-6); err != nil {
 			return err
 		}
 		r.Trainer.Scale = optim.StaticLossScale(1 << 60)
-		_, errs[r.Rank] = r.Trainer.Step(tokens(c, r.Rank, 1), 1e-6)
+		_, errs[r.Rank] = r.Trainer.Step(zerotest.Tokens(c, r.Rank, 1), 1e-6)
 		return errs[r.Rank]
 	})
 	for rank, err := range errs {
@@ -188,8 +172,8 @@ func TestGradientNotFinite(t *testing.T) {
 
 // TestLossNotFinite checks the same for a loss that is NaN.
 func TestLossNotFinite(t *testing.T) {
-	c := cfg(t, "zero.stage=2", "parallel.ranks=2", "precision=bf16")
-	err := onRanks(t, c, func(r *setup.Rank) error {
+	c := zerotest.Load(t, "trainer_test.go", "zero.stage=2", "parallel.ranks=2", "precision=bf16")
+	err := zerotest.OnRanks(t, c, func(r *setup.Rank) error {
 		err := r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
 			for i := range dst {
 				dst[i] = float32(math.NaN())
@@ -199,7 +183,7 @@ func TestLossNotFinite(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		_, err = r.Trainer.Step(tokens(c, r.Rank, 0), 1e-6)
+		_, err = r.Trainer.Step(zerotest.Tokens(c, r.Rank, 0), 1e-6)
 		return err
 	})
 	if err == nil || !strings.Contains(err.Error(), "step 1: rank 0: the loss is not finite on rank 0") {
@@ -210,15 +194,15 @@ func TestLossNotFinite(t *testing.T) {
 // TestRanksStopTogether checks that all ranks stop after the step in which any of them asks to, and
 // hear in the same step of a trace that another wants.
 func TestRanksStopTogether(t *testing.T) {
-	c := cfg(t, "zero.stage=3", "parallel.ranks=4")
+	c := zerotest.Load(t, "trainer_test.go", "zero.stage=3", "parallel.ranks=4")
 	stopped := make([]int, 4)
-	err := onRanks(t, c, func(r *setup.Rank) error {
+	err := zerotest.OnRanks(t, c, func(r *setup.Rank) error {
 		for step := range 10 {
 			r.Trainer.WantStop, r.Trainer.WantTrace = r.Rank == 2 && step == 3, 0
 			if r.Rank == 1 && step == 3 {
 				r.Trainer.WantTrace = 20
 			}
-			s, err := r.Trainer.Step(tokens(c, r.Rank, step), 1e-3)
+			s, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), 1e-3)
 			if err != nil {
 				return err
 			}
@@ -241,18 +225,18 @@ func TestRanksStopTogether(t *testing.T) {
 // same at every stage, and does not affect training.
 func TestEvaluationLeavesNoTrace(t *testing.T) {
 	for _, stage := range []string{"zero.stage=0", "zero.stage=3"} {
-		c := cfg(t, stage, "parallel.ranks=2", "precision=fp32")
-		want := train(t, c, nil)
-		got := outcome{state: map[string][]float32{}}
+		c := zerotest.Load(t, "trainer_test.go", stage, "parallel.ranks=2", "precision=fp32")
+		want := zerotest.Train(t, c, nil)
+		got := zerotest.Outcome{State: map[string][]float32{}}
 		var evals [2]float64
 		var mu sync.Mutex
-		err := onRanks(t, c, func(r *setup.Rank) error {
+		err := zerotest.OnRanks(t, c, func(r *setup.Rank) error {
 			for step := range c.Train.Steps {
-				eval, err := r.Trainer.Eval(1, tokens(c, r.Rank, step))
+				eval, err := r.Trainer.Eval(1, zerotest.Tokens(c, r.Rank, step))
 				if err != nil {
 					return err
 				}
-				s, err := r.Trainer.Step(tokens(c, r.Rank, step), c.Optimizer.LR)
+				s, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), c.Optimizer.LR)
 				if err != nil {
 					return err
 				}
@@ -261,17 +245,17 @@ func TestEvaluationLeavesNoTrace(t *testing.T) {
 				}
 				evals[r.Rank] = eval.Loss
 				if r.Rank == 0 {
-					got.losses, got.norms = append(got.losses, s.Loss), append(got.norms, s.GradNorm)
+					got.Losses, got.Norms = append(got.Losses, s.Loss), append(got.Norms, s.GradNorm)
 				}
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			return collect(r, got.state)
+			return zerotest.Collect(r, got.State)
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		sameBits(t, stage, got, want)
+		zerotest.SameBits(t, stage, got, want)
 		if evals[0] != evals[1] {
 			t.Errorf("ranks see losses %v", evals)
 		}
@@ -280,9 +264,9 @@ func TestEvaluationLeavesNoTrace(t *testing.T) {
 
 // TestParametersAreRoundedMasters checks that a step uses the master copy rounded once.
 func TestParametersAreRoundedMasters(t *testing.T) {
-	c := cfg(t, "zero.stage=2", "parallel.ranks=2", "precision=bf16")
-	err := onRanks(t, c, func(r *setup.Rank) error {
-		if _, err := r.Trainer.Step(tokens(c, r.Rank, 0), 1e-2); err != nil {
+	c := zerotest.Load(t, "trainer_test.go", "zero.stage=2", "parallel.ranks=2", "precision=bf16")
+	err := zerotest.OnRanks(t, c, func(r *setup.Rank) error {
+		if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, 0), 1e-2); err != nil {
 			return err
 		}
 		for _, q := range r.Queues {
@@ -321,11 +305,11 @@ func TestParametersAreRoundedMasters(t *testing.T) {
 // in which the host waits for the queue before each fill.
 func TestInputBuffersAlternate(t *testing.T) {
 	for _, stage := range []int{0, 3} {
-		c := cfg(t, "parallel.ranks=2", "train.accumulate=5", fmt.Sprintf("zero.stage=%d", stage))
+		c := zerotest.Load(t, "trainer_test.go", "parallel.ranks=2", "train.accumulate=5", fmt.Sprintf("zero.stage=%d", stage))
 		var got [2]zero.Stats
 		for i := range got {
-			err := onRanks(t, c, func(r *setup.Rank) error {
-				compute, fill := r.Queues[0], tokens(c, r.Rank, 0)
+			err := zerotest.OnRanks(t, c, func(r *setup.Rank) error {
+				compute, fill := r.Queues[0], zerotest.Tokens(c, r.Rank, 0)
 				waits := func(micro int, into []data.Values) error {
 					return cmp.Or(compute.Wait(), fill(micro, into))
 				}

@@ -29,7 +29,7 @@ var table = [][]string{
 	{"fsdp", "checkpoint/foreign"},
 	{"zero"},
 	{"job/hf", "job/config → job/hf"},
-	{"job/world → job/setup", "job/setup → job/shadow", "job/shadow", "job/state → job/setup", "job/config/configtest → job/setup"},
+	{"job/world → job/setup", "job/setup → job/shadow", "job/shadow", "job/state → job/setup", "job/config/configtest → job/setup", "zero/zerotest → job/setup"},
 	{"job/sim", "job/plan → job/sim", "job/fit → job/plan job/sim", "job/report → job/sim", "job/watch → job/report job/sim"},
 	{"job/generate", "job → job/generate", "job/bench → job"},
 	{"cmd/zeroth"},
@@ -66,7 +66,7 @@ var foreign = map[string][]string{
 }
 
 // forTests are packages that only tests import, and each other.
-var forTests = []string{"tests/nightly", "tests/generated", "checkpoint/vfs/vfstest", "checkpoint/safetensors/safetensorstest", "input/hub/hubtest", "input/s3/s3test", "job/testjob", "job/config/configtest", "collective/collectivetest", "device/cuda/fake"}
+var forTests = []string{"tests/nightly", "tests/generated", "checkpoint/vfs/vfstest", "checkpoint/safetensors/safetensorstest", "input/hub/hubtest", "input/s3/s3test", "job/testjob", "job/config/configtest", "zero/zerotest", "collective/collectivetest", "device/cuda/fake"}
 
 // empty lists package names that say nothing about the contents.
 var empty = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}

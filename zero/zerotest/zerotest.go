@@ -1,4 +1,5 @@
-package tests
+// Package zerotest trains small jobs on trainers, for the tests of other packages.
+package zerotest
 
 import (
 	"encoding/binary"
@@ -20,28 +21,28 @@ import (
 	"zeroth/zero"
 )
 
-// small is a model whose sizes have no convenient divisors.
-var small = []string{"model.layers=3", "model.heads=2", "model.width=12", "model.context=7", "model.vocab=256",
+// Small is a model whose sizes have no convenient divisors.
+var Small = []string{"model.layers=3", "model.heads=2", "model.width=12", "model.context=7", "model.vocab=256",
 	"train.micro_batch=2", "train.eval_every=0", "data.validation=0", "schedule.warmup=2", "train.steps=4",
 	"optimizer.lr=1e-2", "sample.tokens=0", "parallel.timeout=1m"}
 
-// cfg returns the small job with additional settings.
-func cfg(t *testing.T, sets ...string) *config.Config {
+// Load returns the small job, which reads a text, with additional settings.
+func Load(t *testing.T, text string, sets ...string) *config.Config {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "job.yaml")
-	if err := os.WriteFile(file, []byte("data: {text: [train_test.go]}\n"), 0o666); err != nil {
+	if err := os.WriteFile(file, []byte("data: {text: ["+text+"]}\n"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	c, err := setup.ThisMachine(1, 0).Load(file, append(slices.Clone(small), sets...))
+	c, err := setup.ThisMachine(1, 0).Load(file, append(slices.Clone(Small), sets...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-// tokens returns synthetic tokens with a pattern to learn: sample s continues an arithmetic
+// Tokens returns synthetic tokens with a pattern to learn: sample s continues an arithmetic
 // sequence modulo 251.
-func tokens(c *config.Config, rank, step int) zero.Batches {
+func Tokens(c *config.Config, rank, step int) zero.Batches {
 	rank = config.Mesh(c).DataRank(rank)
 	share := data.Share{Ranks: c.Parallel.DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
 	return func(micro int, into []data.Values) error {
@@ -58,69 +59,69 @@ func tokens(c *config.Config, rank, step int) zero.Batches {
 	}
 }
 
-// outcome contains a run's results: the loss of every step as reported by the trainer, and the
+// Outcome contains a run's results: the loss of every step as reported by the trainer, and the
 // final state.
-type outcome struct {
-	losses, norms []float64
-	state         map[string][]float32 // by kind and parameter
+type Outcome struct {
+	Losses, Norms []float64
+	State         map[string][]float32 // by kind and parameter
 }
 
-// train runs the job for its number of steps.
-func train(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks) outcome {
+// Train runs the job for its number of steps.
+func Train(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks) Outcome {
 	t.Helper()
-	return trainAs(t, c, wrap, func(*setup.Rank) {})
+	return TrainAs(t, c, wrap, func(*setup.Rank) {})
 }
 
-// trainAs is like train, but prepares the ranks first.
-func trainAs(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, prepare func(*setup.Rank)) outcome {
+// TrainAs is like Train, but prepares the ranks first.
+func TrainAs(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, prepare func(*setup.Rank)) Outcome {
 	t.Helper()
 	ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{WrapGroups: wrap}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeAll(ranks)
+	defer CloseAll(ranks)
 	for _, r := range ranks {
 		prepare(r)
 	}
-	return trainOn(t, c, ranks)
+	return TrainOn(t, c, ranks)
 }
 
-// trainOn runs the job on open ranks.
-func trainOn(t *testing.T, c *config.Config, ranks []*setup.Rank) outcome {
+// TrainOn runs the job on open ranks.
+func TrainOn(t *testing.T, c *config.Config, ranks []*setup.Rank) Outcome {
 	t.Helper()
-	out := outcome{state: map[string][]float32{}}
+	out := Outcome{State: map[string][]float32{}}
 	turn := make(chan struct{}, 1) // not a mutex: on a fake clock, a rank waiting for a mutex would stop the time
-	if err := trainInto(c, ranks, &out, turn); err != nil {
+	if err := TrainInto(c, ranks, &out, turn); err != nil {
 		t.Fatal(err)
 	}
 	return out
 }
 
-// trainInto runs the job on open ranks, which may be only some of the job's ranks. Whoever sends
+// TrainInto runs the job on open ranks, which may be only some of the job's ranks. Whoever sends
 // to turn may write to the outcome.
-func trainInto(c *config.Config, ranks []*setup.Rank, out *outcome, turn chan struct{}) error {
+func TrainInto(c *config.Config, ranks []*setup.Rank, out *Outcome, turn chan struct{}) error {
 	return setup.Together(ranks, func(r *setup.Rank) error {
-		if err := fresh(r); err != nil {
+		if err := Fresh(r); err != nil {
 			return err
 		}
 		for step := range c.Train.Steps {
-			s, err := r.Trainer.Step(tokens(c, r.Rank, step), c.Optimizer.LR)
+			s, err := r.Trainer.Step(Tokens(c, r.Rank, step), c.Optimizer.LR)
 			if err != nil {
 				return err
 			}
 			if r.Rank == 0 {
-				out.losses, out.norms = append(out.losses, s.Loss), append(out.norms, s.GradNorm)
+				out.Losses, out.Norms = append(out.Losses, s.Loss), append(out.Norms, s.GradNorm)
 			}
 		}
 		turn <- struct{}{}
 		defer func() { <-turn }()
-		return collect(r, out.state)
+		return Collect(r, out.State)
 	})
 }
 
-// fresh sets a rank's initial parameters. They are larger than a real model's, so that all
+// Fresh sets a rank's initial parameters. They are larger than a real model's, so that all
 // parameters of a small model have gradients from the first step.
-func fresh(r *setup.Rank) error {
+func Fresh(r *setup.Rank) error {
 	return r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
 		p.Param.Init.Std *= 10
 		nn.Fill(1, p.Param, p.At, dst)
@@ -128,8 +129,8 @@ func fresh(r *setup.Rank) error {
 	})
 }
 
-// collect copies a rank's part of all state to its place in the whole.
-func collect(r *setup.Rank, state map[string][]float32) error {
+// Collect copies a rank's part of all state to its place in the whole.
+func Collect(r *setup.Rank, state map[string][]float32) error {
 	for _, kind := range r.Trainer.Kinds() {
 		err := r.Trainer.Each(kind, zero.Staging(), func(p zero.Part, src []float32) error {
 			name := kind + " " + p.Param.Name
@@ -148,59 +149,82 @@ func collect(r *setup.Rank, state map[string][]float32) error {
 	return nil
 }
 
-// digest returns a hash of all bits of an outcome's state.
-func (o outcome) digest() uint32 {
+// Digest returns a hash of all bits of an outcome's state.
+func (o Outcome) Digest() uint32 {
 	h := crc32.NewIEEE()
-	for _, name := range o.names() {
+	for _, name := range o.Names() {
 		fmt.Fprintln(h, name)
-		if err := binary.Write(h, binary.LittleEndian, o.state[name]); err != nil {
+		if err := binary.Write(h, binary.LittleEndian, o.State[name]); err != nil {
 			panic(err)
 		}
 	}
 	return h.Sum32()
 }
 
-func (o outcome) names() (names []string) {
-	for name := range o.state {
+func (o Outcome) Names() (names []string) {
+	for name := range o.State {
 		names = append(names, name)
 	}
 	slices.Sort(names)
 	return names
 }
 
-// sameBits fails if two outcomes differ in any bit.
-func sameBits(t *testing.T, what string, got, want outcome) {
+// SameBits fails if two outcomes differ in any bit.
+func SameBits(t *testing.T, what string, got, want Outcome) {
 	t.Helper()
 	same := func(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) } // NaN in steps that are skipped
-	if !slices.EqualFunc(got.losses, want.losses, same) || !slices.EqualFunc(got.norms, want.norms, same) {
-		t.Errorf("%s: losses %v and norms %v, want %v and %v", what, got.losses, got.norms, want.losses, want.norms)
+	if !slices.EqualFunc(got.Losses, want.Losses, same) || !slices.EqualFunc(got.Norms, want.Norms, same) {
+		t.Errorf("%s: losses %v and norms %v, want %v and %v", what, got.Losses, got.Norms, want.Losses, want.Norms)
 	}
-	if got.digest() == want.digest() {
+	if got.Digest() == want.Digest() {
 		return
 	}
-	for _, name := range want.names() {
-		for i, w := range want.state[name] {
-			if g := got.state[name][i]; math.Float32bits(g) != math.Float32bits(w) {
+	for _, name := range want.Names() {
+		for i, w := range want.State[name] {
+			if g := got.State[name][i]; math.Float32bits(g) != math.Float32bits(w) {
 				t.Errorf("%s: %s[%d] = %g, want %g", what, name, i, g, w)
 				return
 			}
 		}
 	}
-	t.Errorf("%s: different parameters: %v, want %v", what, got.names(), want.names())
+	t.Errorf("%s: different parameters: %v, want %v", what, got.Names(), want.Names())
 }
 
-// near fails if parameters differ by more than tol, and reports the difference.
-func near(t *testing.T, what string, got, want outcome, tol float64) {
+// Near fails if parameters differ by more than tol, and reports the difference.
+func Near(t *testing.T, what string, got, want Outcome, tol float64) {
 	t.Helper()
-	for _, name := range want.names() {
+	for _, name := range want.Names() {
 		if !strings.HasPrefix(name, zero.Master) {
 			continue
 		}
-		for i, w := range want.state[name] {
-			if g := got.state[name][i]; !(math.Abs(float64(g-w)) <= tol) {
+		for i, w := range want.State[name] {
+			if g := got.State[name][i]; !(math.Abs(float64(g-w)) <= tol) {
 				t.Errorf("%s: %s[%d] = %g, want %g within %g", what, name, i, g, w, tol)
 				return
 			}
 		}
+	}
+}
+
+// OnRanks opens a job, sets fresh parameters, and runs f on every rank.
+func OnRanks(t *testing.T, c *config.Config, f func(*setup.Rank) error) error {
+	t.Helper()
+	ranks, err := setup.Open(setup.Local(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer CloseAll(ranks)
+	return setup.Together(ranks, func(r *setup.Rank) error {
+		if err := Fresh(r); err != nil {
+			return err
+		}
+		return f(r)
+	})
+}
+
+// CloseAll closes ranks.
+func CloseAll(ranks []*setup.Rank) {
+	for _, r := range ranks {
+		r.Close()
 	}
 }
