@@ -50,34 +50,49 @@ func (s *session) firstJob(ctx context.Context) error {
 	return nil
 }
 
-// fits returns the number of sequences in a micro-batch for speed, as many as fit in the GPU's
-// memory.
-func (s *session) fits(ctx context.Context) (micro int) {
+// speedJob is a job for measuring speed: one rank, AdamW, bf16 with float32 master copies.
+type speedJob struct {
+	name, title string
+	micro       int // sequences in a micro-batch, if they fit in the GPU's memory
+}
+
+var (
+	gpt2  = speedJob{"gpt2", "GPT-2 124M", 64}
+	llama = speedJob{"llama", "Llama 1.1B", 8}
+)
+
+func (j speedJob) file() string { return j.name + ".yaml" }
+
+// fits returns the number of sequences in a micro-batch: as many as fit in the GPU's memory.
+func (j speedJob) fits(s *session, ctx context.Context) (micro int) {
 	if s.small {
 		return 1
 	}
-	for micro = 64; micro > 1; micro /= 2 {
-		if _, err := s.output(ctx, "zeroth", "plan", "gpt2.yaml", "--set", "device=cuda", "--set", "parallel.ranks=1", "--set", fmt.Sprintf("train.micro_batch=%d", micro)); err == nil {
+	for micro = j.micro; micro > 1; micro /= 2 {
+		if _, err := s.output(ctx, "zeroth", "plan", j.file(), "--set", "device=cuda", "--set", "parallel.ranks=1", "--set", fmt.Sprintf("train.micro_batch=%d", micro)); err == nil {
 			break
 		}
 	}
 	return micro
 }
 
-// speedSets returns the settings used to measure speed, offload and PyTorch: one rank, AdamW,
-// bf16 with float32 master copies.
-func (s *session) speedSets(ctx context.Context) []string {
-	return s.tiny("device=cuda", "parallel.ranks=1", "train.accumulate=1", "train.loss_chunk=8192", fmt.Sprintf("train.micro_batch=%d", s.fits(ctx)), s.steps(16))
+// sets returns the settings used to measure speed, offload and PyTorch.
+func (j speedJob) sets(s *session, ctx context.Context) []string {
+	sets := s.tiny("device=cuda", "parallel.ranks=1", "train.accumulate=1", fmt.Sprintf("train.micro_batch=%d", j.fits(s, ctx)), s.steps(16))
+	if s.small && j == llama {
+		sets = append(sets, "model.kv_heads=1", "model.ffn=64")
+	}
+	return sets
 }
 
-// speed measures tokens per second of GPT-2 124M and compares the run's memory with the plan.
-func (s *session) speed(ctx context.Context) error {
-	r, err := s.train(ctx, "gpt2.yaml", false, append(s.speedSets(ctx), "zero.stage=0")...)
+// speed measures tokens per second and compares the run's memory with the plan.
+func (j speedJob) speed(s *session, ctx context.Context) error {
+	r, err := s.train(ctx, j.file(), false, append(j.sets(s, ctx), "zero.stage=0")...)
 	if err != nil {
 		return err
 	}
 	s.now.Speed = r.tokens() / r.seconds()
-	s.row("GPT-2 124M, stage 0", s.rate(r), fmt.Sprintf("losses %.4f to %.4f", r.steps[0].Loss, r.steps[len(r.steps)-1].Loss), "")
+	s.row(j.title+", stage 0", s.rate(r), fmt.Sprintf("losses %.4f to %.4f", r.steps[0].Loss, r.steps[len(r.steps)-1].Loss), "")
 	s.row("the host's wait", r.norm, "", "")
 	s.check("memory of the ranks", fmt.Sprintf("%d MiB", r.memory.held>>20), fmt.Sprintf("%d MiB planned", r.memory.planned>>20), r.memory.held == r.memory.planned, "not what was planned")
 	if r.memory.counted == 0 {
@@ -93,31 +108,34 @@ func (s *session) rate(r outcome) string {
 	return fmt.Sprintf("%.0f tokens/s, %.4g s a step", r.tokens()/r.seconds(), r.seconds())
 }
 
-// ours returns the measurement of job/speed as text and in tokens per second, or 0 if there is
-// none.
-func (s *session) ours() (said string, speed float64) {
-	if r := s.results["job/speed"]; r != nil && r.Speed > 0 {
-		return fmt.Sprintf("job/speed: %.0f tokens/s", r.Speed), r.Speed
+// ours returns the measurement of the job's rung as text and in tokens per second, or 0 if there
+// is none.
+func (j speedJob) ours(s *session) (said string, speed float64) {
+	rung := "job/" + j.name
+	if r := s.results[rung]; r != nil && r.Speed > 0 {
+		return fmt.Sprintf("%s: %.0f tokens/s", rung, r.Speed), r.Speed
 	}
-	return "job/speed has no result", 0
+	return rung + " has no result", 0
 }
 
-// simulated compares the measured speed with a simulation on the measured machine.
+// simulated compares the measured speeds with simulations on the measured machine.
 func (s *session) simulated(ctx context.Context) error {
 	if !isFile(s.file("machine.json")) {
 		return leftOut("the rung bench has written no machine.json")
 	}
-	args := []string{"plan", "gpt2.yaml", "--machine", s.file("machine.json"), "--set", "zero.stage=0"}
-	for _, set := range s.speedSets(ctx) {
-		args = append(args, "--set", set)
+	for _, j := range []speedJob{gpt2, llama} {
+		args := []string{"plan", j.file(), "--machine", s.file("machine.json"), "--set", "zero.stage=0"}
+		for _, set := range j.sets(s, ctx) {
+			args = append(args, "--set", set)
+		}
+		said, err := s.output(ctx, "zeroth", args...)
+		if err != nil {
+			return err
+		}
+		_, speed, _ := strings.Cut(said, "speed   ")
+		ours, _ := j.ours(s)
+		s.row(j.title+", stage 0, simulated", firstLine(speed), ours, "")
 	}
-	said, err := s.output(ctx, "zeroth", args...)
-	if err != nil {
-		return err
-	}
-	_, speed, _ := strings.Cut(said, "speed   ")
-	ours, _ := s.ours()
-	s.row("GPT-2 124M, stage 0, simulated", firstLine(speed), ours, "")
 	return nil
 }
 
@@ -174,11 +192,11 @@ func nearCPU(job string) func(*session, context.Context) error {
 // offload returns a rung that measures the cost of keeping part of the optimizer on the host.
 func offload(ratio string) func(*session, context.Context) error {
 	return func(s *session, ctx context.Context) error {
-		sets := append(s.speedSets(ctx), "zero.stage=3")
+		sets := append(gpt2.sets(s, ctx), "zero.stage=3")
 		if ratio != "none" {
 			sets = append(sets, "zero.offload.optimizer=host", "zero.offload.ratio="+ratio)
 		}
-		r, err := s.train(ctx, "gpt2.yaml", false, sets...)
+		r, err := s.train(ctx, gpt2.file(), false, sets...)
 		if err != nil {
 			return err
 		}
@@ -210,13 +228,13 @@ func (s *session) python(ctx context.Context) string {
 }
 
 // torch returns a rung that measures the same model in PyTorch, if installed.
-func torch(how string) func(*session, context.Context) error {
+func (j speedJob) torch(how string) func(*session, context.Context) error {
 	return func(s *session, ctx context.Context) error {
 		python := s.python(ctx)
 		if python == "" {
 			return leftOut("no Python here has PyTorch")
 		}
-		args := []string{"torch_gpt2.py", "--how", how, "--batch", strconv.Itoa(s.fits(ctx))}
+		args := []string{"torch_model.py", "--model", j.name, "--how", how, "--batch", strconv.Itoa(j.fits(s, ctx))}
 		if s.small {
 			args = append(args, "--small")
 		}
@@ -230,12 +248,12 @@ func torch(how string) func(*session, context.Context) error {
 		if err := json.Unmarshal([]byte(lastLine(said)), &got); err != nil {
 			return errors.Join(errors.New("the last line is not JSON: "+lastLine(said)), err)
 		}
-		beside, ours := s.ours()
+		beside, ours := j.ours(s)
 		verdict := ""
 		if ours > 0 {
 			verdict = fmt.Sprintf("zeroth is %.2f times as fast", ours/(got.Tokens/got.Seconds))
 		}
-		s.row("PyTorch, "+how, fmt.Sprintf("%.0f tokens/s, %.4g s a step, loss %.3f, %.1f GiB", got.Tokens/got.Seconds, got.Seconds, got.Loss, got.GiB), beside, verdict)
+		s.row(j.title+" in PyTorch, "+how, fmt.Sprintf("%.0f tokens/s, %.4g s a step, loss %.3f, %.1f GiB", got.Tokens/got.Seconds, got.Seconds, got.Loss, got.GiB), beside, verdict)
 		return nil
 	}
 }

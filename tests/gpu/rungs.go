@@ -70,7 +70,8 @@ func (b *builder) works(kernels []string) {
 	}
 	b.add("nccl/one-rank", 40, test("cuda.test", "^TestNCCLOneRank$"))
 	b.add("job/first", 60, (*session).firstJob)
-	b.add("job/speed", 60, (*session).speed)
+	b.add("job/gpt2", 60, gpt2.speed)
+	b.add("job/llama", 60, llama.speed)
 	for _, f := range b.families() {
 		if f != "base" {
 			b.add("load/"+f, 60, loads(f))
@@ -104,8 +105,10 @@ func (b *builder) trains() {
 	for _, ratio := range []string{"none", "0.5", "1"} {
 		b.add("offload/"+ratio, 60, offload(ratio))
 	}
-	for _, how := range []string{"plain", "compiled", "fully_shard"} {
-		b.add("torch/"+how, 60, torch(how))
+	for _, m := range []speedJob{gpt2, llama} {
+		for _, how := range []string{"plain", "compiled", "fully_shard"} {
+			b.add("torch/"+m.name+"-"+how, 90, m.torch(how))
+		}
 	}
 }
 

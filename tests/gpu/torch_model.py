@@ -1,8 +1,8 @@
-"""GPT-2 in PyTorch as zeroth trains it, for the table of tests/gpu: one process, one
-GPU, AdamW with float32 parameters, bf16 in products. The last line is JSON: seconds
-and tokens of a step, the loss, and the most memory that was allocated.
+"""GPT-2 or Llama in PyTorch as zeroth trains it, for the table of tests/gpu: one process, one
+GPU, AdamW with float32 parameters, bf16 in products. Llama is transformers'. The last line is
+JSON: seconds and tokens of a step, the loss, and the most memory that was allocated.
 
-  python3 torch_gpt2.py --how plain|compiled|fully_shard --batch 64
+  python3 torch_model.py --model gpt2|llama --how plain|compiled|fully_shard --batch 64
 """
 
 import argparse
@@ -36,6 +36,7 @@ class Block(nn.Module):
 class GPT2(nn.Module):
     def __init__(self, layers, heads, width, context, vocab):
         super().__init__()
+        self.context = context
         self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(context, width)
         self.h = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.ln_f = nn.LayerNorm(width)
@@ -51,6 +52,24 @@ class GPT2(nn.Module):
         for block in self.h:
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), target.reshape(-1))
+
+
+class Llama(nn.Module):
+    """The model of llama.yaml."""
+
+    def __init__(self, small):
+        super().__init__()
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        layers, heads, kv, width, ffn, T, vocab = (2, 2, 1, 32, 64, 16, 256) if small else (16, 32, 8, 2048, 8192, 2048, 32000)
+        c = LlamaConfig(vocab_size=vocab, hidden_size=width, intermediate_size=ffn, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv,
+                        max_position_embeddings=T, rope_theta=500000.0, tie_word_embeddings=False, use_cache=False, attn_implementation="sdpa")
+        self.m, self.context = LlamaForCausalLM(c), T
+        self.h = self.m.model.layers
+
+    def forward(self, ids, target):
+        logits = self.m(input_ids=ids).logits
         return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), target.reshape(-1))
 
 
@@ -71,16 +90,20 @@ def shard(model, device):
 
 def main():
     args = argparse.ArgumentParser()
+    args.add_argument("--model", choices=["gpt2", "llama"], required=True)
     args.add_argument("--how", choices=["plain", "compiled", "fully_shard"], required=True)
     args.add_argument("--batch", type=int, default=64)
     args.add_argument("--steps", type=int, default=20)
     args.add_argument("--small", action="store_true")
     a = args.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    layers, heads, width, T, vocab = (2, 2, 32, 16, 256) if a.small else (12, 12, 768, 1024, 50257)
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("high")
-    model = GPT2(layers, heads, width, T, vocab).to(device)
+    if a.model == "gpt2":
+        model = GPT2(*((2, 2, 32, 16, 256) if a.small else (12, 12, 768, 1024, 50257))).to(device)
+    else:
+        model = Llama(a.small).to(device)
+    T = model.context
     cast = torch.autocast(device, torch.bfloat16, enabled=a.how != "fully_shard")
     if a.how == "fully_shard":
         shard(model, device)
