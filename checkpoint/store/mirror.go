@@ -287,6 +287,11 @@ func (m *Mirror) doom(name string) bool {
 			gone = append(gone, have)
 		}
 	}
+	found := len(gone) > 0
+	commit := name + "/" + commitName
+	if _, known := m.view[commit]; found && whole(name) && !strings.Contains(name, "/") && !known { // it may be there soon, or its answer was lost
+		gone = append(gone, commit)
+	}
 	slices.SortFunc(gone, func(a, b string) int { // COMMIT first
 		return cmp.Or(-compare(path.Base(a) == commitName, path.Base(b) == commitName), strings.Compare(a, b))
 	})
@@ -296,7 +301,7 @@ func (m *Mirror) doom(name string) bool {
 		delete(m.sent, g)
 	}
 	m.dooms = append(m.dooms, gone...)
-	return len(gone) > 0
+	return found
 }
 
 func compare(a, b bool) int {

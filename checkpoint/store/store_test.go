@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -121,6 +122,41 @@ func TestMirror(t *testing.T) {
 	deletes := slices.DeleteFunc(server.Seen(), func(s string) bool { return !strings.HasPrefix(s, "DELETE /runs/a/step") })
 	if len(deletes) != 3 || deletes[0] != "DELETE /runs/a/step-00000001/COMMIT" || len(mine(server.Keys(t))) != 3 {
 		t.Errorf("%q, %q", deletes, server.Keys(t))
+	}
+}
+
+// A checkpoint that is pruned while its COMMIT is being written, with an answer or without, is never there
+// in part.
+func TestPrunedWhileCommitted(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		server := s3test.Serve(t)
+		m := use(t, Options{})
+		begin(t, m)
+		server.Fail(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodPut || !strings.HasSuffix(r.URL.Path, "/step-00000001/COMMIT") {
+				if err := server.Whole(); err != nil {
+					t.Error(err)
+				}
+				return false
+			}
+			if err := (Files{}).Rename(root+"/step-00000001", root+"/.trash-step-00000001-0123456789abcdef"); err != nil {
+				t.Error(err)
+			}
+			if refused {
+				server.Inner.ServeHTTP(httptest.NewRecorder(), r)
+				w.WriteHeader(http.StatusForbidden)
+			}
+			return refused
+		})
+		save(t, "step-00000001", "1")
+		flush(t, m)
+		server.Fail(nil)
+		if keys := mine(server.Keys(t)); len(keys) != 0 {
+			t.Errorf("refused %v: %q", refused, keys)
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
