@@ -85,7 +85,7 @@ func Run(ctx context.Context, c *config.Config, o Options) (err error) {
 		}
 	}
 	if errors.Is(err, errNothingToDo) {
-		return nil
+		return r.flushStore(ctx) // a run that was killed after its last step may not have
 	}
 	return cmp.Or(err, r.whyStopped(ctx))
 }
