@@ -385,6 +385,9 @@ func (s *supervisor) start(ln *net.TCPListener, start int, ends chan *child) err
 			}
 			s.mu.Unlock()
 			c.wait()
+			if out, ok := c.cmd.Stdout.(*labelled); ok {
+				out.end()
+			}
 			ends <- c
 		})
 	}
@@ -471,25 +474,38 @@ func (c *child) label(rank int) string {
 }
 
 // labelled is a writer that begins every line with the process that printed it, as in
-// "[3 on node2] step 7". It omits an unfinished last line.
+// "[3 on node2] step 7".
 type labelled struct {
 	to    io.Writer
 	label string
-	line  []byte
+	line  []byte // unfinished
 }
 
-// Write implements io.Writer.
+// longestLine is the number of bytes after which a line is broken.
+const longestLine = 64 << 10
+
+// Write implements io.Writer. It keeps an unfinished line until the rest comes, or until end.
 func (l *labelled) Write(b []byte) (int, error) {
 	l.line = append(l.line, b...)
 	for {
-		end := bytes.IndexByte(l.line, '\n') + 1
-		if end == 0 {
+		n := bytes.IndexByte(l.line, '\n')
+		if n < 0 && len(l.line) < longestLine {
 			return len(b), nil
 		}
-		if _, err := fmt.Fprintf(l.to, "[%s] %s", l.label, l.line[:end]); err != nil {
+		if n < 0 {
+			n = longestLine
+		}
+		if _, err := fmt.Fprintf(l.to, "[%s] %s\n", l.label, l.line[:n]); err != nil {
 			return 0, err
 		}
-		l.line = l.line[end:]
+		l.line = bytes.TrimPrefix(l.line[n:], []byte("\n"))
+	}
+}
+
+// end writes an unfinished line.
+func (l *labelled) end() {
+	if len(l.line) > 0 {
+		_, _ = l.Write([]byte("\n")) // an error of the launch's own output
 	}
 }
 
