@@ -20,9 +20,12 @@ func TestObjects(t *testing.T) {
 		server.Put(t, "models/tiny/"+name, []byte(text))
 	}
 	const name = "s3://runs/models/tiny"
-	for files, want := range map[Files][]string{Config: {"config.json", "model.safetensors.index.json"}, Weights: {"a.safetensors", "config.json", "model.safetensors.index.json", "tokenizer.json"}} {
+	for _, c := range []struct {
+		files Files
+		want  []string
+	}{{Config, []string{"config.json", "model.safetensors.index.json"}}, {Weights, []string{"a.safetensors", "config.json", "model.safetensors.index.json", "tokenizer.json"}}} {
 		t.Setenv("XDG_CACHE_HOME", t.TempDir())
-		if pinned, err := Fetch(t.Context(), name, files, nil); err != nil || pinned != name {
+		if pinned, err := Fetch(t.Context(), name, c.files, nil); err != nil || pinned != name {
 			t.Fatalf("%s, %v", pinned, err)
 		}
 		in, err := os.ReadDir(Folder(name))
@@ -30,8 +33,8 @@ func TestObjects(t *testing.T) {
 		for _, e := range in {
 			got = append(got, e.Name())
 		}
-		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("%v: %q, want %q (%v)", files, got, want, err)
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%v: %q, want %q (%v)", c.files, got, c.want, err)
 		}
 	}
 	server.Seen()
