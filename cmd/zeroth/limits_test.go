@@ -27,12 +27,12 @@ const (
 // TestAbsurdInputs checks that small inputs cannot demand large resources: a process limited to 2
 // GiB refuses or plans them within seconds.
 func TestAbsurdInputs(t *testing.T) {
-	inFolder(t)
+	s := inShell(t)
 	r := strings.Repeat
-	if err := syscall.Mkfifo("pipe", 0o600); err != nil {
+	if err := syscall.Mkfifo(s.path("pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir("model", 0o755); err != nil {
+	if err := os.Mkdir(s.path("model"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	var keys strings.Builder
@@ -51,14 +51,14 @@ func TestAbsurdInputs(t *testing.T) {
 		"machine.json":      `{"links": ` + r("[", 1_000_000),
 		"model/config.json": `{"model_type": "gpt2", "n_layer": 1000000}`,
 	} {
-		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+		if err := os.WriteFile(s.path(name), []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 	plan := func(sets ...string) []string {
 		args := []string{"plan", "tiny.yaml", "--world", "4"} // not for this machine, which has too little memory
-		for _, s := range sets {
-			args = append(args, "--set", s)
+		for _, set := range sets {
+			args = append(args, "--set", set)
 		}
 		return args
 	}
@@ -102,7 +102,7 @@ func TestAbsurdInputs(t *testing.T) {
 			continue
 		}
 		t.Run(fmt.Sprintf("%.60q", c.args), func(t *testing.T) {
-			code, said, used := confined(t, c.args)
+			code, said, used := s.confined(c.args)
 			if code != c.code || !strings.Contains(said, c.said) || len(said) > 30_000 {
 				t.Errorf("exit code %d, want %d with %q:\n%.3000s", code, c.code, c.said, said)
 			}
@@ -111,30 +111,30 @@ func TestAbsurdInputs(t *testing.T) {
 			}
 		})
 	}
-	if _, err := os.Stat("runs"); err == nil {
+	if _, err := os.Stat(s.path("runs")); err == nil {
 		t.Error("a run folder is left behind")
 	}
 }
 
 // confined runs the command in a process with limited memory and returns its exit code, its
 // output and its resource usage.
-func confined(t *testing.T, args []string) (code int, said string, used *syscall.Rusage) {
-	t.Helper()
+func (s shell) confined(args []string) (code int, said string, used *syscall.Rusage) {
+	s.Helper()
 	exe, err := os.Executable()
 	if err != nil {
-		t.Fatal(err)
+		s.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*absurdTime) // generous, because the machine may be busy
+	ctx, cancel := context.WithTimeout(s.Context(), 10*absurdTime) // generous, because the machine may be busy
 	defer cancel()
 	limited := fmt.Sprintf(`ulimit -d %d && exec "$0" "$@"`, int(absurdMemory)>>10)
 	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", limited, exe}, args...)...)
-	cmd.Env = append(os.Environ(), "ZEROTH_MAIN=main")
+	cmd.Dir, cmd.Env = s.dir, append(append(os.Environ(), "ZEROTH_MAIN=main"), s.env...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err = cmd.Run()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
+		s.Fatal(err)
 	}
-	s := cmd.ProcessState
-	return s.ExitCode(), out.String(), s.SysUsage().(*syscall.Rusage)
+	state := cmd.ProcessState
+	return state.ExitCode(), out.String(), state.SysUsage().(*syscall.Rusage)
 }

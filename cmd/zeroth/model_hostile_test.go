@@ -49,7 +49,7 @@ func TestHostileModels(t *testing.T) {
 				"train": {"train", "tiny.yaml", "--set", "model={from: hf}", "--set", "data={tokens: [t.bin]}", "--out", "run"},
 			}[c.args]
 			before := files(t)
-			code, said, used := confined(t, args)
+			code, said, used := shell{T: t}.confined(args)
 			if code != 2 || !strings.Contains(said, c.said) || len(said) > 5000 || strings.Contains(said, "\x1b") {
 				t.Errorf("exit code %d, want 2 with %q:\n%.3000q", code, c.said, said)
 			}
