@@ -228,6 +228,31 @@ func TestTrace(t *testing.T) {
 	}
 }
 
+// TestTraceWithoutWaits checks that tasks are reported, and their events reused, though the host
+// only waits for marks.
+func TestTraceWithoutWaits(t *testing.T) {
+	b := open(t)
+	told := 0
+	b.q.Trace(func(device.Span) { told++ })
+	x := b.alloc(device.F32, 64)
+	const rounds, tasks = 20, 50
+	for range rounds {
+		for range tasks {
+			b.q.Zero(x)
+		}
+		if err := b.q.Mark().Await(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if told < (rounds-2)*tasks {
+		t.Errorf("%d of %d tasks are reported", told, rounds*tasks)
+	}
+	b.q.Trace(nil)
+	if told != rounds*tasks {
+		t.Errorf("%d of %d tasks are reported at the end", told, rounds*tasks)
+	}
+}
+
 var blasTypes = []device.DType{device.F32, device.BF16, device.F16}
 
 // TestWorkspacePerQueue checks that a device reserves working space for products of two queues if

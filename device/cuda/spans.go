@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"slices"
 	"time"
 
 	"zeroth/device"
@@ -10,12 +11,13 @@ import (
 )
 
 // spans is a queue's trace: events around each task, whose times are read when the host waits for
-// the queue. Host functions have the host's time. Nothing is recorded without a listener.
+// the queue, or when an event is needed. Host functions have the host's time. Nothing is recorded
+// without a listener.
 type spans struct {
 	told  func(device.Span)
 	zero  driver.Event // recorded at about the host's time at
 	at    time.Time
-	open  []span
+	open  []span // in the order of the stream
 	spare []driver.Event
 }
 
@@ -25,8 +27,8 @@ type span struct {
 	from, to           driver.Event
 }
 
-// Trace calls f after each subsequent task, when the host waits for the queue, or stops if f is
-// nil. The queue must be idle. Waits for other queues have no spans: they are between the spans.
+// Trace calls f after each subsequent task, when its end is noticed, or stops if f is nil. The queue
+// must be idle. Waits for other queues have no spans: they are between the spans.
 func (q *Queue) Trace(f func(device.Span)) {
 	s := &q.spans
 	s.flush()
@@ -43,7 +45,16 @@ func (q *Queue) Trace(f func(device.Span)) {
 	s.at = before.Add(time.Since(before) / 2) // the GPU recorded e between both times
 }
 
+// event returns an event, of a completed task if possible: no one may wait for the queue during a run.
 func (s *spans) event(q *Queue) driver.Event {
+	if len(s.spare) == 0 {
+		q.flush() // before it, an event may have the state of its last use
+		n := 0
+		for n < len(s.open) && s.open[n].to.Reached() {
+			n++
+		}
+		s.report(n)
+	}
 	if n := len(s.spare); n > 0 {
 		e := s.spare[n-1]
 		s.spare = s.spare[:n-1]
@@ -72,9 +83,12 @@ func (s *spans) host(q *Queue, task string, start time.Time) {
 	}
 }
 
-// flush reports completed tasks. The stream must be idle.
-func (s *spans) flush() {
-	for _, sp := range s.open {
+// flush reports all tasks. The stream must be idle.
+func (s *spans) flush() { s.report(len(s.open)) }
+
+// report reports the first n open tasks, which are completed.
+func (s *spans) report(n int) {
+	for _, sp := range s.open[:n] {
 		from, err := sp.from.Since(s.zero)
 		to, err2 := sp.to.Since(s.zero)
 		if err == nil && err2 == nil {
@@ -82,7 +96,7 @@ func (s *spans) flush() {
 		}
 		s.spare = append(s.spare, sp.from, sp.to)
 	}
-	s.open = s.open[:0]
+	s.open = slices.Delete(s.open, 0, n)
 }
 
 func (s *spans) after(ms float32) time.Time {
