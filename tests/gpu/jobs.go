@@ -87,13 +87,19 @@ func (j speedJob) sets(s *session, ctx context.Context) []string {
 
 // speed measures tokens per second and compares the run's memory with the plan.
 func (j speedJob) speed(s *session, ctx context.Context) error {
-	r, err := s.train(ctx, j.file(), false, append(j.sets(s, ctx), "zero.stage=0")...)
+	sets := append(j.sets(s, ctx), "zero.stage=0")
+	r, err := s.train(ctx, j.file(), false, sets...)
+	if err != nil {
+		return err
+	}
+	traced, err := s.traced(ctx, j.file(), sets...)
 	if err != nil {
 		return err
 	}
 	s.now.Speed = r.tokens() / r.seconds()
 	s.row(j.title+", stage 0", s.rate(r), fmt.Sprintf("losses %.4f to %.4f", r.steps[0].Loss, r.steps[len(r.steps)-1].Loss), "")
-	s.row("the host's wait", r.norm, "", "")
+	s.row("the same, traced", s.rate(traced), "", "")
+	s.row("the host's wait", traced.norm, "", "")
 	s.check("memory of the ranks", fmt.Sprintf("%d MiB", r.memory.held>>20), fmt.Sprintf("%d MiB planned", r.memory.planned>>20), r.memory.held == r.memory.planned, "not what was planned")
 	if r.memory.counted == 0 {
 		s.row("memory of the process", "NVML does not list it", "", "")

@@ -26,15 +26,24 @@ type outcome struct {
 // the driver for the process (0 if it reports none).
 type memory struct{ planned, held, counted int64 }
 
+// traced is train with a trace, whose summary tells the host's wait.
+func (s *session) traced(ctx context.Context, job string, sets ...string) (outcome, error) {
+	return s.run(ctx, job, []string{"--trace", filepath.Join(s.work, "trace.json"), "--set", "checkpoint.save_on_exit=false"}, sets)
+}
+
 // train runs a job and deletes its files.
 func (s *session) train(ctx context.Context, job string, save bool, sets ...string) (r outcome, err error) {
+	return s.run(ctx, job, []string{"--set", fmt.Sprintf("checkpoint.save_on_exit=%v", save)}, sets)
+}
+
+func (s *session) run(ctx context.Context, job string, flags, sets []string) (r outcome, err error) {
 	out, err := os.MkdirTemp(s.work, "run-")
 	if err != nil {
 		return r, err
 	}
 	defer os.RemoveAll(out)
 	run := filepath.Join(out, "run")
-	args := []string{"train", job, "--out", run, "--trace", filepath.Join(out, "trace.json"), "--set", fmt.Sprintf("checkpoint.save_on_exit=%v", save)}
+	args := append([]string{"train", job, "--out", run}, flags...)
 	for _, set := range sets {
 		args = append(args, "--set", set)
 	}
@@ -49,11 +58,18 @@ func (s *session) train(ctx context.Context, job string, save bool, sets ...stri
 	if r.steps, _, err = report.ReadMetrics(metrics); err != nil {
 		return r, err
 	}
-	if r.memory, err = readMemory(metrics); err != nil || !save {
+	if r.memory, err = readMemory(metrics); err != nil {
 		return r, err
 	}
-	r.digest, err = digest(filepath.Join(run, "ckpt"))
+	if saved := filepath.Join(run, "ckpt"); isFolder(saved) {
+		r.digest, err = digest(saved)
+	}
 	return r, err
+}
+
+func isFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 func digest(dir string) (string, error) {
