@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,6 +33,7 @@ type heard struct {
 	header report.Header
 	steps  []report.Step
 	evals  []report.Eval
+	mu     sync.Mutex // guards notes
 	notes  []string
 	sums   []report.Summary
 	onStep func(report.Step)
@@ -44,8 +46,12 @@ func (h *heard) Step(s report.Step) {
 		h.onStep(s)
 	}
 }
-func (h *heard) Eval(e report.Eval)    { h.evals = append(h.evals, e) }
-func (h *heard) Note(s string)         { h.notes = append(h.notes, s) }
+func (h *heard) Eval(e report.Eval) { h.evals = append(h.evals, e) }
+func (h *heard) Note(s string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.notes = append(h.notes, s)
+}
 func (h *heard) Warn(s string)         { h.Note(s) }
 func (h *heard) Done(s report.Summary) { h.sums = append(h.sums, s) }
 
