@@ -235,9 +235,9 @@ func (m *Mirror) gate() error {
 	return nil
 }
 
-// renewals renews the lease until ctx ends or another process has it.
-func (m *Mirror) renewals(ctx context.Context) {
-	tick := time.NewTicker(max(term/4, time.Second))
+// renewals renews the lease at intervals until ctx ends or another process has it.
+func (m *Mirror) renewals(ctx context.Context, every time.Duration) {
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
@@ -294,7 +294,8 @@ func (m *Mirror) Begin(ctx context.Context) (err error) {
 	m.state.Unlock()
 	m.background, m.stop = context.WithCancel(context.Background())
 	if !m.Follow {
-		m.work.Go(func() { m.renewals(m.background) })
+		every := max(term/4, time.Second)
+		m.work.Go(func() { m.renewals(m.background, every) })
 	}
 	return nil
 }

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,6 +29,7 @@ const (
 // TestAbsurdInputs checks that small inputs cannot demand large resources: a process limited to 2
 // GiB refuses or plans them within seconds.
 func TestAbsurdInputs(t *testing.T) {
+	notRaced(t)
 	s := inShell(t)
 	r := strings.Repeat
 	if err := syscall.Mkfifo(s.path("pipe"), 0o600); err != nil {
@@ -113,6 +116,13 @@ func TestAbsurdInputs(t *testing.T) {
 	}
 	if _, err := os.Stat(s.path("runs")); err == nil {
 		t.Error("a run folder is left behind")
+	}
+}
+
+// notRaced skips a test of memory under the race detector, which takes several times as much.
+func notRaced(t *testing.T) {
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		t.Skip("the race detector needs more memory than this test allows")
 	}
 }
 

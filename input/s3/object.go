@@ -182,10 +182,30 @@ func (c *Client) Create(ctx context.Context, bucket, key string, b []byte) error
 	return c.put(ctx, bucket, key, b, o)
 }
 
+// body is sent again from its start if an attempt fails, while the transport may still read it for
+// that attempt. Bytes that this takes from the next attempt change its checksum, so that the server
+// refuses it and one more follows.
+type body struct {
+	mu sync.Mutex
+	r  *bytes.Reader
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.r.Read(p)
+}
+
+func (b *body) Seek(offset int64, whence int) (int64, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.r.Seek(offset, whence)
+}
+
 func (c *Client) put(ctx context.Context, bucket, key string, b []byte, o minio.PutObjectOptions) error {
 	o.DisableContentSha256 = true
 	o.UserMetadata = map[string]string{header: encode(crc32.Checksum(b, castagnoli))}
-	_, err := c.core.PutObject(ctx, bucket, key, bytes.NewReader(b), int64(len(b)), "", "", o)
+	_, err := c.core.PutObject(ctx, bucket, key, &body{r: bytes.NewReader(b)}, int64(len(b)), "", "", o)
 	return explain("write", bucket, key, err)
 }
 
@@ -273,7 +293,7 @@ func (c *Client) part(ctx context.Context, bucket, key, id string, i int, b []by
 	if err := gate(); err != nil {
 		return minio.CompletePart{}, err
 	}
-	p, err := c.core.PutObjectPart(ctx, bucket, key, id, i+1, bytes.NewReader(b), int64(len(b)),
+	p, err := c.core.PutObjectPart(ctx, bucket, key, id, i+1, &body{r: bytes.NewReader(b)}, int64(len(b)),
 		minio.PutObjectPartOptions{DisableContentSha256: true, CustomHeader: http.Header{header: {encode(sum)}}})
 	if err != nil {
 		return minio.CompletePart{}, err
