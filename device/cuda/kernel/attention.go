@@ -85,13 +85,13 @@ func Shared() map[*Kernel]uint32 {
 }
 
 // kernelsFor returns the kernels for these operands: tensor cores multiply one 16-bit type in rows
-// aligned to 16 bytes, and their kernels do not cap scores.
+// aligned to 16 bytes, and their kernels neither cap scores nor scale them by 0 or less.
 func kernelsFor(a *device.Attn, operands ...*device.Mat) *attnKernels {
 	if a.D > MaxAttn {
 		panic(fmt.Sprintf("cuda: attention with heads of width %d; kernels have up to %d", a.D, MaxAttn))
 	}
 	typ := operands[0].Buf.Type
-	return kernelsOf(typ, a, lie(typ, operands...))
+	return kernelsOf(typ, a, a.Scale > 0 && lie(typ, operands...))
 }
 
 // lie reports whether matrices have type typ and the layout that tensor cores require.

@@ -71,6 +71,18 @@ func TestAttentionOnTensorCores(t *testing.T) {
 	})
 }
 
+// TestAttentionOfOtherScales checks scales with which the largest score is not the largest when scaled.
+func TestAttentionOfOtherScales(t *testing.T) {
+	for i, scale := range []float32{-0.3, 0} {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			a := device.Attn{B: 1, T: 90, H: 1, KV: 1, D: 64, Scale: scale}
+			q, k, v := b.aligned("q", device.BF16, a.T, a.D, 3), b.aligned("k", device.BF16, a.T, a.D, 3), b.aligned("v", device.BF16, a.T, a.D, 1)
+			o, lse := b.aligned("o", device.BF16, a.T, a.D, math.NaN()).near(rounded(device.BF16)), b.make("lse", device.F32, 1, a.T).near(2e-6)
+			return func(ops operations) { ops.Attention(o.Mat, lse.Buf, q.Mat, k.Mat, v.Mat, a) }
+		})
+	}
+}
+
 // onlyFlash checks that f launches want kernels on tensor cores, unless the operations run on the
 // CPU.
 func onlyFlash(t *testing.T, want int, ops operations, f func()) {
