@@ -36,7 +36,7 @@ var deepSpeed = dialect{name: "DeepSpeed", keys: deepSpeedKeys, after: deepSpeed
 	return false
 }}
 
-var deepSpeedKeys = also3(also3(map[string]theirs{
+var deepSpeedKeys = also3(also3(also3(map[string]theirs{
 	"train_batch_size":               {key: "train.batch"},
 	"train_micro_batch_size_per_gpu": {key: "train.micro_batch", auto: "8"},
 	"gradient_accumulation_steps":    {key: "train.accumulate", auto: "1"},
@@ -58,7 +58,7 @@ var deepSpeedKeys = also3(also3(map[string]theirs{
 	"zero_allow_untested_optimizer":  {note: "nothing to set: every optimizer works at every stage"},
 	"zero_force_ds_cpu_optimizer":    {note: "nothing to set: there is one optimizer for host memory"},
 	"aio":                            {note: "nothing to set: the disk's queue tunes itself"},
-	"elasticity":                     {note: "nothing to set: checkpoints load on any number of ranks"},
+	"elasticity.enabled":             {same: no, note: "the batch does not depend on the number of ranks: want false, and train_batch_size"},
 	"checkpoint":                     {note: "nothing to set: checkpoints load on any number of ranks"},
 	"lr_scheduler":                   {note: "ignored, as DeepSpeed does: its key is scheduler"},
 
@@ -107,7 +107,7 @@ var deepSpeedKeys = also3(also3(map[string]theirs{
 	"optimizer.params.torch_adam":      {note: "nothing to set: there is only one AdamW"},
 	"optimizer.params.bias_correction": {same: []string{"true"}},
 	"optimizer.params.adam_w_mode":     {note: "nothing to set: optimizer.type determines it"},
-	"optimizer.params.muon_lr":         {key: "optimizer.lr"},
+	"optimizer.params.muon_lr":         {note: "nothing to set: optimizer.lr determines it"},
 	"optimizer.params.adam_lr":         {key: "optimizer.adamw.lr"},
 	"optimizer.params.ns_steps":        {key: "optimizer.ns_steps"},
 	"optimizer.params.nesterov":        {key: "optimizer.nesterov"},
@@ -136,7 +136,10 @@ var deepSpeedKeys = also3(also3(map[string]theirs{
 	"zero_optimization.offload_optimizer.max_in_cpu", "zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_optimizer.ratio",
 	"zero_optimization.offload_param.pin_memory", "zero_optimization.offload_param.buffer_count", "zero_optimization.offload_param.buffer_size",
 	"zero_optimization.offload_param.pipeline_read", "zero_optimization.offload_param.pipeline_write", "zero_optimization.offload_param.fast_init",
-	"zero_optimization.offload_param.max_in_cpu", "zero_optimization.offload_param.nvme_path")
+	"zero_optimization.offload_param.max_in_cpu", "zero_optimization.offload_param.nvme_path"), "nothing to set: elasticity is not enabled",
+	"elasticity.max_train_batch_size", "elasticity.micro_batch_sizes", "elasticity.min_gpus", "elasticity.max_gpus", "elasticity.min_time",
+	"elasticity.version", "elasticity.prefer_larger_batch", "elasticity.ignore_non_elastic_batch_info", "elasticity.num_gpus_per_node",
+	"elasticity.model_parallel_size")
 
 // also3 adds keys without a meaning here to a table.
 func also3(keys map[string]theirs, note string, more ...string) map[string]theirs {
@@ -178,17 +181,45 @@ func deepSpeedJob(t *translation) {
 	t.warmup()
 }
 
+// defaults3 lists what DeepSpeed's optimizers use where params has nothing.
+var defaults3 = map[string][][2]string{
+	"adamw": {{"lr", "1e-3"}, {"betas", "[0.9, 0.999]"}, {"weight_decay", "0"}},
+	"adam":  {{"lr", "1e-3"}, {"betas", "[0.9, 0.999]"}, {"weight_decay", "0"}},
+	"lion":  {{"lr", "1e-3"}, {"betas", "[0.9, 0.999]"}, {"weight_decay", "0"}},
+	"sgd":   {{"lr", "1e-3"}, {"momentum", "0"}, {"weight_decay", "0"}},
+	"muon":  {{"lr", "0.02"}, {"weight_decay", "0"}, {"adamw.lr", "3e-4"}, {"adamw.eps", "1e-10"}},
+}
+
 // optimizer completes an optimizer by the defaults of DeepSpeed's.
 func (t *translation) optimizer() {
 	rule := t.has("optimizer.type")
 	if rule == nil {
 		return
 	}
-	if t.has("optimizer.weight_decay") == nil {
-		t.set("optimizer.weight_decay", "0", rule.at)
+	if rule.text == "muon" {
+		t.muon()
 	}
-	if t.has("optimizer.betas") == nil && strings.HasPrefix(rule.text, "adam") {
-		t.set("optimizer.betas", "[0.9, 0.999]", rule.at)
+	for _, d := range defaults3[rule.text] {
+		if key := "optimizer." + d[0]; t.has(key) == nil {
+			t.set(key, d[1], rule.at)
+		}
+	}
+}
+
+// muon gives the settings of DeepSpeed's Muon to its two parts: lr is that of both, and betas and eps are
+// the AdamW's.
+func (t *translation) muon() {
+	if lr := t.has("optimizer.lr"); lr != nil && t.has("optimizer.adamw.lr") == nil {
+		t.put("optimizer.adamw.lr", lr)
+	}
+	if lr, at := t.their("optimizer.params.muon_lr"); lr != "" {
+		t.set("optimizer.lr", lr, at)
+	}
+	for _, key := range []string{"betas", "eps"} {
+		if v := t.has("optimizer." + key); v != nil {
+			t.put("optimizer.adamw."+key, v)
+			t.remove("optimizer." + key)
+		}
 	}
 }
 
@@ -243,14 +274,7 @@ func (t *translation) warmup() {
 		t.wrong(at, "scheduler.params.warmup_type", "it is missing, and DeepSpeed's default, a logarithmic warmup, is not supported", `write "warmup_type": "linear" if a linear warmup is acceptable`)
 	}
 	if kind != "WarmupCosineLR" { // the schedule's rate replaces the optimizer's
-		highest, where := t.their("scheduler.params.warmup_max_lr")
-		switch highest {
-		case "":
-			t.set("optimizer.lr", "1e-3", at)
-		case "auto":
-		default:
-			t.set("optimizer.lr", highest, where)
-		}
+		t.highest(kind, at)
 	}
 	switch kind {
 	case "WarmupDecayLR":
@@ -269,5 +293,23 @@ func (t *translation) warmup() {
 		if y, err := strconv.ParseFloat(lr.text, 64); err == nil {
 			t.set("schedule.min_lr", strconv.FormatFloat(x*y, 'g', 6, 64), where)
 		}
+	}
+}
+
+// highest sets the learning rate to the schedule's. A WarmupLR without one has different meanings.
+func (t *translation) highest(kind string, at position) {
+	highest, where := t.their("scheduler.params.warmup_max_lr")
+	switch lr := t.has("optimizer.lr"); {
+	case highest == "auto":
+		return
+	case highest == "" && kind == "WarmupLR" && (lr == nil || !sameValue(lr.text, "1e-3")):
+		t.wrong(at, "scheduler.params.warmup_max_lr", "it is missing, which means optimizer.params.lr in new versions of DeepSpeed and 0.001 in old ones", "write it")
+		return
+	case highest == "":
+		highest, where = "1e-3", at
+	}
+	t.set("optimizer.lr", highest, where)
+	if t.has("optimizer.adamw.lr") != nil {
+		t.set("optimizer.adamw.lr", highest, where)
 	}
 }

@@ -49,6 +49,7 @@ func fsdpKeys(keys map[string]theirs) map[string]theirs {
 		"auto_wrap_policy": {note: ownUnits}, "transformer_layer_cls_to_wrap": {note: ownUnits}, "transformer_cls_names_to_wrap": {note: ownUnits}, "min_num_params": {note: ownUnits},
 		"backward_prefetch": {note: ofPrefetch}, "backward_prefetch_policy": {note: ofPrefetch}, "forward_prefetch": {note: ofPrefetch},
 		"cpu_ram_efficient_loading": {note: ownSaving}, "state_dict_type": {note: ownSaving}, "sync_module_states": {note: ownSaving}, "use_orig_params": {note: ownUnits}, "version": {note: ownUnits},
+		"limit_all_gathers": {note: ofPrefetch}, "xla": {same: no}, "xla_fsdp_v2": {same: no}, "xla_fsdp_grad_ckpt": {same: no},
 		"offload_params":           {key: "zero.offload.parameters", words: map[string]string{"true": "host", "false": "none"}},
 		"activation_checkpointing": {key: "zero.recompute", words: map[string]string{"true": "block", "false": "none"}},
 		"sharding_strategy":        {key: "zero.stage", words: map[string]string{"FULL_SHARD": "3", "SHARD_GRAD_OP": "2", "NO_SHARD": "0", "1": "3", "2": "2", "3": "0"}},
@@ -59,9 +60,22 @@ func fsdpKeys(keys map[string]theirs) map[string]theirs {
 	return keys
 }
 
+// offloadState offloads the optimizer's state where FSDP offloads parameters, as FSDP does.
+func (t *translation) offloadState() {
+	if p := t.has("zero.offload.parameters"); p != nil && p.text == "host" && t.has("zero.offload.optimizer") == nil {
+		t.set("zero.offload.optimizer", "host", p.at)
+	}
+}
+
 // accelerateJob completes the job: without a stage, every rank has all.
 func accelerateJob(t *translation) {
 	kind, at := t.their("distributed_type")
+	if kind == "FSDP" {
+		t.offloadState()
+	}
+	if t.has("precision") == nil {
+		t.set("precision", "fp32", at)
+	}
 	if t.has("zero.stage") == nil {
 		t.set("zero.stage", map[bool]string{true: "3", false: "0"}[kind == "FSDP"], at)
 	}
@@ -83,7 +97,7 @@ var arguments = dialect{name: "TrainingArguments", keys: argumentKeys, after: ar
 	return false
 }}
 
-var argumentKeys = also3(map[string]theirs{
+var argumentKeys = also3(fsdpKeys(map[string]theirs{
 	"model_name_or_path":          {key: "model.from"},
 	"per_device_train_batch_size": {key: "train.micro_batch"},
 	"gradient_accumulation_steps": {key: "train.accumulate"},
@@ -111,17 +125,24 @@ var argumentKeys = also3(map[string]theirs{
 	"label_smoothing_factor":      {same: []string{"0"}},
 	"group_by_length":             {same: no},
 	"auto_find_batch_size":        {same: no},
-}, "nothing to set",
+	"lr_scheduler_kwargs":         {same: []string{"none"}, note: "the keys of schedule in a job set the shape of the schedule"},
+	"save_strategy":               {same: []string{"steps", "no"}, note: "checkpoint.every counts steps: want steps and save_steps"},
+	"eval_strategy":               {same: []string{"steps", "no"}, note: "train.eval_every counts steps: want steps and eval_steps"},
+	"evaluation_strategy":         {same: []string{"steps", "no"}, note: "train.eval_every counts steps: want steps and eval_steps"},
+	"load_best_model_at_end":      {same: no, note: "checkpoint.keep: {best: val_loss} in a job keeps the best checkpoint; want false"},
+	"fsdp_config":                 {same: []string{"none"}, note: "write the keys of that file here"},
+}), "nothing to set",
 	"output_dir", "logging_dir", "logging_steps", "logging_strategy", "logging_first_step", "report_to", "run_name", "log_level", "disable_tqdm",
-	"do_train", "do_eval", "do_predict", "save_strategy", "eval_strategy", "evaluation_strategy", "save_safetensors", "overwrite_output_dir",
+	"do_train", "do_eval", "do_predict", "save_safetensors", "overwrite_output_dir",
 	"dataloader_num_workers", "dataloader_pin_memory", "remove_unused_columns", "ddp_find_unused_parameters", "ddp_timeout",
-	"per_device_eval_batch_size", "load_best_model_at_end", "metric_for_best_model", "greater_is_better", "push_to_hub", "tf32",
-	"gradient_checkpointing_kwargs", "fsdp_config", "data_seed", "save_only_model", "include_tokens_per_second", "use_cpu", "local_rank",
-	"lr_scheduler_kwargs")
+	"per_device_eval_batch_size", "metric_for_best_model", "greater_is_better", "push_to_hub", "tf32",
+	"gradient_checkpointing_kwargs", "data_seed", "save_only_model", "include_tokens_per_second", "use_cpu", "local_rank")
 
 // argumentsJob completes the job by the Trainer's defaults.
 func argumentsJob(t *translation) {
 	at := t.root.at
+	t.offloadState()
+	t.strategies()
 	for _, d := range [][2]string{{"precision", "fp32"}, {"train.micro_batch", "8"}, {"train.accumulate", "1"}, {"optimizer.lr", "5e-5"}, {"optimizer.weight_decay", "0"}, {"schedule.type", "linear"}, {"schedule.warmup", "0"}} {
 		if t.has(d[0]) == nil {
 			t.set(d[0], d[1], at)
@@ -143,9 +164,7 @@ func argumentsJob(t *translation) {
 	switch {
 	case steps != "" && !strings.HasPrefix(steps, "-") && steps != "0":
 		t.set("train.steps", steps, where)
-		if train := t.job.find("train"); train != nil {
-			train.value.pairs = slices.DeleteFunc(train.value.pairs, func(p *pair) bool { return p.key == "epochs" })
-		}
+		t.remove("train.epochs")
 	case t.has("train.epochs") == nil:
 		t.set("train.epochs", "3", at)
 	}
@@ -155,5 +174,19 @@ func argumentsJob(t *translation) {
 			stage = "3"
 		}
 		t.set("zero.stage", stage, at)
+	}
+}
+
+// strategies removes intervals that a strategy switches off, and refuses two precisions.
+func (t *translation) strategies() {
+	for name, key := range map[string]string{"save_strategy": "checkpoint.every", "eval_strategy": "train.eval_every", "evaluation_strategy": "train.eval_every"} {
+		if text, _ := t.their(name); text == "no" {
+			t.remove(key)
+		}
+	}
+	if a, _ := t.their("bf16"); strings.EqualFold(a, "true") {
+		if b, at := t.their("fp16"); strings.EqualFold(b, "true") {
+			t.wrong(at, "fp16", "bf16 is true, too", "set one of them")
+		}
 	}
 }

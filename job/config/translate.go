@@ -27,7 +27,7 @@ type dialect struct {
 }
 
 // dialects returns the configurations of other programs that are accepted as jobs.
-func dialects() []dialect { return []dialect{deepSpeed, accelerate, arguments} }
+func dialects() []dialect { return []dialect{deepSpeed, arguments, accelerate} }
 
 // translation is a configuration on its way to a job.
 type translation struct {
@@ -62,11 +62,7 @@ func (t *translation) keys(in string, n *node) {
 		key := join(in, p.key)
 		entry, ok := t.from.keys[key]
 		switch {
-		case p.value.kind == mapping && !ok:
-			if !t.section(key) {
-				t.unknown(in, p)
-				continue
-			}
+		case p.value.kind == mapping && t.section(key):
 			t.keys(key, p.value)
 		case !ok:
 			t.unknown(in, p)
@@ -120,7 +116,7 @@ func (t *translation) one(key string, e theirs, p *pair) {
 	v := p.value
 	text := v.text
 	switch {
-	case v.kind == nothing:
+	case v.kind == nothing || v.kind == mapping && len(v.pairs) == 0:
 	case e.key == "" && (len(e.same) == 0 || v.kind == scalar && slices.ContainsFunc(e.same, func(s string) bool { return sameValue(s, text) })):
 		t.dropped = append(t.dropped, fmt.Sprintf("%s: %s", key, cmp.Or(e.note, "nothing to set: "+v.String()+" is the only choice")))
 	case e.key == "":
@@ -160,6 +156,14 @@ func (t *translation) set(key, value string, at position) {
 }
 
 func (t *translation) put(key string, v *node) { put(t.job, key, v.clone()) }
+
+// remove removes a key of the job, which need not be there.
+func (t *translation) remove(key string) {
+	section, name := split(key)
+	if in := t.has(section); in != nil {
+		in.pairs = slices.DeleteFunc(in.pairs, func(p *pair) bool { return p.key == name })
+	}
+}
 
 // has returns the value of a key of the job, or nil.
 func (t *translation) has(key string) *node { return t.job.lookup(key) }
