@@ -66,8 +66,8 @@
 //	         files, sha256 for the others
 //
 // dtype is a name of the safetensors format with elements of whole bytes; name is 1 to 1024
-// bytes, kind 1 to 64 of a-z 0-9 _ -. "master" is the kind of parameters, "nf4" that of parameters
-// in codes (a vector of U32, described at device.Code), "file" that of attached small files (U8;
+// bytes, kind 1 to 64 of a-z 0-9 _ -. "master" is the kind of parameters, "nf4" and "int8" those of
+// parameters in codes (a vector of U32, described at device.NF4 and Int8), "file" that of attached small files (U8;
 // the name is the path, such as "tokenizer.json"); others belong to the optimizer's rule ("m",
 // "v"). A shape has at most 64 dimensions.
 //

@@ -30,7 +30,11 @@ const Master = "master"
 const Previous = "previous"
 
 // features maps kinds of tensors to the feature that a reader must support.
-var features = map[string]string{Previous: "parameters from before the last update", "nf4": "weights in codes of 4 bits"}
+var features = map[string]string{
+	Previous: "parameters from before the last update",
+	"nf4":    "weights in codes of 4 bits",
+	"int8":   "weights in codes of 8 bits",
+}
 
 // partsUsed is the feature of checkpoints of format 2.
 const partsUsed = "parts of tensors"

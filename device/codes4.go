@@ -1,19 +1,13 @@
 package device
 
 import (
-	"fmt"
 	"math"
 	"math/bits"
 	"slices"
 	"sync"
-	"unsafe"
 )
 
-// Code is how the elements of a matrix that is never updated are stored: as floats, or in fewer
-// bits. A coded matrix is a buffer of I32, the words described below, and kernels read its decoded
-// elements. On a big-endian host, too, the lowest byte of a word comes first.
-//
-// NF4 is that of bitsandbytes (Dettmers et al., arXiv 2305.14314), with double quantization. Elements
+// NF4 is the code of bitsandbytes (Dettmers et al., arXiv 2305.14314), with double quantization. Elements
 // are coded in 4 bits, in blocks of 64 along the rows, each relative to the block's largest magnitude.
 // These magnitudes, minus their mean, are coded in 8 bits, in groups of 256, each relative to the
 // group's largest difference. The words are
@@ -24,40 +18,22 @@ import (
 //
 // The mean is a sum in float32, whose order in PyTorch depends on the device and, of 32768 magnitudes or
 // more, on the number of threads. Here it is that of one thread with AVX2; see Mean.
-type Code uint8
-
-const (
-	Floats Code = iota
-	NF4
-)
-
-// Codes contains the names of codes.
-var Codes = [...]string{"full", "nf4"}
-
-func (c Code) String() string { return Codes[c] }
-
 const (
 	nf4Block = 64  // elements
 	nf4Group = 256 // blocks
 	nf4Head  = 1 + nf4Group/4
-	nf4Words = nf4Head + NF4Span/8
-
-	// NF4Span is the number of elements of a group, which Encode codes at once.
-	NF4Span = nf4Block * nf4Group
+	nf4Span  = nf4Block * nf4Group // elements of a group
+	nf4Words = nf4Head + nf4Span/8
 )
 
-// Words returns the number of words of a coded matrix of n elements.
-func (c Code) Words(n int) int {
-	words, rest := 1+n/NF4Span*nf4Words, n%NF4Span
+// nf4Length returns the number of words of n elements.
+func nf4Length(n int) int {
+	words, rest := 1+n/nf4Span*nf4Words, n%nf4Span
 	if rest > 0 {
 		words += nf4Head + (rest+7)/8
 	}
 	return words
 }
-
-// Span returns the range of words with elements from lo up to hi and their magnitudes; lo is a
-// multiple of NF4Span.
-func (c Code) Span(lo, hi int) (first, end int) { return 1 + lo/NF4Span*nf4Words, c.Words(hi) }
 
 // nf4 contains the values of codes.
 var nf4 = [16]float32{-1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0,
@@ -94,9 +70,8 @@ var nf4Limits = func() (limits [15]float32) {
 	return limits
 }()
 
-// EncodeNF4 codes the elements of one group, without its magnitudes, to the words from Span, and
-// returns the magnitude of each block. Words must be zero.
-func EncodeNF4(words []uint32, x []float32) (most []float32) {
+// encodeNF4 codes the elements of one group, without its magnitudes, which it returns.
+func encodeNF4(words []uint32, x []float32) (most []float32) {
 	for at := 0; at < len(x); at += nf4Block {
 		block, codes := x[at:min(at+nf4Block, len(x))], words[nf4Head+at/8:]
 		var magnitude uint32 // as bits, whose order is that of positive numbers
@@ -202,8 +177,9 @@ func Mean(most []float32) float32 {
 	return sum / float32(len(most))
 }
 
-// EncodeMagnitudes sets the magnitudes of all blocks of a matrix, and their mean.
-func EncodeMagnitudes(words []uint32, most []float32, mean float32) {
+// encodeMagnitudes sets the magnitudes of all blocks of a matrix, and their mean.
+func encodeMagnitudes(words []uint32, most []float32) {
+	mean := Mean(most)
 	words[0] = math.Float32bits(mean)
 	for g := 0; g*nf4Group < len(most); g++ {
 		encodeGroup(words[1+g*nf4Words:], most[g*nf4Group:min((g+1)*nf4Group, len(most))], mean)
@@ -234,14 +210,14 @@ func encodeGroup(words []uint32, most []float32, mean float32) {
 	}
 }
 
-// DecodeNF4 sets dst, of any float type, to elements of a coded matrix from lo on, a multiple of 64.
-func DecodeNF4(dst Buffer, words []uint32, lo int) {
+// decodeNF4 sets dst to elements from lo on, a multiple of 64.
+func decodeNF4(dst Buffer, words []uint32, lo int) {
 	values, magnitudes := NF4Values()
 	mean := math.Float32frombits(words[0])
 	var block [16]float32
 	var narrow [16]uint16
 	for at := 0; at < dst.N; at += nf4Block {
-		group, b := words[1+(lo+at)/NF4Span*nf4Words:], (lo+at)%NF4Span/nf4Block
+		group, b := words[1+(lo+at)/nf4Span*nf4Words:], (lo+at)%nf4Span/nf4Block
 		code := group[1+b/4] >> (8 * (b % 4)) & 255
 		most := float32(magnitudes[code]*math.Float32frombits(group[0])) + mean
 		for i, v := range values {
@@ -252,13 +228,7 @@ func DecodeNF4(dst Buffer, words []uint32, lo int) {
 			decodeBlock(to.F32(), codes, &block)
 			continue
 		}
-		round := RoundBF16
-		if dst.Type == F16 {
-			round = RoundF16
-		}
-		for i, v := range block {
-			narrow[i] = round(v)
-		}
+		narrowTo(narrow[:], block[:], dst.Type)
 		decodeBlock(to.U16(), codes, &narrow)
 	}
 }
@@ -273,13 +243,4 @@ func decodeBlock[T any](dst []T, codes []uint32, value *[16]T) {
 	for i := range dst {
 		dst[i] = value[codes[0]>>(8*(i/2)+4*(1-i%2))&15]
 	}
-}
-
-// Words views the words of a coded matrix in host memory.
-func (b Buffer) Words() []uint32 {
-	if b.Type != I32 && b.Type != F32 {
-		panic(fmt.Sprintf("device: a %v buffer viewed as words", b.Type))
-	}
-	b.mustHost()
-	return unsafe.Slice((*uint32)(b.Ptr), b.N)
 }

@@ -51,16 +51,17 @@ func floats(b []byte) (x []float32) {
 	return x
 }
 
-// encodeNF4 codes a whole matrix.
-func encodeNF4(x []float32) []uint32 {
-	words := make([]uint32, NF4.Words(len(x)))
+// encodeAll codes a whole matrix.
+func encodeAll(code Code, x []float32, cols int) []uint32 {
+	x = slices.Clone(x)
+	words, piece := make([]uint32, code.Words(len(x)/cols, cols)), code.Piece(cols)
 	var most []float32
-	for lo := 0; lo < len(x); lo += NF4Span {
-		hi := min(lo+NF4Span, len(x))
-		first, end := NF4.Span(lo, hi)
-		most = append(most, EncodeNF4(words[first:end], x[lo:hi])...)
+	for lo := 0; lo < len(x); lo += piece {
+		hi := min(lo+piece, len(x))
+		first, end := code.Span(lo, hi, cols)
+		most = append(most, code.Encode(words[first:end], x[lo:hi])...)
 	}
-	EncodeMagnitudes(words, most, Mean(most))
+	code.EncodeMagnitudes(words, most)
 	return words
 }
 
@@ -108,13 +109,13 @@ func TestMeanIsTorchs(t *testing.T) {
 
 func (c coded) compare(t *testing.T) {
 	x := c.values()
-	words := encodeNF4(x)
+	words := encodeAll(NF4, x, c.Shape[1])
 	if got, want := math.Float32frombits(words[0]), floats(c.Mean)[0]; got != want {
 		t.Errorf("the mean is %v, want %v", got, want)
 	}
 	parts := [3][]byte{c.Codes, c.Magnitudes, c.Largest}
-	for lo := 0; lo < len(x); lo += NF4Span {
-		first, end := NF4.Span(lo, min(lo+NF4Span, len(x)))
+	for lo := 0; lo < len(x); lo += nf4Span {
+		first, end := NF4.Span(lo, min(lo+nf4Span, len(x)), c.Shape[1])
 		for k, of := range [3][]uint32{words[first+nf4Head : end], words[first+1 : first+nf4Head], words[first : first+1]} {
 			raw := unsafe.Slice((*byte)(unsafe.Pointer(&of[0])), 4*len(of))
 			n := min(len(raw), len(parts[k]))
@@ -132,31 +133,34 @@ func (c coded) compare(t *testing.T) {
 	for dtype, sum := range map[DType]uint32{F32: c.Float32, BF16: c.BFloat16, F16: c.Float16} {
 		mem := make([]uint64, (len(x)+1)/2)
 		b := Buffer{Type: dtype, Host: true, N: len(x), Ptr: unsafe.Pointer(&mem[0])}
-		DecodeNF4(b, words, 0)
+		NF4.Decode(b, words, 0, c.Shape[1])
 		if crc32.ChecksumIEEE(b.Raw()) != sum {
 			t.Errorf("decoded %v differ", dtype)
 		}
 	}
 }
 
-// BenchmarkNF4 measures coding and decoding on one core, in bytes of float32 and of the result.
-func BenchmarkNF4(b *testing.B) {
+// BenchmarkCodes measures coding and decoding on one core, in bytes of float32 and of the result.
+func BenchmarkCodes(b *testing.B) {
+	const cols = 4096
 	x := numbers(1<<20, 1)
-	words := encodeNF4(x)
-	b.Run("code", func(b *testing.B) {
-		b.SetBytes(int64(4 * len(x)))
-		for b.Loop() {
-			encodeNF4(x)
-		}
-	})
-	for _, t := range []DType{F32, BF16} {
-		b.Run("decode/"+t.String(), func(b *testing.B) {
-			b.SetBytes(int64(t.Bytes(len(x))))
-			to := Buffer{Type: t, Host: true, N: len(x), Ptr: unsafe.Pointer(&x[0])}
+	for _, code := range []Code{NF4, Int8} {
+		words := encodeAll(code, x, cols)
+		b.Run(code.String()+"/code", func(b *testing.B) {
+			b.SetBytes(int64(4 * len(x)))
 			for b.Loop() {
-				DecodeNF4(to, words, 0)
+				encodeAll(code, x, cols)
 			}
 		})
+		for _, t := range []DType{F32, BF16} {
+			b.Run(code.String()+"/decode/"+t.String(), func(b *testing.B) {
+				b.SetBytes(int64(t.Bytes(len(x))))
+				to := Buffer{Type: t, Host: true, N: len(x), Ptr: unsafe.Pointer(&slices.Clone(x)[0])}
+				for b.Loop() {
+					code.Decode(to, words, 0, cols)
+				}
+			})
+		}
 	}
 }
 

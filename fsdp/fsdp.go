@@ -45,8 +45,8 @@ func (p Policy) GradSlots() int {
 type Compute interface {
 	device.Queue
 	nn.Ops
-	// Decode sets dst, of any float type, to the elements of a coded matrix.
-	Decode(dst, codes device.Buffer, code device.Code)
+	// Decode sets dst, of any float type and without gaps, to the elements of a coded matrix.
+	Decode(dst device.Mat, codes device.Buffer, code device.Code)
 }
 
 // Comm is the queue for collectives and for sums of their results.
@@ -429,7 +429,7 @@ func (r *Runner) await(i, dir int) *step {
 func (r *Runner) decode(u *Unit, whole device.Buffer) {
 	for i, p := range u.Values.Params {
 		at := u.Layout.Params[i].At
-		r.cfg.Compute.Decode(r.decoded.Slice(p.At.Lo, p.At.Hi), whole.Slice(at.Lo, at.Hi), u.Code)
+		r.cfg.Compute.Decode(device.Matrix(r.decoded.Slice(p.At.Lo, p.At.Hi), p.Shape[0], p.Shape[1]), whole.Slice(at.Lo, at.Hi), u.Code)
 	}
 }
 

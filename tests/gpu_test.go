@@ -103,14 +103,19 @@ func TestGPUStagesAgreeToTheBit(t *testing.T) {
 	gpuAgrees(t, []int{1, 2, 3}, 1e-4, append([]string{"precision=fp32", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2"}, sgd...)...)
 }
 
-// TestGPUCodedWeightsAreDecodedOnes checks that a run on GPUs with weights in 4 bits has the losses,
-// norms and merged model, to the bit, of one with their decoded values.
+// TestGPUCodedWeightsAreDecodedOnes checks that a run on GPUs with weights in 4 or 8 bits has the
+// losses, norms and merged model, to the bit, of one with their decoded values.
 func TestGPUCodedWeightsAreDecodedOnes(t *testing.T) {
 	fake.Need(t)
 	from := filepath.Join(hfLlama, "llama")
-	plain := decoded(t, from)
-	for _, way := range [][]string{{"parallel.ranks=2", "zero.stage=3", "train.lora.dropout=0.1"}, {"parallel.ranks=1", "zero.stage=0", "zero.recompute=block"}} {
-		codedAsDecoded(t, from, plain, append(way, "device=cuda"))
+	for weights, ways := range map[string][][]string{
+		"nf4":  {{"parallel.ranks=2", "zero.stage=3", "train.lora.dropout=0.1"}, {"parallel.ranks=1", "zero.stage=0", "zero.recompute=block"}},
+		"int8": {{"parallel.ranks=2", "zero.stage=3"}},
+	} {
+		plain := decoded(t, from, weights)
+		for _, way := range ways {
+			codedAsDecoded(t, from, plain, append(way, "device=cuda", "model.weights="+weights))
+		}
 	}
 }
 

@@ -17,17 +17,18 @@ import (
 	"zeroth/job/setup"
 	"zeroth/nn"
 	"zeroth/optim"
+	"zeroth/tests/nightly"
 )
 
 // decoded returns a copy of a model's folder in which the matrices of blocks have the decoded
 // values of their codes.
-func decoded(t *testing.T, from string) string {
+func decoded(t *testing.T, from, weights string) string {
 	t.Helper()
 	folder := t.TempDir()
 	if err := os.CopyFS(folder, os.DirFS(from)); err != nil {
 		t.Fatal(err)
 	}
-	c := mustHFConfig(t, from, "tokens.bin", "train.lora.rank=1", "model.weights=nf4")
+	c := mustHFConfig(t, from, "tokens.bin", "train.lora.rank=1", "model.weights="+weights)
 	var specs []safetensors.Spec
 	for _, p := range config.Parameters(c) {
 		if !nn.IsAdapter(p.Name) {
@@ -45,7 +46,7 @@ func decoded(t *testing.T, from string) string {
 			x, ok = all[strings.TrimPrefix(p.Name, "transformer.")]
 		}
 		if p.Code != 0 {
-			x, coded = throughCodes(x), coded+1
+			x, coded = throughCodes(device.Code(p.Code), x, p.Shape), coded+1
 		}
 		if ok {
 			_ = w.WriteF32(p.Name, 0, x) // Close reports it
@@ -58,17 +59,18 @@ func decoded(t *testing.T, from string) string {
 }
 
 // throughCodes codes and decodes a matrix.
-func throughCodes(x []float32) []float32 {
-	words, y := make([]float32, device.NF4.Words(len(x))), make([]float32, len(x))
-	bits := device.OfF32(words).Words()
+func throughCodes(code device.Code, x []float32, shape []int) []float32 {
+	cols := shape[1]
+	words, y := make([]float32, code.Words(shape[0], cols)), make([]float32, len(x))
+	bits, piece := device.OfF32(words).Words(), code.Piece(cols)
 	var most []float32
-	for lo := 0; lo < len(x); lo += device.NF4Span {
-		hi := min(lo+device.NF4Span, len(x))
-		first, end := device.NF4.Span(lo, hi)
-		most = append(most, device.EncodeNF4(bits[first:end], x[lo:hi])...)
+	for lo := 0; lo < len(x); lo += piece {
+		hi := min(lo+piece, len(x))
+		first, end := code.Span(lo, hi, cols)
+		most = append(most, code.Encode(bits[first:end], x[lo:hi])...)
 	}
-	device.EncodeMagnitudes(bits, most, device.Mean(most))
-	device.DecodeNF4(device.OfF32(y), bits, 0)
+	code.EncodeMagnitudes(bits, most)
+	code.Decode(device.OfF32(y), bits, 0, cols)
 	return y
 }
 
@@ -89,8 +91,8 @@ func lossesAndModel(t *testing.T, c *config.Config, out string) (string, map[str
 func TestCodedWeightsAreDecodedOnes(t *testing.T) {
 	t.Parallel()
 	for name, from := range map[string]string{"llama": filepath.Join(hfLlama, "llama"), "gpt2": filepath.Join(hfModels, "tiny")} {
-		plain := decoded(t, from)
-		for _, way := range [][]string{
+		nf4, int8 := decoded(t, from, "nf4"), decoded(t, from, "int8")
+		for i, way := range [][]string{
 			{"parallel.ranks=1", "zero.stage=0", "precision=fp32"}, {"parallel.ranks=1", "zero.recompute=block"},
 			{"parallel.ranks=2", "zero.stage=0", "precision=fp32"}, {"parallel.ranks=2", "zero.stage=1"}, {"parallel.ranks=2", "zero.stage=2"}, {"parallel.ranks=2", "zero.stage=3"},
 			{"parallel.ranks=4", "zero.stage=3", "zero.prefetch=0", "precision=fp32"}, {"parallel.ranks=4", "zero.stage=3", "zero.recompute=block", "train.accumulate=3"},
@@ -99,21 +101,26 @@ func TestCodedWeightsAreDecodedOnes(t *testing.T) {
 			{"parallel.ranks=4", "parallel.context=2", "zero.stage=3", "precision=fp32"}, {"parallel.ranks=2", "parallel.master=true", "zero.stage=0"},
 			{"parallel.ranks=2", "zero.stage=3", "zero.offload.optimizer=host"}, {"parallel.ranks=2", "train.delayed_update=true", "precision=fp32"},
 		} {
-			t.Run(fmt.Sprint(name, way), func(t *testing.T) { codedAsDecoded(t, from, plain, way) })
+			t.Run(fmt.Sprint(name, way), func(t *testing.T) { codedAsDecoded(t, from, nf4, append(way, "model.weights=nf4")) })
+			if nightly.Every(3, i) {
+				t.Run(fmt.Sprint(name, way, "int8"), func(t *testing.T) { codedAsDecoded(t, from, int8, append(way, "model.weights=int8")) })
+			}
 		}
 	}
 }
 
-// codedAsDecoded compares a run with the coded weights of a folder with one that has the decoded ones,
-// those of plain.
+// codedAsDecoded compares a run with the coded weights of a folder, the last setting of way, with one
+// that has the decoded ones, those of plain.
 func codedAsDecoded(t *testing.T, from, plain string, way []string) {
 	t.Helper()
 	job := func(from string, sets ...string) *config.Config {
 		sets = append(sets, "train.lora.rank=3", "train.lora.targets=[all-linear]", "optimizer.lr=1e-2", "train.steps=3")
 		return mustHFConfig(t, from, "tokens.bin", append(sets, way...)...)
 	}
+	weights := way[len(way)-1]
+	way = way[:len(way)-1]
 	want, end := lossesAndModel(t, job(plain), t.TempDir())
-	got, own := lossesAndModel(t, job(from, "model.weights=nf4"), t.TempDir())
+	got, own := lossesAndModel(t, job(from, weights), t.TempDir())
 	if got != want {
 		t.Errorf("losses and norms%s, with decoded weights%s", got, want)
 	}
@@ -134,8 +141,9 @@ func TestResumeWithCodedWeights(t *testing.T) {
 		return mustHFConfig(t, from, "tokens.bin", append([]string{"train.steps=4", "checkpoint.every=2", "train.batch=4", "parallel.ranks=4", "optimizer.lr=1e-2"}, sets...)...)
 	}
 	coded := []string{"model.weights=nf4", "train.lora.rank=3"}
-	for _, way := range [][]string{{"checkpoint.async=false"}, {"zero.stage=1", "precision=fp32", "checkpoint.compress=always"}, {"parallel.replicate=2"}} {
+	for i, way := range [][]string{{"checkpoint.async=false"}, {"zero.stage=1", "precision=fp32", "checkpoint.compress=always"}, {"parallel.replicate=2"}} {
 		first := t.TempDir()
+		coded[0] = []string{"model.weights=nf4", "model.weights=int8"}[i%2]
 		want, end := lossesAndModel(t, jobOf(append(way[:len(way):len(way)], coded...)...), first)
 		for _, on := range [][]string{nil, {"zero.stage=2"}, {"zero.stage=1"}} {
 			again := t.TempDir()
@@ -170,14 +178,15 @@ func TestResumeWithCodedWeights(t *testing.T) {
 
 // TestCodedWeightsArePlanned checks the plan, and the memory of a run at every event of a step,
 // against closed forms: codes of 4 bits, 8 bits for each 64 of them, 4 bytes for each 16,384 and
-// for each parameter, and one slot for the decoded matrices of a block.
+// for each parameter, or codes of 8 bits and 4 bytes for each row, and one slot for the decoded matrices
+// of a block.
 func TestCodedWeightsArePlanned(t *testing.T) {
 	from := filepath.Join(hfLlama, "llama")
 	for _, way := range [][]string{
 		{"zero.stage=3", "train.accumulate=3"}, {"zero.stage=3", "zero.prefetch=0", "zero.recompute=block"}, {"zero.stage=2"}, {"zero.stage=1", "precision=fp32"}, {"zero.stage=0"},
-		{"zero.stage=3", "optimizer.type=adamw8bit", "device=cpu"},
+		{"zero.stage=3", "optimizer.type=adamw8bit", "device=cpu"}, {"zero.stage=3", "model.weights=int8"}, {"zero.stage=0", "model.weights=int8"},
 	} {
-		c := mustHFConfig(t, from, "tokens.bin", append(way[:len(way):len(way)], "parallel.ranks=2", "train.steps=2", "train.lora.rank=2", "model.weights=nf4")...)
+		c := mustHFConfig(t, from, "tokens.bin", append([]string{"model.weights=nf4", "parallel.ranks=2", "train.steps=2", "train.lora.rank=2"}, way...)...)
 		plan, err := setup.DryRun(setup.Planned(c))
 		if err != nil {
 			t.Fatal(err)
@@ -221,7 +230,12 @@ func codedFormula(c *config.Config) map[device.Use]int64 {
 		for _, q := range u.Params {
 			e := int64(q.Numel())
 			n = up(n, begin) + e
-			words = up(words, begin) + 1 + up(e, 16384)/16384*65 + up(e, 8)/8
+			switch device.Code(q.Code) {
+			case device.NF4:
+				words = up(words, begin) + 1 + up(e, 16384)/16384*65 + up(e, 8)/8
+			case device.Int8:
+				words = up(words, begin) + int64(q.Shape[0])*(1+up(int64(q.Shape[1]), 4)/4)
+			}
 			elements += e
 		}
 		whole := up(n, ranks*align)

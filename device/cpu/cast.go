@@ -20,13 +20,15 @@ func (q *Queue) Cast(dst, src device.Buffer) {
 	q.kernel(t, kernel.RunCast, dst.N, kernel.CastGrain)
 }
 
-// Decode sets dst, of any float type, to the elements of a coded matrix; see device.Code.
-func (q *Queue) Decode(dst, codes device.Buffer, code device.Code) {
-	kernel.MustFloat("decode", dst.Type)
-	if codes.Type != device.I32 || codes.N != code.Words(dst.N) {
-		panic(fmt.Sprintf("cpu: %d elements of %v decoded from %d %v", dst.N, code, codes.N, codes.Type))
+// Decode sets dst, a matrix of any float type without gaps, to the elements of a coded one; see
+// device.Code.
+func (q *Queue) Decode(dst device.Mat, codes device.Buffer, code device.Code) {
+	n := dst.Buf.N
+	kernel.MustFloat("decode", dst.Buf.Type)
+	if n != dst.Rows*dst.Cols || codes.Type != device.I32 || codes.N != code.Words(dst.Rows, dst.Cols) {
+		panic(fmt.Sprintf("cpu: %dx%d elements of %v in %d decoded from %d %v", dst.Rows, dst.Cols, code, n, codes.N, codes.Type))
 	}
 	t := q.issue("decode")
-	t.B[0], t.B[1] = dst, codes
-	q.kernel(t, kernel.RunDecode, (dst.N+kernel.DecodeLen-1)/kernel.DecodeLen, kernel.PieceWork/kernel.DecodeLen)
+	t.M[0], t.B[1], t.Code = dst, codes, code
+	q.kernel(t, kernel.RunDecode, (n+kernel.DecodeLen-1)/kernel.DecodeLen, kernel.PieceWork/kernel.DecodeLen)
 }

@@ -39,7 +39,7 @@ func (Queue) Zero(device.Buffer)                                      {}
 func (Queue) CopyAll(string, []device.Buffer, []device.Buffer)        {}
 func (Queue) SumAll(string, []device.Buffer, []device.Buffer)         {}
 func (Queue) Cast(_, _ device.Buffer)                                 {}
-func (Queue) Decode(_, _ device.Buffer, _ device.Code)                {}
+func (Queue) Decode(_ device.Mat, _ device.Buffer, _ device.Code)     {}
 func (Queue) Activate(_, _ device.Buffer, _ device.Activation)        {}
 func (Queue) ActivateGrad(_, _, _ device.Buffer, _ device.Activation) {}
 func (Queue) Mul(_, _, _ device.Buffer)                               {}

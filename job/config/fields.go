@@ -122,7 +122,7 @@ func (c *Config) fields() []field {
 			also{like: "500000", shape: true, only: llama("rope_theta"), then: func() { m.Theta = pick(m.Family == "llama", 10000.0, 0) }}},
 		{"model.tied", flag{&m.Tied}, "", "false", "llama: the output layer is the token embedding", also{like: "true", shape: true, only: llama("tied")}},
 		{"model.dropout", perhaps{&c.Dropout, device.Droppable, "0, or a number from 1/65536 to below 1"}, "", "0; with from, its config.json's", "dropout probability of the embedding and of the outputs of attention and MLP", also{like: "0.1", lasts: true, only: modules}},
-		{"model.weights", choice{&c.Weights, device.Codes[:]}, "full", "", "full | nf4: frozen matrices of blocks are stored in precision, or in 4 bits and decoded for use (QLoRA)", also{lasts: true}},
+		{"model.weights", choice{&c.Weights, device.Codes[:]}, "full", "", "full | nf4 | int8: frozen matrices of blocks are stored in precision, or in 4 or 8 bits and decoded for use (QLoRA)", also{lasts: true}},
 		{"model.attention_dropout", real{&c.AttentionDropout, device.Droppable, "0, or a number from 1/65536 to below 1"}, "0", "", "dropout probability of attention weights", also{lasts: true, only: modules}},
 
 		{"data.text", patterns{texts{&d.Text}}, "", "none", "list of text files or patterns, also s3://bucket/pattern; ** matches any number of folders, and variables such as ${GOROOT} are expanded", also{when: "instead of data.tokens", like: `["docs/**/*.md"]`}},

@@ -1,12 +1,15 @@
 package hf
 
 import (
+	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"sync"
 
 	"zeroth/checkpoint"
 	"zeroth/device"
+	"zeroth/input"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -45,33 +48,37 @@ func (c *coder) get(p *shard.Param, read func(at shard.Range, dst []float32) err
 	return m.words, m.err
 }
 
-// encode codes a matrix, span by span, so that few of its elements are in memory at once.
+// codedAtOnce is about how many elements of a matrix are in memory at once, for each worker.
+const codedAtOnce = 1 << 20
+
+// encode codes a matrix, some pieces at a time.
 func encode(p *shard.Param, read func(at shard.Range, dst []float32) error) ([]float32, error) {
-	const spans = 64 // that are read at once: 1 Mi elements
-	code, n := device.Code(p.Code), p.Numel()
-	words := make([]float32, code.Words(n))
+	code, n, cols := device.Code(p.Code), p.Numel(), p.Shape[1]
+	piece := code.Piece(cols)
+	words := make([]float32, code.Words(p.Shape[0], cols))
 	bits := device.OfF32(words).Words()
-	most := make([][]float32, (n+device.NF4Span-1)/device.NF4Span)
+	most := make([][]float32, (n+piece-1)/piece)
+	each := max(1, codedAtOnce/piece) // pieces that are read at once
 	workers := make(chan []float32, runtime.GOMAXPROCS(0))
 	for range cap(workers) {
-		workers <- make([]float32, min(n, spans*device.NF4Span))
+		workers <- make([]float32, min(n, each*piece))
 	}
-	errs := make(chan error, len(most)/spans+1)
+	errs := make(chan error, len(most)/each+1)
 	var all sync.WaitGroup
-	for at := 0; at < len(most); at += spans {
+	for at := 0; at < len(most); at += each {
 		x := <-workers
 		all.Go(func() {
 			defer func() { workers <- x }()
-			lo := at * device.NF4Span
+			lo := at * piece
 			x := x[:min(len(x), n-lo)]
 			if err := read(shard.Range{Lo: lo, Hi: lo + len(x)}, x); err != nil {
 				errs <- err
 				return
 			}
-			for i := 0; i*device.NF4Span < len(x); i++ {
-				part := x[i*device.NF4Span : min((i+1)*device.NF4Span, len(x))]
-				first, end := code.Span(lo+i*device.NF4Span, lo+i*device.NF4Span+len(part))
-				most[at+i] = device.EncodeNF4(bits[first:end], part)
+			for i := 0; i*piece < len(x); i++ {
+				part := x[i*piece : min((i+1)*piece, len(x))]
+				first, end := code.Span(lo+i*piece, lo+i*piece+len(part), cols)
+				most[at+i] = code.Encode(bits[first:end], part)
 			}
 		})
 	}
@@ -82,8 +89,20 @@ func encode(p *shard.Param, read func(at shard.Range, dst []float32) error) ([]f
 	default:
 	}
 	magnitudes := slices.Concat(most...)
-	device.EncodeMagnitudes(bits, magnitudes, device.Mean(magnitudes))
+	if i := slices.IndexFunc(magnitudes, func(m float32) bool { return !(m <= math.MaxFloat32) }); i >= 0 {
+		return nil, uncodable(p, magnitudes[i])
+	}
+	code.EncodeMagnitudes(bits, magnitudes)
 	return words, nil
+}
+
+// uncodable describes a matrix with an element that a code cannot have.
+func uncodable(p *shard.Param, most float32) error {
+	limit := ""
+	if device.Code(p.Code) == device.Int8 {
+		limit = " or is above 65504, the largest float16"
+	}
+	return input.BadInput(fmt.Errorf("%s cannot be stored as %v: an element is NaN or infinite%s; want model.weights: full, or other weights", p.Name, device.Code(p.Code), limit))
 }
 
 // Decoder collects the words of coded matrices from ranks, and decodes those that are complete.
@@ -101,10 +120,10 @@ func (d *Decoder) Put(p zero.Part, src []float32, take func(zero.Part, []float32
 		return nil
 	}
 	of := *p.Param.Codes
-	x := make([]float32, min(of.Numel(), 64*device.NF4Span))
+	x := make([]float32, min(of.Numel(), codedAtOnce))
 	for lo := 0; lo < of.Numel(); lo += len(x) {
 		at := shard.Range{Lo: lo, Hi: min(lo+len(x), of.Numel())}
-		device.DecodeNF4(device.OfF32(x[:at.Len()]), device.OfF32(words).Words(), lo)
+		device.Code(of.Code).Decode(device.OfF32(x[:at.Len()]), device.OfF32(words).Words(), lo, of.Shape[1])
 		if err := take(zero.Part{Param: of, Kind: zero.Master, At: at}, x[:at.Len()]); err != nil {
 			return err
 		}
@@ -137,13 +156,21 @@ func codeOf(kind string) device.Code {
 	return device.Code(max(0, slices.Index(device.Codes[:], kind)))
 }
 
+// heldAs returns the tensor of a parameter in a checkpoint, and its code.
+func heldAs(ck *checkpoint.Checkpoint, p shard.Param) (t checkpoint.Tensor, code device.Code, ok bool) {
+	t, ok = ck.Tensor(p.Name, checkpoint.Master)
+	for c := device.Floats + 1; !ok && int(c) < len(device.Codes); c++ {
+		t, ok = ck.Tensor(p.Name, c.String())
+		code = c
+	}
+	return t, code, ok
+}
+
 // held returns the tensor of a parameter in a checkpoint as if it were not coded.
 func held(ck *checkpoint.Checkpoint, p shard.Param) (checkpoint.Tensor, bool) {
-	t, ok := ck.Tensor(p.Name, checkpoint.Master)
-	for code := device.Floats + 1; !ok && int(code) < len(device.Codes); code++ {
-		if t, ok = ck.Tensor(p.Name, code.String()); ok && t.DType == checkpoint.U32 && slices.Equal(t.Shape, []int{code.Words(p.Numel())}) {
-			t.Kind, t.DType, t.Shape = checkpoint.Master, checkpoint.F32, p.Shape
-		}
+	t, code, ok := heldAs(ck, p)
+	if code != device.Floats && len(p.Shape) == 2 && t.DType == checkpoint.U32 && slices.Equal(t.Shape, []int{code.Words(p.Shape[0], p.Shape[1])}) {
+		t.Kind, t.DType, t.Shape = checkpoint.Master, checkpoint.F32, p.Shape
 	}
 	return t, ok
 }
@@ -158,7 +185,8 @@ type Decoded struct {
 func DecodedOf(ck *checkpoint.Checkpoint, m Model) Decoded {
 	d := Decoded{ck, map[string]shard.Param{}}
 	for _, p := range Parameters(m.Network(nn.LoRA{})) {
-		if _, ok := ck.Tensor(p.Name, checkpoint.Master); !ok {
+		if _, code, _ := heldAs(ck, p); code != device.Floats {
+			p.Code = uint8(code)
 			d.params[p.Name] = p
 		}
 	}
@@ -178,23 +206,23 @@ func (d Decoded) All() (all []checkpoint.Tensor) {
 
 // ReadF32 implements checkpoint.Source.
 func (d Decoded) ReadF32(name, kind string, r shard.Range, into []float32, workers int) error {
-	if _, ok := d.params[name]; !ok || kind != checkpoint.Master {
+	p, ok := d.params[name]
+	if !ok || kind != checkpoint.Master {
 		return d.Checkpoint.ReadF32(name, kind, r, into, workers)
 	}
-	lo := r.Lo / device.NF4Span * device.NF4Span
-	first, end := device.NF4.Span(lo, r.Hi)
-	words := make([]float32, 1+end-first) // the mean, and those of the spans
-	for _, part := range [2]shard.Range{{Hi: 1}, {Lo: first, Hi: end}} {
-		to := words[:1]
-		if part.Lo > 0 {
-			to = words[1:]
-		}
-		if err := d.Checkpoint.ReadF32(name, device.NF4.String(), part, to, workers); err != nil {
-			return err
-		}
+	code, cols := device.Code(p.Code), p.Shape[1]
+	lo := r.Lo / code.Piece(cols) * code.Piece(cols)
+	first, end := code.Span(lo, r.Hi, cols)
+	words := make([]float32, code.Head()+end-first)
+	head := words[:code.Head()]
+	if err := d.Checkpoint.ReadF32(name, code.String(), shard.Range{Hi: len(head)}, head, workers); err != nil {
+		return err
+	}
+	if err := d.Checkpoint.ReadF32(name, code.String(), shard.Range{Lo: first, Hi: end}, words[len(head):], workers); err != nil {
+		return err
 	}
 	x := make([]float32, r.Hi-lo)
-	device.DecodeNF4(device.OfF32(x), device.OfF32(words).Words(), 0)
+	code.Decode(device.OfF32(x), device.OfF32(words).Words(), 0, cols)
 	copy(into, x[r.Lo-lo:])
 	return nil
 }

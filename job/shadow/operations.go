@@ -20,8 +20,8 @@ func (q *Queue) Cast(dst, src device.Buffer) {
 	q.op("cast", func(k Kernels, at *view) { k.Cast(at.buf(dst), at.buf(src)) }, rowResult("dst", dst))
 }
 
-func (q *Queue) Decode(dst, codes device.Buffer, code device.Code) {
-	q.op("decode", func(k Kernels, at *view) { k.Decode(at.buf(dst), at.buf(codes), code) }, rowResult("dst", dst))
+func (q *Queue) Decode(dst device.Mat, codes device.Buffer, code device.Code) {
+	q.op("decode", func(k Kernels, at *view) { k.Decode(at.mat(dst), at.buf(codes), code) }, rows("dst", dst))
 }
 
 func (q *Queue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {

@@ -272,8 +272,8 @@ func (r *recordedQueue) Cast(dst, src device.Buffer) {
 	r.pass("cast", dst.N, 1, dst, nil, bufs{src}, func() { r.ops.Cast(dst, src) })
 }
 
-func (r *recordedQueue) Decode(dst, codes device.Buffer, code device.Code) {
-	r.pass("decode "+code.String(), dst.N, 1, dst, nil, bufs{codes}, func() { r.ops.Decode(dst, codes, code) })
+func (r *recordedQueue) Decode(dst device.Mat, codes device.Buffer, code device.Code) {
+	r.pass("decode "+code.String(), dst.Buf.N, 1, dst.Buf, nil, bufs{codes}, func() { r.ops.Decode(dst, codes, code) })
 }
 
 func (r *recordedQueue) AddTo(y, a, b device.Buffer) {

@@ -1,16 +1,19 @@
-"""Weights in 4 bits beside bitsandbytes.
+"""Compares weights in 4 and 8 bits with bitsandbytes.
 
     pip install torch transformers==5.23.0 peft bitsandbytes accelerate
-    python tests/interop/qlora.py codes > device/testdata/nf4.json
+    python tests/interop/qlora.py codes nf4 > device/testdata/nf4.json
+    python tests/interop/qlora.py codes int8 > device/testdata/int8.json
 
-writes what bitsandbytes makes of some matrices, for the tests of package device.
+writes some matrices as bitsandbytes codes them, for the tests of package device.
 
     go build -o zeroth ./cmd/zeroth
-    python tests/interop/qlora.py train ./zeroth WORK
+    python tests/interop/qlora.py train ./zeroth WORK nf4
+    python tests/interop/qlora.py train ./zeroth WORK int8
 
 trains adapters on a small Llama with coded weights, on 2 ranks at stage 3, and compares the losses of
 all steps with those of transformers, bitsandbytes and PEFT, and the decoded weights that are exported
-with theirs. WORK is a new folder.
+with theirs. LLM.int8 rounds activations, too, so for int8 the losses are compared with those of the
+weights that bitsandbytes decodes, and its own first loss is printed. WORK is a new folder.
 """
 
 import base64
@@ -61,7 +64,32 @@ def text(a):
     return base64.b64encode(np.ascontiguousarray(a).tobytes()).decode()
 
 
-def codes():
+def int8(x):
+    """codes and magnitudes of rows, as Int8Params stores a weight"""
+    codes, most, _ = bnb.int8_vectorwise_quant(x.to(torch.float16))
+    return codes, most
+
+
+def codes_int8():
+    out = []
+    few = numbers(5 * 70, 6).reshape(5, 70)
+    few[1] = 0
+    few[2] *= 1e-7  # subnormal numbers of float16
+    few[3, 7] = 65504
+    for name, x in [*list(matrices())[3:], ("incomplete blocks", numbers(31 * 59, 2).reshape(31, 59)), ("zeros, subnormal and large numbers", few)]:
+        q, most = int8(torch.from_numpy(x.copy()))
+        y = bnb.int8_vectorwise_dequant(q, most)
+        m = {"name": name, "shape": x.shape, "codes": text(q.numpy()), "magnitudes": text(most.numpy())}
+        if x.size < 1000:
+            m["input"] = text(x)
+        for t in (torch.float32, torch.bfloat16, torch.float16):
+            m[str(t)[6:]] = zlib.crc32(y.to(t).contiguous().view(torch.uint8).numpy().tobytes())
+        out.append(m)
+    json.dump({"matrices": out}, sys.stdout, indent=1)
+    print()
+
+
+def codes_nf4():
     out = {"magnitudes": text(bnb.create_dynamic_map().numpy()), "matrices": []}
     for name, x in matrices():
         q, s = bnb.quantize_4bit(torch.from_numpy(x), quant_type="nf4", compress_statistics=True)
@@ -96,14 +124,30 @@ def small(folder):
     LlamaForCausalLM(c).save_pretrained(folder)
 
 
+def decoded8(folder):
+    """the model with the decoded weights of blocks, and the model that computes with codes"""
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    for name, p in model.named_parameters():
+        if ".layers." in name and p.dim() == 2:
+            p.data = bnb.int8_vectorwise_dequant(*int8(p.data))
+    own = AutoModelForCausalLM.from_pretrained(folder, quantization_config=BitsAndBytesConfig(load_in_8bit=True), dtype=torch.float32, device_map="cpu", attn_implementation="eager")
+    return model, own
+
+
 def coded(folder):
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     c = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.float32)
-    return AutoModelForCausalLM.from_pretrained(folder, quantization_config=c, dtype=torch.float32, device_map="cpu", attn_implementation="eager")
+    model = AutoModelForCausalLM.from_pretrained(folder, quantization_config=c, dtype=torch.float32, device_map="cpu", attn_implementation="eager")
+    for m in model.modules():  # where processors have it, bfloat16 would be used instead of float32
+        if hasattr(m, "support_avx512bf16_for_cpu"):
+            m.support_avx512bf16_for_cpu = False
+    return model
 
 
-def train(zeroth, work):
+def train(zeroth, work, weights):
     from peft import PeftModel
     from safetensors.torch import load_file
 
@@ -115,7 +159,7 @@ def train(zeroth, work):
 
     def run(out, *sets):
         job = {
-            "model": {"from": model, "weights": "nf4", "context": CONTEXT}, "data": {"tokens": [tokens], "tokenizer": "none", "dtype": "uint16", "validation": 0},
+            "model": {"from": model, "weights": weights, "context": CONTEXT}, "data": {"tokens": [tokens], "tokenizer": "none", "dtype": "uint16", "validation": 0},
             "train": {"steps": STEPS, "batch": SEQUENCES, "clip": 1.0, "lora": {"rank": 8, "alpha": 16, "targets": ["all-linear"]}},
             "parallel": {"ranks": 2}, "zero": {"stage": 3}, "precision": "fp32",
             "optimizer": {"lr": LR, "weight_decay": 0.0}, "schedule": {"type": "constant", "warmup": 0}, "report": {"every": 1},
@@ -129,11 +173,16 @@ def train(zeroth, work):
     start, done = run("start", "train.steps=1", "optimizer.lr=1e-30"), run("run")
     with open(os.path.join(done, "metrics.jsonl")) as f:
         losses = [m["loss"] for m in map(json.loads, f) if "loss" in m and "step" in m]
-    reference = PeftModel.from_pretrained(coded(model), os.path.join(start, "adapter"), is_trainable=True).float()
+    plain, own = (coded(model), None) if weights == "nf4" else decoded8(model)
+    reference = PeftModel.from_pretrained(plain, os.path.join(start, "adapter"), is_trainable=True).float()
     x = torch.tensor(np.stack([ids[i * CONTEXT:(i + 1) * CONTEXT + 1] for i in range(SEQUENCES)]).astype(np.int64))
     params = [p for p in reference.parameters() if p.requires_grad]
     rule = torch.optim.AdamW(params, lr=LR, betas=(0.9, 0.95), eps=1e-8, weight_decay=0)
     apart = 0
+    if own:
+        with torch.no_grad():
+            logits = own(input_ids=x[:, :-1]).logits.float()
+        print(f"LLM.int8's loss before the first update: {torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), x[:, 1:].reshape(-1)).item():.7f}")
     for step in range(STEPS):
         logits = reference(input_ids=x[:, :-1]).logits
         loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), x[:, 1:].reshape(-1))
@@ -147,16 +196,17 @@ def train(zeroth, work):
     base = reference.get_base_model()
     for name, module in base.named_modules():
         if hasattr(module, "base_layer"):
-            w = bnb.dequantize_4bit(module.base_layer.weight.data, module.base_layer.weight.quant_state)
+            w = module.base_layer.weight.data
+            w = bnb.dequantize_4bit(w, module.base_layer.weight.quant_state) if weights == "nf4" else w
             far = max(far, (w - ours[name + ".weight"]).abs().max().item())
     print(f"largest difference of losses {apart:.2g}, of decoded weights {far:.2g}")
     if len(losses) != STEPS or apart > TRAINED or far > DECODED:
         sys.exit("beyond the tolerance")
 
 
-if sys.argv[1:] == ["codes"]:
-    codes()
-elif len(sys.argv) == 4 and sys.argv[1] == "train":
+if sys.argv[1:] in (["codes", "nf4"], ["codes", "int8"]):
+    {"nf4": codes_nf4, "int8": codes_int8}[sys.argv[2]]()
+elif len(sys.argv) == 5 and sys.argv[1] == "train":
     train(*sys.argv[2:])
 else:
     sys.exit(__doc__)

@@ -41,6 +41,7 @@ type Args struct {
 	F     float32
 	Cap   float32 // of logits; 0: none
 	Vocab device.Vocab
+	Code  device.Code
 	Add   bool // add to the old contents
 	Attn  device.Attn
 	Rope  device.Rope

@@ -64,6 +64,22 @@ ENTRY decode_nf4(Mat y, const unsigned *words, i64 n, NF4 code) {
 }
 KERNEL(decode_nf4)
 
+// decode_int8 decodes a matrix, one row per warp; see device.Int8.
+ENTRY decode_int8(Mat y, const unsigned *words, int rows, int cols) {
+	with_kind(type_of(cols % 8 == 0, y), [&](auto type) {
+		EACH_ROW(row, rows) {
+			const unsigned *w = words + row * (1 + (cols + 3) / 4);
+			float most = __uint_as_float(w[0]);
+			LANE8(c, cols) {
+				Eight f;
+				EIGHT(j) f.v[j] = c + j < cols ? (signed char)(w[1 + (c + j) / 4] >> 8 * (j % 4)) * most * (1.0f / 127) : 0;
+				put8<decltype(type)::is>(row_of(y, row), c, cols, f);
+			}
+		}
+	});
+}
+KERNEL(decode_int8)
+
 ENTRY add(Mat y, Mat a, Mat b, i64 n) {
 	with_kind(type_of(n % 8 == 0, y, a, b), [&](auto type) {
 		const int T = decltype(type)::is;

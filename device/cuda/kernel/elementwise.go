@@ -25,6 +25,7 @@ var (
 	castKernel         = entryOf("cast")
 	cast64Kernel       = entryOf("cast64")
 	decodeNF4Kernel    = entryOf("decode_nf4")
+	decodeInt8Kernel   = entryOf("decode_int8")
 	sumManyKernel      = entryOf("sum_many")
 	sumMany64Kernel    = entryOf("sum_many64")
 )
@@ -57,12 +58,18 @@ var nf4 = sync.OnceValue(func() []float32 {
 	return slices.Concat(elements[:], magnitudes[:])
 })
 
-// Decode sets dst, of any float type, to the elements of a coded matrix; see device.Code.
-func (o *Ops) Decode(dst, codes device.Buffer, code device.Code) {
-	wantVec("decode", dst.N, &dst)
-	wantLen("decode", device.I32, code.Words(dst.N), &codes)
-	l := o.begin(decodeNF4Kernel).vec(&dst).ptr(&codes).i64(dst.N).floats(nf4()...)
-	o.run(l, blocks(dst.N, 8), 1, 1, o.passes(2, &dst, &codes))
+// Decode sets dst, a matrix of any float type without gaps, to the elements of a coded one; see
+// device.Code.
+func (o *Ops) Decode(dst device.Mat, codes device.Buffer, code device.Code) {
+	wantVec("decode", dst.Rows*dst.Cols, &dst.Buf)
+	wantLen("decode", device.I32, code.Words(dst.Rows, dst.Cols), &codes)
+	if code == device.Int8 {
+		l := o.begin(decodeInt8Kernel).mat(&dst).ptr(&codes).i32(dst.Rows).i32(dst.Cols)
+		o.run(l, rowBlocks(dst.Rows), 1, 1, o.passes(2, &dst.Buf, &codes))
+		return
+	}
+	l := o.begin(decodeNF4Kernel).vec(&dst.Buf).ptr(&codes).i64(dst.Buf.N).floats(nf4()...)
+	o.run(l, blocks(dst.Buf.N, 8), 1, 1, o.passes(2, &dst.Buf, &codes))
 }
 
 // AddTo sets y = a + b, added in float32; y may be a or b.

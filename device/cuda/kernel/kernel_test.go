@@ -120,7 +120,7 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("the family of %s is %s", name, f.Name)
 		}
 	}
-	same("fill", "attention_delta", "row_norm", "adamw8", "cast64", "decode_nf4")
+	same("fill", "attention_delta", "row_norm", "adamw8", "cast64", "decode_nf4", "decode_int8")
 }
 
 // TestForHeads checks the family returned for attention, given sizes only.

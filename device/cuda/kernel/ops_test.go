@@ -455,24 +455,25 @@ func TestAdamW8(t *testing.T) {
 	}
 }
 
-// TestDecode checks for the CPU's bits, for all types, with whole and incomplete groups and words.
+// TestDecode checks for the CPU's bits, for all types, with whole and incomplete groups, rows and words.
 func TestDecode(t *testing.T) {
-	for i := range times(40) {
+	for i := range times(80) {
 		check(t, uint64(i), func(b *bench) func(operations) {
-			n := 1 + b.rng.IntN(3*device.NF4Span)
+			code, cols := device.NF4+device.Code(b.rng.IntN(2)), 1+b.rng.IntN(300)
 			if b.flip() {
-				n = 1 + b.rng.IntN(200)
+				cols = 8 * (1 + b.rng.IntN(100))
 			}
-			codes := b.ints("codes", device.NF4.Words(n), math.MinInt32, math.MaxInt32)
+			rows := 1 + b.rng.IntN(50_000/cols)
+			codes := b.ints("codes", code.Words(rows, cols), math.MinInt32, math.MaxInt32)
 			magnitude := func(word int) { codes.Buf.Words()[word] = math.Float32bits(float32(b.rng.NormFloat64())) }
 			magnitude(0)
-			for lo := 0; lo < n; lo += device.NF4Span {
-				first, _ := device.NF4.Span(lo, n)
+			for lo := 0; lo < rows*cols; lo += code.Piece(cols) {
+				first, _ := code.Span(lo, rows*cols, cols)
 				magnitude(first)
 			}
 			copy(codes.before, codes.Buf.Raw())
-			y := b.flatOut("y", b.float(), n).bits()
-			return func(q operations) { q.Decode(y.Buf, codes.Buf, device.NF4) }
+			y := b.flatOut("y", b.float(), rows*cols).bits()
+			return func(q operations) { q.Decode(device.Matrix(y.Buf, rows, cols), codes.Buf, code) }
 		})
 	}
 }

@@ -26,7 +26,7 @@ import (
 type operations interface {
 	Zero(b device.Buffer)
 	Cast(dst, src device.Buffer)
-	Decode(dst, codes device.Buffer, code device.Code)
+	Decode(dst device.Mat, codes device.Buffer, code device.Code)
 	Scale(x device.Buffer, s float32)
 	AddTo(y, a, b device.Buffer)
 	Mul(y, a, b device.Buffer)
