@@ -91,8 +91,11 @@ func (c *Checkpoint) addDCP(folder string) error {
 	}
 	for name, v := range entries(tensors) {
 		o, _ := v.(*torchfile.Object)
-		if !o.Is("TensorStorageMetadata") {
-			continue // an object, such as a learning rate
+		if !o.Is("TensorStorageMetadata") { // an object, such as a learning rate
+			if !strings.Contains(name, "param_groups") {
+				d.c.LeftOut = append(d.c.LeftOut, checkpoint.Plain(name))
+			}
+			continue
 		}
 		if err := d.tensor(name, o); err != nil {
 			return fmt.Errorf("%s: %s: %w", path, checkpoint.Plain(name), err)

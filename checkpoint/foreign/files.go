@@ -1,7 +1,6 @@
 package foreign
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -93,6 +92,7 @@ func (c *Checkpoint) addBin(path string, want []string) error {
 	}
 	for _, key := range nests {
 		if in := d.Dict(key); in != nil {
+			c.leaveOut(d, key)
 			d = in
 			break
 		}
@@ -167,6 +167,11 @@ func (c *Checkpoint) openUniversal(folder string) error {
 
 // addUniversal adds a parameter and its moments from its folder.
 func (c *Checkpoint) addUniversal(folder, name string, shape []int) error {
+	for _, file := range matching(folder, "*.pt") {
+		if kind := strings.TrimSuffix(file, ".pt"); kind != "fp32" && kind != "step" && !slices.Contains(moments, kind) {
+			c.LeftOut = append(c.LeftOut, checkpoint.Plain(name+"."+kind))
+		}
+	}
 	for _, kind := range append([]string{checkpoint.Master}, moments...) {
 		file := kind
 		if kind == checkpoint.Master {
@@ -286,7 +291,7 @@ func (c *Checkpoint) addSharded(path string, all map[string]*tensor) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	offsets, err := shardOffsets(meta["DCP_SHARDING_INFO"])
+	offsets, err := shardOffsets(meta["DCP_SHARDING_INFO"], len(ts))
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
@@ -318,16 +323,32 @@ func (c *Checkpoint) addSharded(path string, all map[string]*tensor) error {
 }
 
 // shardOffsets reads the offsets of a file's tensors: {name: {"saved_offsets": […]}}.
-func shardOffsets(text string) (map[string][]int, error) {
-	var info map[string]struct {
-		Offsets []int `json:"saved_offsets"`
-	}
-	if err := json.Unmarshal([]byte(text), &info); err != nil {
-		return nil, fmt.Errorf("DCP_SHARDING_INFO: %w", err)
-	}
+func shardOffsets(text string, tensors int) (map[string][]int, error) {
 	out := map[string][]int{}
-	for name, x := range info {
-		out[name] = x.Offsets
+	err := jsonread.All([]byte(text), func(r *jsonread.Reader) error {
+		return r.Object(func(name string) error {
+			if len(out) == tensors {
+				return fmt.Errorf("more than the %d tensors of the file", tensors)
+			}
+			at := []int{}
+			err := r.Fields(map[string]func() error{"saved_offsets": func() error {
+				return r.Array(func(int) error {
+					n, err := r.Int(math.MaxInt / 2)
+					if at = append(at, n); err == nil && len(at) > mostDims {
+						err = fmt.Errorf("more than %d dimensions", mostDims)
+					}
+					return err
+				})
+			}})
+			out[name] = at
+			return err
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("DCP_SHARDING_INFO: %w", err)
 	}
 	return out, nil
 }
+
+// mostDims is the maximum number of dimensions of a tensor.
+const mostDims = 64

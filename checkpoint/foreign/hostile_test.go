@@ -3,6 +3,7 @@ package foreign
 import (
 	"archive/zip"
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -67,6 +68,87 @@ func TestWrongValues(t *testing.T) {
 		saved(t, filepath.Join(folder, "mp_rank_00_model_states.pt"), p)
 		if _, err := Open(folder); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What a file has besides parameters is listed, whatever its key, and a part of a tensor is no tensor.
+func TestLeftOut(t *testing.T) {
+	object := func(class string) func(p *torchfile.Pickler) {
+		return func(p *torchfile.Pickler) {
+			p.Global("torch.distributed.tensor", class)
+			p.Op(")\x81")
+		}
+	}
+	for want, value := range map[string]func(p *torchfile.Pickler){
+		"only optimizer, 5, a, 7": func(p *torchfile.Pickler) { p.Int(1) },
+		"a\" is a rank's part of a DTensor: want the folder with the files of all ranks": object("DTensor"),
+	} {
+		path := filepath.Join(t.TempDir(), "x.pt")
+		p := torchfile.NewPickler()
+		p.Op("}(")
+		p.Text("model")
+		p.Op("}(")
+		p.Text("a")
+		value(p)
+		p.Int(7)
+		p.Int(1)
+		p.Op("u")
+		p.Text("optimizer")
+		p.Op("}")
+		p.Int(5)
+		p.Op("Nu")
+		saved(t, path, p)
+		if _, err := Open(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// State of an optimizer that has no kind here is listed.
+func TestUnusedState(t *testing.T) {
+	x := &torchfile.Tensor{Shape: []int{2}}
+	c := &Checkpoint{}
+	c.unused("w", &torchfile.Dict{Keys: []any{"step", "exp_avg", "max_exp_avg_sq", 3, "lr"}, Values: []any{x, x, x, x, 0.1}})
+	folder := t.TempDir()
+	for _, kind := range []string{"exp_avg", "sum", "step"} {
+		write(t, filepath.Join(folder, kind+".pt"), nil)
+	}
+	if err := c.addUniversal(folder, "v", []int{2}); err == nil {
+		t.Error("there is no fp32.pt")
+	}
+	if got := strings.Join(c.LeftOut, " "); got != "w.max_exp_avg_sq v.sum" {
+		t.Errorf("left out: %s", got)
+	}
+}
+
+// A step is a whole number.
+func TestStep(t *testing.T) {
+	for bits, want := range map[uint32]string{0x40400000: "3 <nil>", 0x406ccccd: "0 a step of 3.7", 0x7fc00000: "0 a step of NaN", 0x7f800000: "0 a step of +Inf", 0x7149f2ca: "0 a step of 1.0000000150474662e+30"} {
+		x, err := torchfile.Raw("x", bytes.NewReader(binary.LittleEndian.AppendUint32(nil, bits)), 0, "F32", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := step(x)
+		if got := fmt.Sprint(n, " ", err); !strings.HasPrefix(got, want) {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// The offsets of a file take no more memory than its tensors.
+func TestShardOffsets(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"a": {"saved_offsets": [3, 0]}}`:                              "map[a:[3 0]] <nil>",
+		`{"a": {"saved_offsets": []}, "b": {}, "c": {}}`:                "map[] DCP_SHARDING_INFO: line 1, column 39: more than the 2 tensors",
+		`{"a": {}, "a": {}}`:                                            "duplicate key",
+		`{"a": {"saved_offsets": [-1]}}`:                                "-1 where a number",
+		`{"a": {"saved_offsets": [` + strings.Repeat("0,", 64) + `0]}}`: "more than 64 dimensions",
+		``: "DCP_SHARDING_INFO",
+	} {
+		offsets, err := shardOffsets(text, 2)
+		if got := fmt.Sprint(offsets, " ", err); !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %s", text, got, want)
 		}
 	}
 }

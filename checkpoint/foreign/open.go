@@ -30,12 +30,13 @@ type Checkpoint struct {
 	Form    string // shown to users, such as "DeepSpeed 0.19.8, ZeRO stage 3"
 	Ranks   int    // that wrote it; 0 if unknown
 	Step    int64  // completed steps, including skipped ones; 0 if unknown
+	Counted bool   // Step is known
 	Skipped int64
 	Samples int64             // read so far; 0 if unknown
 	Scale   *optim.LossScale  // of fp16; nil otherwise
 	Groups  []Group           // the optimizer's parameter groups; may be empty
 	Same    map[string]string // names of shared parameters: alias → owner
-	LeftOut []string          // tensors that are neither parameters nor optimizer state
+	LeftOut []string          // entries that are neither parameters nor known state of an optimizer
 
 	tensors []*tensor // sorted by name and kind
 	index   map[[2]string]*tensor
@@ -249,6 +250,9 @@ func (c *Checkpoint) put(t *tensor) error {
 
 // finish gives parameters the names of their model and checks that state belongs to parameters.
 func (c *Checkpoint) finish() error {
+	if len(c.tensors) == 0 && len(c.LeftOut) > 0 {
+		return fmt.Errorf("it has no tensors of floats of at most 32 bits, only %s", brief(c.LeftOut))
+	}
 	if len(c.tensors) == 0 {
 		return errors.New("it has no tensors of floats")
 	}
@@ -329,6 +333,23 @@ func plainName(name, prefix string) string {
 		name = strings.ReplaceAll(name, w, "")
 	}
 	return strings.TrimPrefix(name, prefix)
+}
+
+// leaveOut records all entries of a dictionary but one.
+func (c *Checkpoint) leaveOut(d *torchfile.Dict, used string) {
+	for _, key := range d.Keys {
+		if key != used {
+			c.LeftOut = append(c.LeftOut, checkpoint.Plain(shown(key)))
+		}
+	}
+}
+
+// shown returns a key of a dictionary for people.
+func shown(key any) string {
+	if s, ok := key.(string); ok {
+		return s
+	}
+	return torchfile.Kind(key)
 }
 
 // load opens a torch.save file, which is closed with the checkpoint, and returns its dictionary.

@@ -41,11 +41,22 @@ func (c *Checkpoint) putState(o *torchfile.Dict, params []param, lookup stateOf)
 				return fmt.Errorf("%s: %w", c.Path, err)
 			}
 		}
+		c.unused(names[key], d)
 		if err := c.updates(d.At("step"), names[key]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// unused records the state of a parameter, or of a group, that is of no known kind, such as AMSGrad's
+// max_exp_avg_sq.
+func (c *Checkpoint) unused(of string, state *torchfile.Dict) {
+	for kind, v := range entries(state) {
+		if localOf(v) != nil && kind != "step" && !slices.Contains(moments, kind) {
+			c.LeftOut = append(c.LeftOut, checkpoint.Plain(of+"."+kind))
+		}
+	}
 }
 
 // isNumber reports whether an optimizer can identify a parameter by v: a number or a name.

@@ -71,7 +71,11 @@ func step(v any) (int64, error) {
 		case err != nil:
 			return 0, err
 		case v.DType == "F32":
-			return int64(math.Float32frombits(binary.LittleEndian.Uint32(b))), nil
+			x := float64(math.Float32frombits(binary.LittleEndian.Uint32(b)))
+			if x != math.Trunc(x) || math.Abs(x) > 1<<50 { // or no number
+				return 0, fmt.Errorf("a step of %v; want a whole number", x)
+			}
+			return int64(x), nil
 		case v.DType == "I64":
 			return int64(binary.LittleEndian.Uint64(b)), nil
 		}

@@ -160,6 +160,7 @@ func (z *zeroFiles) describe() error {
 	}{{"global_steps", &c.Step}, {"skipped_steps", &c.Skipped}, {"global_samples", &c.Samples}} {
 		if n, ok := m.At(x.key).(int64); ok {
 			*x.to = n
+			c.Counted = c.Counted || x.to == &c.Step
 		}
 		if *x.to < 0 || *x.to > 1<<50 {
 			return fmt.Errorf("%s: %s is %d", z.folder, x.key, *x.to)
@@ -195,8 +196,8 @@ func (c *Checkpoint) updates(v any, name string) error {
 		return nil
 	}
 	n, err := step(v)
-	if err == nil && c.Step == 0 {
-		c.Step = n
+	if err == nil && !c.Counted {
+		c.Step, c.Counted = n, true
 	}
 	if err == nil && n != c.Step-c.Skipped {
 		err = fmt.Errorf("%d updates, but the checkpoint has %d", n, c.Step-c.Skipped)
@@ -292,6 +293,9 @@ func (z *zeroFiles) states(base, flats string, g int) (map[string][]*torchfile.T
 					return nil, err
 				}
 			}
+		}
+		if r == 0 {
+			z.c.unused(fmt.Sprintf("group %d", g), state)
 		}
 		if err := z.c.updates(state.At("step"), fmt.Sprintf("rank %d, group %d", r, g)); err != nil {
 			return nil, err
@@ -445,8 +449,8 @@ func (z *zeroFiles) rest() error {
 		t, ok := v.(*torchfile.Tensor)
 		p := z.c.index[[2]string{name, checkpoint.Master}]
 		switch {
-		case !ok || z.c.Same[name] != "":
-		case p == nil && z.stage < 3 || p == nil && t.Numel() > 0:
+		case z.c.Same[name] != "":
+		case !ok, p == nil && z.stage < 3 || p == nil && t.Numel() > 0:
 			z.c.LeftOut = append(z.c.LeftOut, checkpoint.Plain(name))
 		case z.stage < 3 && p != nil:
 			if !slices.Equal(p.Shape, t.Shape) {
@@ -519,10 +523,14 @@ func (z *zeroFiles) stage0() error {
 // names share memory, the second is an alias.
 func (c *Checkpoint) putModule(module *torchfile.Dict) (params []param, err error) {
 	var seen aliases
-	for name, v := range entries(module) {
-		t, ok := v.(*torchfile.Tensor)
-		if !ok {
-			c.LeftOut = append(c.LeftOut, checkpoint.Plain(name))
+	for i, key := range module.Keys {
+		name, named := key.(string)
+		t, ok := module.Values[i].(*torchfile.Tensor)
+		if o, _ := module.Values[i].(*torchfile.Object); o.Is("DTensor") || o.Is("ShardedTensor") {
+			return nil, fmt.Errorf("%s is a rank's part of a %s: want the folder with the files of all ranks, model_world_size_W_rank_R.pt, or a checkpoint of torch.distributed.checkpoint", torchfile.Kind(key), o.Class.Name)
+		}
+		if !ok || !named {
+			c.LeftOut = append(c.LeftOut, checkpoint.Plain(shown(key)))
 			continue
 		}
 		if owner := seen.owner(name, t); owner != "" {

@@ -43,20 +43,16 @@ func (o *Object) Field(name string) any {
 	return nil
 }
 
-// stateParts returns the dictionaries of a state: one, or a tuple of one and another of slots.
-func stateParts(state any) (parts []*Dict) {
-	if t, ok := state.(Tuple); ok {
-		for _, x := range t {
-			if d, ok := x.(*Dict); ok {
-				parts = append(parts, d)
-			}
-		}
-		return parts
+// stateParts returns the dictionaries of a state: one, or a pair of one and another of slots. Longer
+// tuples have no fields; objects can share one, so that searching it for each would take forever.
+func stateParts(state any) []*Dict {
+	if t, ok := state.(Tuple); ok && len(t) == 2 {
+		a, _ := t[0].(*Dict)
+		b, _ := t[1].(*Dict)
+		return []*Dict{a, b}
 	}
-	if d, ok := state.(*Dict); ok {
-		parts = append(parts, d)
-	}
-	return parts
+	d, _ := state.(*Dict)
+	return []*Dict{d}
 }
 
 // Find returns the value of a key, which must be a string or an int64.

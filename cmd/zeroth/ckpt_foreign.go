@@ -95,7 +95,7 @@ func notesOn(f *state.Foreign) string {
 	for _, x := range []struct {
 		what  string
 		names []string
-	}{{"not parameters", f.LeftOut}, {"not in the model", f.Spare}} {
+	}{{"not used here", f.LeftOut}, {"not in the model", f.Spare}} {
 		if len(x.names) > 0 {
 			shown, more := x.names[:min(10, len(x.names))], ""
 			if n := len(x.names) - len(shown); n > 0 {

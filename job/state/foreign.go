@@ -16,6 +16,7 @@ import (
 	"zeroth/job/hf"
 	"zeroth/nn"
 	"zeroth/optim"
+	"zeroth/shard"
 )
 
 // Foreign is a checkpoint of DeepSpeed or PyTorch, and the model that it is of.
@@ -109,14 +110,18 @@ func (f *Foreign) match(model string) error {
 	}
 	f.names = map[string]string{}
 	var wrong []string
-	for _, p := range hf.Parameters(f.Model.Network(nn.LoRA{})) {
+	params := hf.Parameters(f.Model.Network(nn.LoRA{}))
+	for _, p := range params {
 		t, ok := have[p.Name]
+		if owner := f.Same[p.Name]; !ok && !slices.ContainsFunc(params, func(q shard.Param) bool { return q.Name == owner }) {
+			t, ok = have[owner] // of two names for one tensor, the model has this one
+		}
 		if !ok { // files of a model without its head omit the first part
 			t, ok = have[strings.TrimPrefix(strings.TrimPrefix(p.Name, "transformer."), "model.")]
 		}
 		switch {
 		case !ok:
-			wrong = append(wrong, p.Name+" is missing")
+			wrong = append(wrong, f.missing(p.Name))
 		case !slices.Equal(t.Shape, p.Shape):
 			wrong = append(wrong, fmt.Sprintf("%s has shape %v, but config.json implies %v", checkpoint.Plain(t.Name), t.Shape, p.Shape))
 		default:
@@ -149,6 +154,17 @@ func (f *Foreign) match(model string) error {
 		wrong = append(wrong[:5], fmt.Sprintf("and %d more", n-5))
 	}
 	return input.BadInput(fmt.Errorf("%s does not contain the model of %s: %s%s", f.Path, filepath.Join(model, "config.json"), strings.Join(wrong, "; "), more))
+}
+
+// missing describes why the checkpoint does not have a parameter.
+func (f *Foreign) missing(name string) string {
+	if owner := f.Same[name]; owner != "" {
+		return fmt.Sprintf("%s shares its memory with %s, but config.json does not tie them", name, checkpoint.Plain(owner))
+	}
+	if i := slices.IndexFunc(f.LeftOut, func(s string) bool { return strings.HasPrefix(s, name+" (") }); i >= 0 {
+		return f.LeftOut[i] + " has a type that is not supported"
+	}
+	return name + " is missing"
 }
 
 // NeedsModel returns an error if there is no config.json.
@@ -211,6 +227,9 @@ func (f *Foreign) Export(ctx context.Context, folder string, e checkpoint.Export
 func (f *Foreign) Import(ctx context.Context, root string, o checkpoint.Options, progressed func(add int64)) (string, error) {
 	if err := f.Check(); err != nil {
 		return "", err
+	}
+	if biased := func(t checkpoint.Tensor) bool { return t.Kind == "exp_avg" }; !f.Counted && slices.ContainsFunc(f.All(), biased) {
+		return "", input.BadInput(fmt.Errorf("%s has moments of AdamW, but no step: how to correct their bias is unknown. Write the parameters alone with 'zeroth ckpt export' and start from them with model.from", f.Path))
 	}
 	p := Progress{Model: f.Carried.Config, Version: Version()}
 	if f.Trained() {
