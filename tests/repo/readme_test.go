@@ -37,7 +37,6 @@ func TestReadmeGeneratedParts(t *testing.T) {
 			"memory":          memoryTable(t),
 		},
 		"../../docs/memory.md": {
-			"memory":     memoryTable(t),
 			"categories": categoryTable(t),
 			"plan":       "```text\n" + planReport(t) + "```\n",
 		},
