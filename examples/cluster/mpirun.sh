@@ -1,16 +1,16 @@
 #!/bin/bash
-# As many processes as a hostfile has slots, by Open MPI, started on the first of its hosts:
+# One process per slot of a hostfile, by Open MPI. Start it on the first of the hosts:
 #   examples/cluster/mpirun.sh HOSTFILE JOB.yaml FOLDER
-# FOLDER, new or of the run that goes on, must be one that all hosts see. With a zeroth that is built with
-# the tag mpi, MPI carries the data; with any other, sockets.
+# FOLDER is new or that of the run to continue, and shared by all hosts. If zeroth was built with
+# the tag mpi, MPI carries the data; otherwise, sockets do.
 set -u
-most=20 # times to start again
+most=20 # restarts
 [ -n "${ZEROTH_TOKEN:-}" ] || ZEROTH_TOKEN=$(od -vAn -N32 -tx1 /dev/urandom | tr -d ' \n')
 export ZEROTH_TOKEN
 export ZEROTH_ADDR="${ZEROTH_ADDR:-$(hostname):29400}"
 
-# mpirun itself would leave a process one second from SIGTERM to SIGKILL. A process that gets SIGTERM has all
-# of them save and end, so this hands it to those on this host.
+# mpirun itself would allow a process one second between SIGTERM and SIGKILL. A process that gets SIGTERM makes
+# all others save and end, so this script forwards it to those on this host.
 stopped= run=$$
 trap 'stopped=yes; pkill -TERM -P "$run" -x zeroth' TERM
 
@@ -20,11 +20,11 @@ for ((start = 0; start <= most; start++)); do
   run=$!
   wait $run
   code=$?
-  while kill -0 $run 2>/dev/null; do # the trap has cut the wait short
+  while kill -0 $run 2>/dev/null; do # the trap interrupted the wait
     wait $run
     code=$?
   done
-  # 75: there is a checkpoint to go on from, or not all have come. 137: a process was killed.
+  # 75: there is a checkpoint to continue from, or some processes never joined. 137: a process was killed.
   if [ -n "$stopped" ] || { [ $code -ne 75 ] && [ $code -ne 137 ]; }; then
     exit $code
   fi
