@@ -29,19 +29,19 @@ func (a *app) bench() *cobra.Command {
 (memory), collectives between ranks or processes (collective), the disk (disk) and
 a GPU (gpu). Without arguments, measure everything.
 
-Each sample lies between two runs of a loop that only computes in registers. If
-the loop falls below 0.93 of its best, another program had a processor, and the
-sample is dropped. The table shows medians of the other samples. If every sample
-of a line was dropped, the line shows the best of them and is marked noisy.
+Before and after each sample, a loop that only computes in registers is timed. If
+it is slower than 0.93 of its best speed, another program used a processor, and the
+sample is dropped. The table shows medians of the other samples. If all samples of
+a line were dropped, it shows the best of them and is marked noisy.
 
-In a zeroth built for GPUs, 'gpu' measures copies, launches, matrix products and
+If built for GPUs, 'gpu' measures copies, launches, matrix products and
 kernels, in sizes that grow with the GPU's speed up to those of GPT-2 with 124
 million parameters. The other groups measure processors.
 
 In several processes, started by a launcher, 'collective' measures collectives
-between them: for each size, the time and the bytes per second that a rank has to
-send, compared with a stream of the same bytes over the same wire. The two run in
-turns, and process 0 reports.`,
+between them: for each size, the time and the bytes per second that a rank sends,
+compared with a plain stream of the same bytes over the same connection. The two
+alternate, and process 0 reports.`,
 		Example: `  zeroth bench compute memory
   zeroth bench disk --dir /data
   zeroth launch -n 2 -- bench collective
@@ -64,7 +64,7 @@ turns, and process 0 reports.`,
 	f := cmd.Flags()
 	f.BoolVar(&o.json, "json", false, "print JSON, with rates in units per second")
 	f.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
-	f.Float64Var(&o.Seconds, "seconds", 2, "longest `time` for each line")
+	f.Float64Var(&o.Seconds, "seconds", 2, "maximum `seconds` for each line")
 	f.IntSliceVar(&o.Workers, "workers", nil, "`numbers` of workers (default 1 and all processors)")
 	f.StringVar(&o.machineFile, "write-machine", "", "describe the GPU in a `file` for 'zeroth plan --machine'; with gpu")
 	f.StringVar(&o.products, "products", "", "time algorithms for the matrix products in a `file`: a run's algorithms.json; with gpu and --write-algorithms")

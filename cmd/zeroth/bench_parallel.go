@@ -33,7 +33,7 @@ func (a *app) benchParallel() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "parallel JOB.yaml",
 		Short: "Compare all ways to train a job on several ranks",
-		Long: `Train a job for a few steps in each way of parallel training, and compare tokens
+		Long: `Train a job for a few steps with each kind of parallelism, and compare tokens
 per second, memory, bytes sent and time spent waiting, each with its prediction by
 'zeroth plan --machine here'. All ways have the job's model, ranks and global batch:
 
@@ -52,8 +52,8 @@ state (stage 1). Ways that the job does not allow are listed with the reason.
 Each way is a run of 'zeroth train' in a temporary folder. Figures are medians without
 the first two steps; memory and bytes are those of the rank with the most. Waiting is
 the share of a step in which a rank communicates without computing, or is idle. All
-ways must learn the same: the last column is the largest difference from the losses of
-the first way, caused by a different order of sums.`,
+ways must learn the same: the last column is the largest difference of the losses from
+those of the first way, caused by a different order of sums.`,
 		Example: `  zeroth bench parallel examples/quickstart.yaml
   zeroth bench parallel examples/quickstart.yaml --ways ddp,zero1,zero3 --set parallel.ranks=2 --steps 10
   zeroth bench parallel examples/quickstart.yaml --markdown > table.md`,

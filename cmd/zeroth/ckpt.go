@@ -19,9 +19,9 @@ DIR is one checkpoint (run1/ckpt/step-00001000), a folder of checkpoints (run1/c
 or a run folder (run1); the latter two mean their newest checkpoint.
 
 Progress goes to standard error, results to standard output, with --json as one JSON
-value. Ctrl-C stops early and leaves nothing half done.
+value. After Ctrl-C nothing is half done.
 
-Exit codes: 0 done; 1 failed, or found damage, a difference or something that must not
+Exit codes: 0 done; 1 failed, or found damage, a difference or a folder that must not
 be deleted; 2 a mistake in the command line; 130 stopped by Ctrl-C.`
 
 func (a *app) ckpt() *cobra.Command {

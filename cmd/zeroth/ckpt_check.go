@@ -20,9 +20,9 @@ func (a *app) ckptVerify() *cobra.Command {
 		return a.verify(cmd, args[0], asJSON)
 	})
 	cmd.Long = `Read every byte of a checkpoint and compare it with its checksums. Each bad block is
-reported with its file and offset, its tensor and the range of elements that are lost.
-The exit code is 1 if there is damage, or if a damaged COMMIT or MANIFEST.json leaves
-it uncertain which checkpoint of a folder is the newest.`
+reported with its file and offset, its tensor and the range of lost elements.
+The exit code is 1 if there is damage, or if the newest checkpoint of a folder cannot
+be determined because of a damaged COMMIT or MANIFEST.json.`
 	cmd.Example = "  zeroth ckpt verify run1\n  zeroth ckpt verify run1/ckpt/step-00001000 --json"
 	jsonFlag(cmd, &asJSON)
 	return cmd
@@ -116,8 +116,7 @@ func (a *app) ckptDiff() *cobra.Command {
 	})
 	cmd.Long = `Compare two checkpoints tensor by tensor, to the bit, whatever ranks wrote them: how
 many elements differ, the largest absolute difference, the largest relative to the
-larger element, and which tensors only one of them has. The exit code is 1 if they
-differ.`
+larger element, and tensors that only one contains. The exit code is 1 if they differ.`
 	cmd.Example = "  zeroth ckpt diff run1/ckpt/step-00000100 run2/ckpt/step-00000100\n  zeroth ckpt diff run1 run2 --json"
 	jsonFlag(cmd, &asJSON)
 	cmd.Flags().BoolVar(&all, "all", false, "also list the tensors that are equal (--json always does)")

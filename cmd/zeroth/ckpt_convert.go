@@ -67,9 +67,9 @@ func (a *app) ckptExport() *cobra.Command {
 	})
 	cmd.Long = `Write the parameters of a checkpoint as a Hugging Face folder: config.json and
 model.safetensors, or numbered parts and their index. transformers, model.from of a
-job and 'zeroth sample --run' read it. A few MiB of memory are enough for a model of
-any size. LoRA adapters (train.lora) are merged; --adapter writes only the adapters, in
-PEFT's format.
+job and 'zeroth sample --run' read it. A few MiB of memory are enough for any model.
+LoRA adapters (train.lora) are merged; --adapter writes only the adapters, in PEFT's
+format.
 
 DIR may also be a checkpoint of DeepSpeed (ZeRO 0 to 3, universal), of FSDP
 (torch.distributed.checkpoint) or of torch.save. --format dcp writes a folder for
@@ -285,13 +285,13 @@ func (a *app) ckptImport() *cobra.Command {
 	})
 	cmd.Long = `Convert a Hugging Face folder (config.json with model.safetensors, or parts and their
 index) to a checkpoint of step 0. A job of that model starts from it with --resume and
-the checkpoint's folder, with fresh optimizer state. You rarely need this: model.from of
-a job starts from the folder directly.
+the checkpoint's folder, with fresh optimizer state. You rarely need this: a job with
+model.from starts directly from the folder.
 
 FOLDER may also be a checkpoint of DeepSpeed (ZeRO 0 to 3, universal), of FSDP
 (torch.distributed.checkpoint) or of torch.save: parameters, both moments, step
-and loss scale are imported. The model's config.json is in or beside it, or in
-the folder --model.`
+and loss scale are imported. The model's config.json must be in the folder, next to
+it, or in the folder --model.`
 	cmd.Example = `  zeroth ckpt import gpt2 --to start
   zeroth train job.yaml --resume start/step-00000000 --out run1
   zeroth ckpt import global_step500 --model llama --to start`

@@ -21,7 +21,7 @@ import (
 type theirs struct{ model, names string }
 
 func (f *theirs) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.model, "model", "", "`folder` with the config.json for a checkpoint of DeepSpeed or PyTorch; default in or next to it")
+	cmd.Flags().StringVar(&f.model, "model", "", "`folder` with the config.json for a checkpoint of DeepSpeed or PyTorch (default: in it or next to it)")
 	cmd.Flags().StringVar(&f.names, "names", "", "JSON `file` that renames the parameters of such a checkpoint: {\"theirs\": \"ours\"}")
 	must(cmd.MarkFlagDirname("model"))
 }

@@ -118,8 +118,8 @@ func (a *app) ckptInspect() *cobra.Command {
 	})
 	cmd.Long = `Show the tensors of a checkpoint: kind (master is the parameter, the others belong to
 the optimizer), type, shape, and which rank wrote which elements. --json adds files,
-offsets, codecs and the state that a resume needs. Checkpoints of DeepSpeed, FSDP and torch.save
-are shown with their origin, version, stage, ranks, step and tensors.`
+offsets, codecs and the state that a resume needs. Checkpoints of DeepSpeed, FSDP and
+torch.save are shown with their origin, version, stage, ranks, step and tensors.`
 	cmd.Example = "  zeroth ckpt inspect run1\n  zeroth ckpt inspect run1/ckpt/step-00001000 --json | jq .state.tokens"
 	jsonFlag(cmd, &asJSON)
 	return cmd

@@ -45,8 +45,8 @@ last of them.
 Only files of checkpoints are deleted, and no links are followed. A folder that is a
 symbolic link or contains other files is reported and stays; the exit code is then 1.`
 	cmd.Example = "  zeroth ckpt prune run1 --keep 3 --dry-run\n  zeroth ckpt prune run1 --keep '{last: 2, every_steps: 1000, best: val_loss}'"
-	cmd.Flags().StringVar(&keep, "keep", "", "`rules`: a number of checkpoints, or a mapping")
-	cmd.Flags().BoolVar(&p.ignore, "ignore-job-rules", false, "also delete what only the rules of the run's job.yaml keep")
+	cmd.Flags().StringVar(&keep, "keep", "", "`rules`, as in checkpoint.keep: a number of checkpoints, or a mapping")
+	cmd.Flags().BoolVar(&p.ignore, "ignore-job-rules", false, "also delete checkpoints that only the rules of the run's job.yaml keep")
 	cmd.Flags().BoolVar(&p.dry, "dry-run", false, "only print what would be deleted")
 	jsonFlag(cmd, &p.json)
 	must(cmd.MarkFlagRequired("keep"))

@@ -34,8 +34,8 @@ packages are; training never runs Python.
 
 With --cluster, show which process this is according to its launcher, and which
 transport would carry data to the others. If there are others, join them, measure
-the connections one after the other (at most 64), and recommend faster ones.
-Fails if some never join, naming them.`,
+the connections one after the other (at most 64), and recommend faster ones. If
+some never join, doctor fails and names them.`,
 		Example: "  zeroth doctor\n  zeroth doctor /data/runs\n  mpirun -n 4 zeroth doctor --cluster",
 		Args:    arguments(0, 1),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {

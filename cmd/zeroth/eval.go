@@ -28,13 +28,13 @@ func (a *app) eval() *cobra.Command {
 		Short: "Compute a model's loss and perplexity on a job's data",
 		Long: `Compute the loss and perplexity of a model on all validation data of a job, or with
 --all on all of its data. The model is that of a finished run or a Hugging Face
-folder ('zeroth ckpt export' makes one from a checkpoint). Of the job only data,
+folder ('zeroth ckpt export' makes one from a checkpoint). Only the job's data,
 model.context, batch sizes, ranks, device and precision are used.
 
-Texts and documents are read in windows of model.context tokens, and what is longer
-than one is cut (data.too_long). With --stride windows overlap and nothing is cut, so
-that tokens are predicted from at least model.context minus stride tokens before them,
-as in Hugging Face's guide to perplexity.`,
+Texts and documents are read in windows of model.context tokens, and longer documents
+are cut (data.too_long). With --stride, windows overlap and nothing is cut: each token
+is predicted from at least model.context minus stride tokens before it, as in Hugging
+Face's guide to perplexity.`,
 		Example: `  zeroth eval examples/quickstart.yaml --run run1
   zeroth eval job.yaml --run ./Qwen3-0.6B --set 'data={text: ["test/*.txt"]}' --all
   zeroth eval job.yaml --run run1 --stride 256`,

@@ -23,13 +23,13 @@ func (a *app) flight() *cobra.Command {
 		Long: `Every rank records its last 4,096 collective operations. They are dumped to the
 folder flight of the run folder, one file per rank, when a run fails because a
 rank was lost, stalled or diverged, and when any process gets SIGUSR1 (training
-then continues). This command compares the dumps and reports which rank did not
-reach which operation, and which ranks called something else. Ranks of a running
-job are dumped at different moments, so only one that has waited for more than
-10 s counts as stuck.
+then continues). This command compares the dumps and reports operations that a rank
+did not reach, and ranks that called different ones. Ranks of a running job are
+dumped at different moments, so only a rank that has waited for more than 10 s
+counts as stuck.
 
-RUN is a run folder or its folder of dumps; files may come from several hosts. A
-dump may have 32 MiB; all together, 2 GiB and 65,536 files.
+RUN is a run folder or its folder of dumps; files may come from several hosts.
+Limits: 32 MiB per dump, 2 GiB and 65,536 files in all.
 
 Exit codes: 0 ranks agree or are moving, 1 ranks diverged, 2 a file is not a dump.`,
 		Example: `  zeroth flight run1

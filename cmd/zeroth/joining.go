@@ -27,7 +27,7 @@ type joining struct {
 
 func (m *joining) addFlags(f *pflag.FlagSet) {
 	m.member.addFlags(f)
-	f.StringVar(&m.transport, "transport", "auto", "what carries data between processes: auto, unix, tcp or `mpi`, as parallel.transport")
+	f.StringVar(&m.transport, "transport", "auto", "`transport` of data between processes: auto, unix, tcp or mpi, as parallel.transport")
 	f.StringVar(&m.bind, "bind", "", "`address`, interface or network where other processes reach this host, as parallel.bind")
 	f.DurationVar(&m.join, "join", time.Minute, "`time` to wait for all processes to join")
 }

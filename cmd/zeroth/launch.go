@@ -26,19 +26,18 @@ them; or start 'zeroth bench collective' or 'zeroth doctor --cluster', which
 measure the connections between processes. Signals are forwarded. When a
 process is lost, the others end.
 
-With --hosts or --hostfile the processes run on those hosts, started by ssh in
-the folder of the same name: the job, its data and the run folder must be there,
-as on a shared file system. If checkpoints go to object storage, copies of the
-job and the data are enough. Each host needs this program at the same path;
---copy copies it. The token that processes know each other by is made here and
-is in no argument. A host that is lost is left out by a restart with
---min-ranks, and used again when it answers; without --min-ranks a restart waits
-for it.
+With --hosts or --hostfile, ssh starts the processes on those hosts, in the folder
+of the same name: it must contain the job, its data and the run folder, as on a
+shared file system. If checkpoints go to object storage, copies of the job and the
+data are enough. Each host needs this program at the same path; --copy copies it.
+launch generates the token with which processes authenticate each other, and passes
+it in no argument. With --min-ranks, a restart continues without a lost host, and
+uses it again when it answers; without --min-ranks, a restart waits for the host.
 
-With --restarts, all processes are started again, at most that many times, and
-continue from the last checkpoint. With --min-ranks, a process that fails twice in a
-row is left out: the others take over its ranks' state and keep the global batch
-by computing more micro-batches.
+With --restarts, all processes are restarted after one was lost, at most that many
+times, and continue from the last checkpoint. With --min-ranks, a process that fails
+twice in a row is dropped: the others take over its ranks' state, and compute more
+micro-batches so that the global batch stays the same.
 
 Exit codes: 0 all processes finished, 2 the job file is wrong, 75 there is a
 checkpoint to resume from; otherwise that of the first process that failed.`,
@@ -89,15 +88,15 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 		}),
 	}
 	cmd.Flags().SetInterspersed(false) // flags after train belong to train, with or without --
-	cmd.Flags().IntVarP(&n, "processes", "n", 2, "number of `processes` to start; on each host without a number of its own, by default 1")
+	cmd.Flags().IntVarP(&n, "processes", "n", 2, "number of `processes` to start; with --hosts, on each host without a number (default 1)")
 	cmd.Flags().StringVar(&hostList, "hosts", "", "start the processes on these `hosts`, such as node1,user@node2:4")
-	cmd.Flags().StringVar(&hostfile, "hostfile", "", "likewise, from a `file` with a host per line, as DeepSpeed and MPI have it: node1 slots=4")
+	cmd.Flags().StringVar(&hostfile, "hostfile", "", "like --hosts, from a `file` with one host per line, as for DeepSpeed and MPI: node1 slots=4")
 	cmd.Flags().StringVar(&ssh, "ssh", "ssh", "`command` that reaches a host, with its options")
 	cmd.Flags().Lookup("ssh").NoOptDefVal = "ssh"
 	cmd.Flags().StringVar(&addr, "addr", "", "name or address at which the hosts reach the first `host` (default its name)")
 	cmd.Flags().BoolVar(&copied, "copy", false, "copy this program to hosts that do not have it, into .cache/zeroth in the home folder")
-	cmd.Flags().StringSliceVar(&env, "env", nil, "`names` of variables that processes on hosts get besides ZEROTH_* and NCCL_*, such as HF_TOKEN,AWS_*")
-	cmd.Flags().IntVar(&restarts, "restarts", 0, "how many `times` to start all processes again after one was lost")
+	cmd.Flags().StringSliceVar(&env, "env", nil, "`names` of variables to pass to hosts, in addition to ZEROTH_* and NCCL_*, such as HF_TOKEN,AWS_*")
+	cmd.Flags().IntVar(&restarts, "restarts", 0, "how many `times` to restart all processes after one was lost")
 	cmd.Flags().IntVar(&minRanks, "min-ranks", 0, "continue without lost processes, with at least this many `ranks` (default all)")
 	return cmd
 }

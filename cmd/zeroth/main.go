@@ -214,17 +214,17 @@ func (a *app) verdict(err error) (code int, message string) {
 }
 
 const about = `zeroth trains and fine-tunes GPT-2, Llama, Mistral, Qwen, OLMo, Phi-3, SmolLM3, Granite and
-Gemma models, sharded over ranks as ZeRO (stages 0 to 3) and FSDP do. A job is one
-YAML file: 'zeroth init' writes one.`
+Gemma models, sharded over ranks like ZeRO (stages 0 to 3) and FSDP. A job is one
+YAML file; 'zeroth init' writes one.`
 
 // exitCodes ends the help of the root command.
 const exitCodes = `{{if not .HasParent}}
 Exit codes:
   0    done
-  1    failed; or a check found a problem; or a search found nothing
+  1    failed, or a check found a problem, or a search found nothing
   2    a mistake in the job file, its data or the command line
   75   training stopped by SIGTERM, SIGHUP or a lost process; continue with
-       --resume latest. Also if some processes never joined
+       --resume latest. Or some processes never joined
   130  stopped by Ctrl-C
   134  a bug in zeroth (SIGABRT)
 {{end}}`

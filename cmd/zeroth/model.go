@@ -22,8 +22,8 @@ func (a *app) model() *cobra.Command {
 		Use:   "model FOLDER|hf://ORG/NAME",
 		Short: "Show what a Hugging Face folder contains, and whether zeroth can train it",
 		Long: `Show the family, shape, parameters, types, size, tokenizer and chat template of a
-Hugging Face model. Everything that keeps zeroth from training it is reported at once,
-with exit code 2. The values of parameters are not read.`,
+Hugging Face model. If zeroth cannot train it, all reasons are reported at once, with
+exit code 2. The values of parameters are not read.`,
 		Example: "  zeroth model ./Qwen3-0.6B\n  zeroth model hf://Qwen/Qwen3-0.6B@main",
 		Args:    arguments(1, 1),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {

@@ -167,19 +167,18 @@ func (a *app) plan() *cobra.Command {
 job's schedule runs on a device that only counts bytes (a dry run). No data is read
 and nothing is allocated, so you can plan any model for any number of ranks.
 
-Everything is allocated before step 1. "At rest" is in use between steps, "at the
-peak" at the moment that the plan names. Memory outside the allocator (contexts,
+Everything is allocated before step 1. Memory "at rest" is in use between steps, memory
+"at the peak" at the moment that the plan names. Memory outside the allocator (contexts,
 communicators) is estimated, with sources. 1 GiB is 2^30 bytes, 1 GB is 10^9.
 
-With --machine the same schedule is simulated at the speed of some hardware: step
-time, communication that computation does not hide, tokens per second and MFU.
-"here" measures the job's kernels and collectives on this machine, whose ranks
-share its processors. Other names are machines with published figures. A file
-describes any other machine: see examples/machine.json.
+With --machine the same schedule is simulated on a given machine: step time, exposed
+communication (not hidden by computation), tokens per second and MFU. "here" measures
+the job's kernels and collectives on this machine, where ranks share the processors.
+Other names are machines with published figures. A file describes any other machine:
+see examples/machine.json.
 
---model plans a Hugging Face folder, a model on the Hub (hf://org/name[@revision], of
-which only config.json is downloaded), or a published model by name, without its
-files: GPT-2, Llama 3, Qwen3, Gemma 3, Mistral, OLMo 2, Phi and SmolLM3; an unknown
+--model plans a Hugging Face folder, a model on the Hub (hf://org/name[@revision]; only
+config.json is downloaded), or a published model by name, without its files: GPT-2, Llama 3, Qwen3, Gemma 3, Mistral, OLMo 2, Phi and SmolLM3; an unknown
 name lists them all.`,
 		Example: `  zeroth plan examples/quickstart.yaml
   zeroth plan examples/quickstart.yaml --world 64 --set zero.stage=1 --timeline plan.html

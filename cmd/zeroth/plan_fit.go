@@ -25,12 +25,12 @@ func (a *app) fit() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fit [JOB.yaml]",
 		Short: "Find the fastest settings of a job that fit a machine",
-		Long: `Search the settings of a job that change its memory and speed (mesh, pipeline
-schedule, stage, micro-batch, recomputation, prefetch, loss chunks, offload) for the
-fastest that fit. The search runs a few layers dry; everything that is listed has had
-a dry run of all layers and a simulated step at the speed of --machine (see 'zeroth
-plan'), except that times after ≈ are estimates for long pipelines. The global batch
-stays the same. --flops, --link and the like replace single figures of the machine.
+		Long: `Find the settings that fit and are fastest, among all that change a job's memory and
+speed: mesh, pipeline schedule, stage, micro-batch, recomputation, prefetch, loss
+chunks, offload. The global batch stays the same. All listed settings were planned
+with all layers and simulated on --machine (see 'zeroth plan'); times after ≈ are
+estimates for long pipelines. --flops, --link and so on replace single figures of the
+machine.
 
 Exit codes: 0 something fits, 1 nothing fits, 2 a mistake in the command line or the
 job.`,
@@ -66,7 +66,7 @@ job.`,
 	}
 	p.addFlags(cmd.Flags())
 	cmd.Flags().StringVar(&o.host, "host-memory", "", "host memory of each machine, such as 1TiB, for offloaded optimizer state and parameters")
-	cmd.Flags().StringVar(&o.disk, "disk", "", "disk space of each machine, such as 4TB, for the same")
+	cmd.Flags().StringVar(&o.disk, "disk", "", "disk space of each machine, such as 4TB, for offloaded optimizer state and parameters")
 	intVar(cmd.Flags(), &o.node, "gpus-per-node", 8, "GPUs per machine, which share its memory and disk")
 	cmd.Flags().StringVar(&o.machine, "machine", "h100", "hardware to simulate: "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
 	f := cmd.Flags()

@@ -42,7 +42,7 @@ or more runs as an SVG. Runs may still be training.`,
 			return show.Print(a.out, report.RunsTable(runs).Within(show.Width(a.out))+"drawn to "+show.Printable(out)+"\n")
 		}),
 	}
-	cmd.Flags().StringVar(&out, "out", "", "`file` to draw to, which ends in .svg")
+	cmd.Flags().StringVar(&out, "out", "", "`file` to draw to, ending in .svg")
 	return cmd
 }
 

@@ -22,8 +22,8 @@ type probes struct{ cpuProfile, trace, timeline string }
 
 func (p *probes) addFlags(f *pflag.FlagSet) {
 	p.profileFlag(f)
-	f.StringVar(&p.timeline, "timeline", "", "draw the planned and the used memory of the first rank over its first step to a `file`: .html, .svg or .csv")
-	f.StringVar(&p.trace, "trace", "", "write the last 32768 tasks of every rank's queues and the memory in use to a `file` for ui.perfetto.dev, and print how much communication was not hidden")
+	f.StringVar(&p.timeline, "timeline", "", "draw the planned and the used memory of rank 0 over its first step to a `file`: .html, .svg or .csv")
+	f.StringVar(&p.trace, "trace", "", "write the last 32768 tasks of every rank's queues and the memory in use to a `file` for ui.perfetto.dev, and print the exposed communication")
 }
 
 func (p *probes) profileFlag(f *pflag.FlagSet) {

@@ -29,8 +29,8 @@ func (a *app) runs() *cobra.Command {
 		Use:   "runs [DIR]",
 		Short: "List the runs in a folder and their state",
 		Long: `List the run folders in a folder (default runs): model, mesh, stage, steps, loss,
-speed (the median of some thousand last steps), MFU and state. A run without a
-recorded end that no process holds was killed, or its disk was full.`,
+speed (the median of the last thousand or so steps), MFU and state. A run that "ended
+without a record" was killed, or its disk was full.`,
 		Example: "  zeroth runs\n  zeroth runs /data/runs",
 		Args:    arguments(0, 1),
 		RunE: a.do(func(_ *cobra.Command, args []string) error {
@@ -106,7 +106,7 @@ func (a *app) compare() *cobra.Command {
 		Use:   "compare RUN RUN",
 		Short: "Compare two runs: keys that differ, and losses side by side",
 		Long: `Compare two runs: the keys of their job files that differ, and their losses side
-by side at up to 20 steps that both have. --out draws both, like 'zeroth plot'.`,
+by side, at up to 20 common steps. --out draws both, like 'zeroth plot'.`,
 		Example: "  zeroth compare runs/a runs/b --out both.svg",
 		Args:    arguments(2, 2),
 		RunE: a.do(func(_ *cobra.Command, args []string) error {
@@ -133,7 +133,7 @@ by side at up to 20 steps that both have. --out draws both, like 'zeroth plot'.`
 			return writeFile(out, func(w io.Writer) error { return report.WriteRunsSVG(w, runs) })
 		}),
 	}
-	cmd.Flags().StringVar(&out, "out", "", "draw both runs into a `file` that ends in .svg")
+	cmd.Flags().StringVar(&out, "out", "", "draw both runs to a `file` ending in .svg")
 	return cmd
 }
 
@@ -191,9 +191,9 @@ func (a *app) report() *cobra.Command {
 	return &cobra.Command{
 		Use:   "report RUN",
 		Short: "Write the page of a run as one HTML file",
-		Long: `Write the page of a run, with its losses, speeds, memory and job inside, to
-standard output: one HTML file that needs no network. It is the page that a run
-with report.listen serves while it trains.`,
+		Long: `Write the page of a run, with its losses, speeds, memory and job, to standard output:
+one HTML file that needs no network. A run with report.listen serves the same page
+while it trains.`,
 		Example: "  zeroth report runs/a >a.html",
 		Args:    arguments(1, 1),
 		RunE: a.do(func(_ *cobra.Command, args []string) error {

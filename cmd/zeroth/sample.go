@@ -32,16 +32,16 @@ func (a *app) sample() *cobra.Command {
 		SuggestFor: []string{"generate", "infer", "inference", "chat", "complete"},
 		Long: `Continue a text with the model of a run folder, a checkpoint, a Hugging Face folder or
 the Hub. If the run is still training, its newest complete checkpoint is used. The
-same seed gives the same text, whatever other prompts there are. On a terminal,
-control characters are escaped. With --json each prompt gives one line: prompt,
-text (without the prompt), tokens, and finish_reason, which is length, eos (an
-end-of-text token) or stop.
+same seed gives the same text, whatever the other prompts. On a terminal, control
+characters are escaped. With --json each prompt gives one line: prompt, text (without
+the prompt), tokens, and finish_reason, which is length, eos (an end-of-text token) or
+stop.
 
 With --chat and no prompt, each line of standard input is a message of one
 conversation and is answered; Ctrl-D ends it.
 
-How tokens are chosen is set by flags, otherwise by the model's
-generation_config.json, otherwise by the defaults below.`,
+Settings of the sampling that no flag gives are those of the model's
+generation_config.json, or else the defaults below.`,
 		Example: `  zeroth sample --run run1 --prompt "func main() {" --tokens 200
   zeroth sample --run run1/ckpt/step-00001000
   zeroth sample --run run1 --prompt "// " --temperature 0 --tokens 50
@@ -106,7 +106,7 @@ func (o *sampling) addFlags(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.prompts, "prompt", []string{"\n"}, "`text` to continue (repeatable; default a line feed)")
 	f.Lookup("prompt").DefValue = "[]" // help would print the line feed itself
 	f.StringVar(&o.file, "prompts", "", "`file` with one prompt per line, plain or as a JSON string")
-	f.BoolVar(&o.Chat, "chat", false, "answer messages, with the model's chat template: each prompt or, without one, the lines of a conversation")
+	f.BoolVar(&o.Chat, "chat", false, "answer messages, with the model's chat template: each prompt or, without any, each line of standard input")
 	f.StringVar(&o.System, "system", "", "`text` of the system message, with --chat")
 	f.StringArrayVar(&o.Variables, "template-arg", nil, "`key=value` for the chat template, the value in JSON or as text (repeatable)")
 	intVar(f, &o.Tokens, "tokens", 200, "maximum number of tokens to generate")
@@ -114,7 +114,7 @@ func (o *sampling) addFlags(f *pflag.FlagSet) {
 	intVar(f, &o.TopK, "top-k", 0, "sample from the `k` likeliest tokens; 0 means all")
 	f.Float64Var(&o.TopP, "top-p", 1, "sample from the likeliest tokens with this total probability, after --top-k; 1 means all")
 	f.Float64Var(&o.MinP, "min-p", 0, "sample from tokens with at least this fraction of the highest probability, after --top-p")
-	f.Float64Var(&o.Penalty, "repetition-penalty", 1, "make tokens of the text less likely, if above 1")
+	f.Float64Var(&o.Penalty, "repetition-penalty", 1, "above 1, make tokens of the text less likely")
 	intVar(f, &o.Context, "context", 0, fmt.Sprintf("maximum number of `tokens` the model reads (default its limit, but %d in a conversation)", generate.ConversationContext))
 	f.StringArrayVar(&o.Stop, "stop", nil, "stop before this `text` (repeatable)")
 	intVar(f, &o.Batch, "batch", 8, "prompts to process at once; does not change the answers")

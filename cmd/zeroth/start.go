@@ -27,9 +27,10 @@ func (a *app) initJob() *cobra.Command {
 		Use:        "init [GOAL] [FILE]",
 		Short:      "Write a commented job file for a goal",
 		SuggestFor: []string{"new", "create"},
-		Long: `Write a commented job file for a goal, for you to edit: GOAL.yaml, another FILE, or
-- for standard output. Existing files are never overwritten. --from prints the job of a
-configuration of DeepSpeed or Accelerate, or of TrainingArguments. Goals:
+		Long: `Write a commented job file for a goal, for you to edit, to GOAL.yaml, to another FILE,
+or with - to standard output. Existing files are never overwritten. --from converts a
+configuration of DeepSpeed or Accelerate, or TrainingArguments, and prints the job.
+Goals:
 
 ` + strings.TrimRight(list, "\n"),
 		Example: "  zeroth init quickstart\n  zeroth init chat --model Qwen3-1.7B\n  zeroth init pretrain - | less\n  zeroth init --from ds_config.json > job.yaml",
@@ -60,9 +61,9 @@ configuration of DeepSpeed or Accelerate, or of TrainingArguments. Goals:
 			return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
 		},
 	}
-	cmd.Flags().StringVar(&model, "model", "", "`model` to start from, for goals that fine-tune: hf://org/name, or a published one such as Llama-3.2-1B")
+	cmd.Flags().StringVar(&model, "model", "", "`model` to start from, for chat, finetune and lora: hf://org/name, or a published one such as Llama-3.2-1B")
 	must(cmd.RegisterFlagCompletionFunc("model", words(publishedNames()...)))
-	cmd.Flags().StringVar(&from, "from", "", "`file` of DeepSpeed, Accelerate or TrainingArguments whose job is printed")
+	cmd.Flags().StringVar(&from, "from", "", "configuration `file` of DeepSpeed or Accelerate, or TrainingArguments, to convert")
 	return cmd
 }
 

@@ -22,9 +22,9 @@ shell does not. With --format the files contain records instead, as for
 data.documents: JSON Lines (also compressed with gzip or zstd) or Parquet. Each record
 is a document, and broken ones are reported with file and line.
 
-The token file has llm.c's format: a header of 1,024 bytes with the number and width
-of the ids, then ids of two bytes, or of four if the vocabulary has more than 65,536.
-An existing file is not replaced.`,
+The token file is in llm.c's format: a header of 1,024 bytes with the number and width
+of the ids, then ids of two bytes, or of four if the vocabulary has more than 65,536
+tokens. An existing file is not replaced.`,
 		Example: `  zeroth tokenize --tokenizer gpt2 'corpus/**/*.txt' --out corpus.bin
   zeroth tokenize --tokenizer hf://Qwen/Qwen3-0.6B a.txt b.txt --out ab.bin
   zeroth tokenize --tokenizer gpt2 --format text --key text=body 'web/*.jsonl.gz' --out web.bin`,
@@ -53,9 +53,10 @@ An existing file is not replaced.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVar(&e.Tokenizer, "tokenizer", "", "`name` (bytes or gpt2), a folder with tokenizer.json, or vocab.json and merges.txt, or hf://org/name")
+	f.StringVar(&e.Tokenizer, "tokenizer", "", "`name` (bytes or gpt2), a folder (with tokenizer.json, or vocab.json and merges.txt), or hf://org/name")
 	f.StringVar(&e.Format, "format", "", "`format` of records: text, prompt or chat, as data.format (default: text files)")
-	f.StringToStringVar(&e.Keys, "key", nil, "`name=key` of a record, as data.keys: messages=conversations")
+	f.StringToStringVar(&e.Keys, "key", nil, "`name=key` of a record, as data.keys, such as messages=conversations (repeatable)")
+	f.Lookup("key").DefValue = ""
 	f.StringVar(&e.Out, "out", "", "`file` to write")
 	must(cmd.MarkFlagRequired("tokenizer"))
 	must(cmd.MarkFlagRequired("out"))

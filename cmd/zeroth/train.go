@@ -48,12 +48,12 @@ func (a *app) train() *cobra.Command {
   ckpt/                checkpoints, if the job asks for them
   algorithms.json      on GPUs: the algorithms of matrix products
   flight/              the last operations of each rank, if a rank was lost or
-                       diverged, and on SIGUSR1: see 'zeroth flight'
+                       diverged, or after SIGUSR1 (see 'zeroth flight')
 
-No other run, save or prune may use the folder of a live run. Ctrl-C, SIGTERM and
+While a run uses the folder, no other run, save or prune may. Ctrl-C, SIGTERM and
 SIGHUP stop after the current step and write the results so far; a second Ctrl-C
-quits at once. 'zeroth help job' lists the keys of a job file. The file - is
-standard input.`,
+quits at once. 'zeroth help job' lists the keys of a job file. A job file named - is
+read from standard input.`,
 		Example: `  zeroth train examples/quickstart.yaml
   zeroth train job.yaml --set zero.stage=1 --set parallel.ranks=2 --out run1
   zeroth train job.yaml --set checkpoint.every=100 --out run1 --resume latest
@@ -100,11 +100,11 @@ standard input.`,
 	}
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "set a `key=value` of the job file, the value in YAML (repeatable)")
 	cmd.Flags().StringVar(&out, "out", "", "run `folder`, new or empty (default runs/JOB-TIME)")
-	cmd.Flags().StringVar(&resume, "resume", "", "continue from a `checkpoint`: latest, a step, or its folder; with the same --out, in the same files")
-	cmd.Flags().BoolVar(&shadow, "shadow", false, "run each GPU operation on the CPU, too, and stop at the first that differs")
+	cmd.Flags().StringVar(&resume, "resume", "", "continue from a `checkpoint`: latest, a step, or its folder; with the same --out, append to the same files")
+	cmd.Flags().BoolVar(&shadow, "shadow", false, "repeat each GPU operation on the CPU, and stop at the first that differs")
 	look.addFlags(cmd.Flags())
 	in.addFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&in.logAll, "log-all-ranks", false, "let every process print, not only that of rank 0")
+	cmd.Flags().BoolVar(&in.logAll, "log-all-ranks", false, "let every process print, not only process 0")
 	must(cmd.MarkFlagDirname("out"))
 	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
 	must(cmd.RegisterFlagCompletionFunc("resume", wordsOrFile("latest")))

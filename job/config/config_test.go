@@ -355,7 +355,7 @@ func TestCombinations(t *testing.T) {
 		{"data={documents: [{path: a.txt, wheight: 1}]}", "data.documents: item 1: unknown key wheight; it has path and weight; want a list of texts, such as [\"a.txt\", \"docs/**/*.md\"], or with weights [{path: \"a.jsonl\", weight: 0.7}]"},
 		{"data={text: [a.txt], pack: true}", "data.pack: not used: there are no data.documents; remove it (--set data.pack=null removes it)"},
 		{"data={documents: [a.txt], keys: {prompt: q}}", "data.keys.prompt: not used: records of the format text have no prompt; remove it (--set data.keys.prompt=null removes it)"},
-		{"data={documents: [a.txt], validation: 0.1, validation_documents: [a.txt]}", "data.validation: not used: data.validation_documents names what to validate on; remove it (--set data.validation=null removes it)"},
+		{"data={documents: [a.txt], validation: 0.1, validation_documents: [a.txt]}", "data.validation: not used: data.validation_documents already lists the data to validate on; remove it (--set data.validation=null removes it)"},
 		{"data={documents: [none.jsonl]}", "data.documents: no file matches none.jsonl; relative paths start in the working directory"},
 		{"data={documents: [a.txt], tokenizer: none}", "data.tokenizer: text needs a tokenizer, but data.tokenizer is none; want bytes or gpt2"},
 		{"data={text: [a.txt], tokenizer: bytes, vocab: hf}", "data.vocab: not used: tokenizer bytes has no vocabulary of its own; remove it (--set data.vocab=null removes it)"},
@@ -402,7 +402,7 @@ func TestCombinationsOfSections(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	for _, c := range []struct{ sets, want string }{
 		{"zero.stage=0 parallel.replicate=2", "--set parallel.replicate=2: parallel.replicate: stage 0 shards nothing, so there are no shards to replicate 2 times: every rank is a full replica already; want replicate: 1, or stage 1, 2 or 3"},
-		{"data.validation=0 train.eval_every=10", "--set train.eval_every=10: train.eval_every: eval_every is 10, but data.validation is 0: there is nothing to evaluate on; want eval_every: 0, or a data.validation such as 0.01"},
+		{"data.validation=0 train.eval_every=10", "--set train.eval_every=10: train.eval_every: eval_every is 10, but data.validation is 0: there is nothing to evaluate; want eval_every: 0, or a data.validation such as 0.01"},
 		{"parallel.ranks=8 train.batch=12", "--set train.batch=12: train.batch: batch 12 = micro_batch ? × ranks 8 has no whole solution: 12 is not a multiple of 8; want batch 8 or 16"},
 	} {
 		if _, err := Load("job.yaml", strings.Fields(c.sets)); err == nil || err.Error() != c.want {

@@ -28,10 +28,10 @@ type Group struct {
 // fields returns the keys of a group.
 func (g *Group) fields() []field {
 	return []field{
-		{"match", pattern{&g.Match}, "", "needed", "names of parameters as in Hugging Face; * matches any characters", also{like: `"*.bias"`}},
+		{"match", pattern{&g.Match}, "", "needed", "pattern of Hugging Face parameter names; * matches any characters", also{like: `"*.bias"`}},
 		{"lr", perhaps{&g.LR, hf.Positive, "a positive number"}, "", "optimizer.lr", "highest learning rate; the schedule scales it like optimizer.lr", also{like: "1e-4"}},
 		{"weight_decay", perhaps{&g.WeightDecay, atLeast0, "a number of at least 0"}, "", "the job's", "weight decay of all parameters of the group", also{like: "0"}},
-		{"type", choice{&g.Type, groupTypes[:]}, "", "muon for matrices of blocks, adamw for the rest", "with optimizer.type muon: muon (matrices only) or adamw", also{}},
+		{"type", choice{&g.Type, groupTypes[:]}, "", "muon for matrices of blocks, adamw for the rest", "with optimizer.type muon: muon (only for matrices) | adamw", also{}},
 	}
 }
 
