@@ -61,6 +61,7 @@ func (a *app) agent() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			defer touchCopy()()
 			defer a.handle(func(os.Signal) {})() // signals come through the input
 			return obey(c, io.MultiReader(in, os.Stdin))
 		}),

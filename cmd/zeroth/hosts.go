@@ -163,23 +163,54 @@ func newRemote(hosts []host, ssh, addr string, copied bool, names []string, errs
 	if !copied {
 		return r, nil
 	}
-	r.program = ".cache/zeroth/zeroth-" + r.digest[:16] // in the home folder, where ssh begins
+	r.program = copyName + r.digest[:16] // in the home folder, where ssh begins
 	fmt.Fprintln(errs, "zeroth: copying this program to the hosts that do not have it")
-	return r, r.each(func(h host) error {
-		f, err := os.Open(local)
-		if err != nil {
-			return err
+	return r, r.each(func(h host) error { return r.copyTo(h, local) })
+}
+
+// copyName begins the names of copies of this program on hosts; the digest follows.
+const copyName = ".cache/zeroth/zeroth-"
+
+// copyTo copies this program to a host that does not have it, and removes copies of other versions that
+// have not been touched for a month. Every launch touches its copy when it begins, and its processes do
+// once a day, so that copies in use stay, also those that other hosts use by a shared file system.
+func (r remote) copyTo(h host, local string) error {
+	f, err := os.Open(local)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	// A connection that is cut looks like the end of the file: hence the comparison of sizes.
+	c := r.over(context.Background(), h, fmt.Sprintf("{ test -x %[1]s && { touch %[1]s 2>/dev/null; true; } || { mkdir -p .cache/zeroth && cat >%[1]s.$$ && test $(wc -c <%[1]s.$$) -eq %[2]d && chmod 700 %[1]s.$$ && mv %[1]s.$$ %[1]s; }; } && "+
+		"{ find .cache/zeroth -maxdepth 1 -name 'zeroth-*' -type f -mtime +30 -exec rm -f {} + 2>/dev/null; true; }", r.program, info.Size()))
+	c.Stdin = f
+	return r.finish(c, h)
+}
+
+// touchCopy touches the copy of the program that this process runs, if it runs one, now and then until
+// the function that it returns is called.
+func touchCopy() (end func()) {
+	exe, err := os.Executable()
+	if err != nil || !strings.Contains(filepath.ToSlash(exe), "/"+copyName) {
+		return func() {}
+	}
+	tick := time.NewTicker(24 * time.Hour)
+	done := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case now := <-tick.C:
+				_ = os.Chtimes(exe, now, now) // may be read-only: then nobody removes it
+			case <-done:
+				return
+			}
 		}
-		defer f.Close()
-		info, err := f.Stat()
-		if err != nil {
-			return err
-		}
-		// A connection that is cut looks like the end of the file: hence the comparison of sizes.
-		c := r.over(context.Background(), h, fmt.Sprintf("test -x %[1]s || { mkdir -p .cache/zeroth && cat >%[1]s.$$ && test $(wc -c <%[1]s.$$) -eq %[2]d && chmod 700 %[1]s.$$ && mv %[1]s.$$ %[1]s; }", r.program, info.Size()))
-		c.Stdin = f
-		return r.finish(c, h)
-	})
+	}()
+	return func() { tick.Stop(); close(done) }
 }
 
 // passedOn returns the variables of env that processes on hosts get: ZEROTH_*, except the address of
@@ -265,36 +296,37 @@ func (r remote) processes() (n int) {
 // answerTime is how long a host may take to answer.
 const answerTime = 15 * time.Second
 
-// answers reports whether a host can be reached.
-func (r remote) answers(h host) bool {
+// answers returns an error if a host cannot be reached, or lacks the program or the folder, as one that
+// starts up may until its file systems are mounted.
+func (r remote) answers(h host) error {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
-	c := r.over(ctx, h, "true")
+	c := r.over(ctx, h, fmt.Sprintf("test -x %s && cd %s", shellQuoted(r.program), shellQuoted(r.folder)))
 	c.WaitDelay = time.Second
-	return r.finish(c, h) == nil
+	return r.finish(c, h)
 }
 
-// answering returns the slots of the hosts that can be reached, and the names of the others.
-func (r remote) answering() (slots []int, silent []string) {
-	up := make([]bool, len(r.hosts))
+// answering returns the slots of the hosts that can be used, the names of the others, and why they cannot.
+func (r remote) answering() (slots []int, silent []string, why error) {
+	errs := make([]error, len(r.hosts))
 	var all sync.WaitGroup
 	for i, h := range r.hosts {
-		all.Go(func() { up[i] = r.answers(h) })
+		all.Go(func() { errs[i] = r.answers(h) })
 	}
 	all.Wait()
 	slot := 0
 	for i, h := range r.hosts {
-		if !up[i] {
+		if errs[i] != nil {
 			silent = append(silent, h.name)
 		}
 		for range h.slots {
-			if up[i] {
+			if errs[i] == nil {
 				slots = append(slots, slot)
 			}
 			slot++
 		}
 	}
-	return slots, silent
+	return slots, silent, errors.Join(errs...)
 }
 
 // rendezvous returns the address where the processes meet if process 0 has this slot.

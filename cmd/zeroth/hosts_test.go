@@ -281,25 +281,114 @@ func TestReachable(t *testing.T) {
 		want     []int
 		silent   []string
 		wrong    bool
+		folder   string
 	}{
 		{want: []int{0, 1, 2, 3}},
 		{down: "b", minRanks: 1, want: []int{0, 1, 3}, silent: []string{"b"}},
 		{down: "a", minRanks: 1, bad: []int{2}, want: []int{3}, silent: []string{"a"}},
 		{minRanks: 1, bad: []int{3}, want: []int{0, 1, 2}},
 		{down: "c", wrong: true},
+		{folder: "/nowhere", minRanks: 1, want: []int{}, silent: []string{"a", "b", "c"}},
 	} {
 		if c.down != "" {
 			if err := os.WriteFile("down-"+c.down, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		s := newSupervisor(4, command{})
-		s.remote, s.minRanks, s.bad, s.errs = r, c.minRanks, c.bad, io.Discard
+		s, said := newSupervisor(4, command{}), &strings.Builder{}
+		s.remote, s.minRanks, s.bad, s.errs = r, c.minRanks, c.bad, said
+		if c.folder != "" {
+			s.remote.folder = c.folder
+		}
 		slots, err := s.reachable()
+		if c.folder != "" && !strings.Contains(said.String(), c.folder) {
+			t.Errorf("it does not say that there is no %s: %s", c.folder, said)
+		}
 		if (err != nil) != c.wrong || !slices.Equal(slots, c.want) || !slices.Equal(s.silent, c.silent) {
 			t.Errorf("%+v: slots %v, silent %v, %v", c, slots, s.silent, err)
 		}
 		_ = os.Remove("down-" + c.down)
+	}
+}
+
+// TestRegain checks that a host that does not answer is looked at less and less often.
+func TestRegain(t *testing.T) {
+	inFolder(t)
+	hosts, err := parseHosts("a,b", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSupervisor(2, command{})
+	if s.remote, err = newRemote(hosts, strings.TrimPrefix(fakeSSH(t, "."), "--ssh="), "", false, nil, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("down-b", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.silent, s.errs = []string{"b"}, io.Discard
+	var waits []time.Duration
+	now := make(chan time.Time)
+	close(now)
+	s.regain(make(chan struct{}), func(d time.Duration) <-chan time.Time {
+		if waits = append(waits, d/time.Second); len(waits) == 7 {
+			_ = os.Remove("down-b")
+		}
+		return now
+	})
+	if want := []time.Duration{30, 60, 120, 240, 480, 600, 600}; !slices.Equal(waits, want) || !s.hasRegained() {
+		t.Errorf("looks after %d seconds, want %d; regained: %v", waits, want, s.hasRegained())
+	}
+}
+
+// TestOldCopies checks that --copy removes copies of other versions that nobody has touched for a month,
+// and touches the one that it finds.
+func TestOldCopies(t *testing.T) {
+	inFolder(t)
+	hosts, err := parseHosts("a", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := func() (names []string, own os.FileInfo) {
+		r, err := newRemote(hosts, strings.TrimPrefix(fakeSSH(t, "."), "--ssh="), "", true, nil, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, _ := os.ReadDir(filepath.Dir(copyName))
+		for _, e := range in {
+			names = append(names, e.Name())
+		}
+		own, err = os.Stat(r.program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names, own
+	}
+	if err := os.MkdirAll(filepath.Join(filepath.Dir(copyName), "s3"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	month := time.Now().AddDate(0, 0, -32)
+	for name, days := range map[string]int{"zeroth-0": 0, "zeroth-1.77": 0, "zeroth-2": 20, "s3/zeroth-3": 0} {
+		path := filepath.Join(filepath.Dir(copyName), name)
+		if err := os.WriteFile(path, nil, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if at := month.AddDate(0, 0, days); os.Chtimes(path, at, at) != nil {
+			t.Fatal("the times of files cannot be set")
+		}
+	}
+	names, own := copied()
+	if want := []string{"s3", "zeroth-2", own.Name()}; !slices.Equal(slices.Sorted(slices.Values(names)), slices.Sorted(slices.Values(want))) {
+		t.Errorf("there are %q, want %q", names, want)
+	}
+	path := filepath.Join(filepath.Dir(copyName), own.Name())
+	if err := os.Chtimes(path, month, month); err != nil {
+		t.Fatal(err)
+	}
+	if names, own = copied(); len(names) != 3 || own.ModTime().Equal(month) {
+		t.Errorf("a copy that is used was not touched: %v, %q", own.ModTime(), names)
+	}
+	if _, err := os.Stat(filepath.Join(filepath.Dir(copyName), "s3", "zeroth-3")); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -134,32 +134,40 @@ func (s *supervisor) run() error {
 // reachable returns the slots of the hosts that answer, without those that failed twice, and
 // remembers the other hosts. If all processes are needed, it waits for hosts that do not answer.
 func (s *supervisor) reachable() ([]int, error) {
-	slots, silent := s.answering()
-	for until := time.Now().Add(s.patience); silent != nil && s.minRanks == 0; slots, silent = s.answering() {
+	slots, silent, why := s.answering()
+	said := ""
+	for until := time.Now().Add(s.patience); silent != nil && s.minRanks == 0; slots, silent, why = s.answering() {
 		names := strings.Join(silent, ", ")
 		if s.askedToStop() || time.Now().After(until) {
-			return nil, fmt.Errorf("hosts that do not answer: %s; --min-ranks continues without them", names)
+			return nil, fmt.Errorf("hosts that do not answer: %s; --min-ranks continues without them\n%w", names, why)
 		}
-		fmt.Fprintln(s.errs, "zeroth: waiting for hosts that do not answer:", names)
+		if said != names {
+			fmt.Fprintln(s.errs, "zeroth: waiting for hosts that do not answer:", names)
+		}
+		said = names
 		time.Sleep(time.Second)
 	}
 	if s.silent = silent; silent != nil {
-		fmt.Fprintln(s.errs, "zeroth: without hosts that do not answer:", strings.Join(silent, ", "))
+		fmt.Fprintf(s.errs, "zeroth: without hosts that do not answer: %s\n%s\n", strings.Join(silent, ", "), show.Escape(why.Error()))
 	}
 	return slices.DeleteFunc(slots, func(slot int) bool { return slices.Contains(s.bad, slot) }), nil
 }
 
+// longestLook is the longest time between two looks at a host that does not answer.
+const longestLook = 10 * time.Minute
+
 // regain waits until a host that did not answer does so again. Then it makes the processes save
-// and end, so that the next start uses the host. It gives up when done is closed.
-func (s *supervisor) regain(done chan struct{}) {
-	for len(s.silent) > 0 {
+// and end, so that the next start uses the host. It looks less and less often, and gives up when done is
+// closed.
+func (s *supervisor) regain(done chan struct{}, after func(time.Duration) <-chan time.Time) {
+	for wait := 2 * answerTime; len(s.silent) > 0; wait = min(2*wait, longestLook) {
 		select {
 		case <-done:
 			return
-		case <-time.After(2 * answerTime):
+		case <-after(wait):
 		}
 		for _, h := range s.hosts {
-			if !slices.Contains(s.silent, h.name) || !s.answers(h) {
+			if !slices.Contains(s.silent, h.name) || s.answers(h) != nil {
 				continue
 			}
 			s.mu.Lock()
@@ -309,7 +317,7 @@ func (s *supervisor) once(start int) (code int, err error) {
 	if s.hosts != nil {
 		s.runID = rand.Text()
 		err = s.start(nil, start, ends)
-		go s.regain(done)
+		go s.regain(done, time.After)
 	} else {
 		var ln net.Listener
 		if ln, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
