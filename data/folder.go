@@ -63,7 +63,7 @@ func readFolder(dir string) (Tokenizer, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w; encode the text elsewhere, with its own tokenizer, and give data.tokens", path, err)
 		}
-		if !t.IsGPT2() || desc.hasChatTemplate() {
+		if !t.IsGPT2() || desc.hasChatTemplate() || !desc.splits(t, desc.class(true)) {
 			return desc.folder(dir, t)
 		}
 		if err := json.Unmarshal(raw, &desc.whole); err != nil {
@@ -124,7 +124,7 @@ type description struct {
 	added   map[string]uint32 // added_tokens.json
 	whole   *tokenizerJSON    // GPT-2's kind; nil if there is none
 	texts   map[string][]byte // of ownFiles
-	model   string            // model_type in config.json; "" if there is none
+	model   modelConfig       // empty if there is no config.json
 }
 
 func readDescription(dir string) (description, error) {
@@ -143,13 +143,17 @@ func readDescription(dir string) (description, error) {
 	if err != nil {
 		return d, fmt.Errorf("%s%c%w", dir, filepath.Separator, err)
 	}
-	var model struct {
-		Type string `json:"model_type"`
-	}
+	var model modelConfig
 	if text, err := input.Read(filepath.Join(dir, "config.json"), maxVocabFile); err == nil && json.Unmarshal(text, &model) == nil {
-		d.model = model.Type
+		d.model = model
 	}
 	return d, nil
+}
+
+// modelConfig has the fields of a model's config.json that affect ids.
+type modelConfig struct {
+	Type  string `json:"model_type"`
+	Class string `json:"tokenizer_class"`
 }
 
 // describe reads files of folderFiles. As in transformers, special_tokens_map.json counts where
@@ -177,8 +181,9 @@ func describe(files []Recorded) (d description, err error) {
 type tokenizerConfig struct {
 	Class       string              `json:"tokenizer_class"`
 	Code        json.RawMessage     `json:"auto_map"`
-	PrefixSpace bool                `json:"add_prefix_space"`
-	AddBOS      *bool               `json:"add_bos_token"` // nil if missing
+	PrefixSpace *bool               `json:"add_prefix_space"` // nil if missing, as those below
+	Legacy      *bool               `json:"legacy"`
+	AddBOS      *bool               `json:"add_bos_token"`
 	AddEOS      *bool               `json:"add_eos_token"`
 	LowerCase   bool                `json:"do_lower_case"`
 	Split       bool                `json:"split_special_tokens"`
@@ -311,7 +316,7 @@ func (d description) mismatches(v *BPE, ids map[string]uint32) (reasons []string
 	for _, x := range []struct {
 		set bool
 		key string
-	}{{c.PrefixSpace, "add_prefix_space"}, {c.AddBOS != nil && *c.AddBOS, "add_bos_token"}, {c.AddEOS != nil && *c.AddEOS, "add_eos_token"}, {c.LowerCase, "do_lower_case"}, {c.Split, "split_special_tokens"},
+	}{{c.PrefixSpace != nil && *c.PrefixSpace, "add_prefix_space"}, {c.AddBOS != nil && *c.AddBOS, "add_bos_token"}, {c.AddEOS != nil && *c.AddEOS, "add_eos_token"}, {c.LowerCase, "do_lower_case"}, {c.Split, "split_special_tokens"},
 		{!isNull(c.Code), "auto_map"}} {
 		if x.set {
 			add("%s in tokenizer_config.json is set", x.key)

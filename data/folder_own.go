@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 type Folder struct {
 	*tokenizer.Tokenizer
 	separator int32      // eos_token; -1 if there is none
+	as        string     // class and scheme of tokenizer.ParseAs; "" if the file is read as it is
 	files     []Recorded // as in the folder
 }
 
@@ -54,7 +56,7 @@ func signed(ids []uint32) []int32 {
 func (f *Folder) sum() string {
 	h := sha256.New()
 	h.Write(f.files[0].Text)
-	fmt.Fprint(h, f.separator)
+	fmt.Fprint(h, f.separator, f.as)
 	return hex.EncodeToString(h.Sum(nil))
 }
 
@@ -164,11 +166,19 @@ func parseTokenizer(raw []byte) (*tokenizer.Tokenizer, error) {
 }
 
 // folder returns the tokenizer of a folder with a tokenizer.json.
-func (d description) folder(dir string, t *tokenizer.Tokenizer) (*Folder, error) {
-	if reasons := d.conflicts(t); len(reasons) > 0 {
+func (d description) folder(dir string, t *tokenizer.Tokenizer) (f *Folder, err error) {
+	class, as := d.class(t.ByteLevel()), ""
+	if class == "LlamaTokenizer" || class == "Qwen2Tokenizer" && !d.splits(t, class) {
+		scheme := d.config.prefixScheme()
+		as = class + scheme
+		if t, err = tokenizer.ParseAs(d.texts["tokenizer.json"], class, scheme); err != nil {
+			return nil, fmt.Errorf("%s, which transformers reads with %s: %w", filepath.Join(dir, "tokenizer.json"), class, err)
+		}
+	}
+	if reasons := d.conflicts(t, class); len(reasons) > 0 {
 		return nil, fmt.Errorf("%s: %s; encode the text elsewhere, with its own tokenizer, and give data.tokens", dir, strings.Join(reasons, "; "))
 	}
-	f := &Folder{t, -1, nil}
+	f = &Folder{t, -1, as, nil}
 	if id, ok := t.ID(cmp.Or(string(d.config.EOS), EndOfText)); ok {
 		f.separator = id
 	}
@@ -180,14 +190,49 @@ func (d description) folder(dir string, t *tokenizer.Tokenizer) (*Folder, error)
 	return f, nil
 }
 
-// asItIs are the types of models whose tokenizer.json transformers 5.23 uses whatever class
-// tokenizer_config.json names. For others, some classes build a tokenizer of their own from its
-// vocabulary.
-var asItIs = map[string]bool{"phi3": true, "olmo2": true, "olmo3": true}
+// usual are the tokenizer classes of transformers 5.23 by type of model: "" leaves everything to
+// tokenizer.json, whatever class the folder names.
+var usual = map[string]string{"mistral": "", "mixtral": "", "phi3": "", "olmo2": "", "olmo3": "", "granite": "", "gpt2": "GPT2Tokenizer", "phi": "GPT2Tokenizer", "starcoder2": "GPT2Tokenizer",
+	"qwen2": "Qwen2Tokenizer", "qwen2_moe": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer", "qwen3_moe": "Qwen2Tokenizer",
+	"gemma": "GemmaTokenizer", "gemma2": "GemmaTokenizer", "gemma3": "GemmaTokenizer", "gemma3_text": "GemmaTokenizer"}
+
+// class returns the class with which transformers 5.23 reads the folder, if that builds a tokenizer
+// of its own from tokenizer.json, otherwise "". bytes is set if the file's alphabet is bytes.
+func (d description) class(bytes bool) string {
+	class := strings.TrimSuffix(cmp.Or(d.config.Class, d.model.Class), "Fast")
+	own, known := usual[d.model.Type]
+	switch {
+	case class == "LlamaTokenizer" && bytes && d.model.Type != "qwen2":
+		return ""
+	case known && (own == "" || class == "" || d.model.Type == "qwen2"):
+		class = own
+	}
+	if !tokenizer.Builds(class) {
+		return ""
+	}
+	return class
+}
+
+// splits reports whether tokenizer.json splits text as the class does.
+func (d description) splits(t *tokenizer.Tokenizer, class string) bool {
+	prefix := d.config.PrefixSpace
+	return t.Splits(class, prefix != nil && *prefix)
+}
+
+// prefixScheme returns the prepend_scheme with which LlamaTokenizer marks the beginning of a text.
+func (c tokenizerConfig) prefixScheme() string {
+	switch {
+	case c.PrefixSpace != nil && !*c.PrefixSpace:
+		return "never"
+	case c.Legacy != nil && *c.Legacy:
+		return "always"
+	}
+	return "first"
+}
 
 // conflicts lists where the other files contradict tokenizer.json, so that programs would
-// encode differently.
-func (d description) conflicts(t *tokenizer.Tokenizer) (reasons []string) {
+// encode differently. class is the result of d.class.
+func (d description) conflicts(t *tokenizer.Tokenizer, class string) (reasons []string) {
 	add := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
 	c := d.config
 	if !isNull(c.Code) {
@@ -199,8 +244,15 @@ func (d description) conflicts(t *tokenizer.Tokenizer) (reasons []string) {
 	if c.Split {
 		add("split_special_tokens in tokenizer_config.json is set")
 	}
-	if class := strings.TrimSuffix(c.Class, "Fast"); !asItIs[d.model] && !t.Splits(class) {
-		add("tokenizer_config.json names %s, which splits text otherwise than tokenizer.json; if tokenizer.json is right, name PreTrainedTokenizerFast there", class)
+	if class != "LlamaTokenizer" && !d.splits(t, class) {
+		add("%s", d.otherwise(class))
+	}
+	if class != "" && c.Added != nil { // the class adds no others
+		for _, a := range t.Added() {
+			if _, ok := c.Added[a.ID]; !ok {
+				add("added_tokens_decoder in tokenizer_config.json lacks %.40q, id %d, of tokenizer.json", a.Content, a.ID)
+			}
+		}
 	}
 	before, after := t.Around()
 	for _, x := range []struct {
@@ -242,4 +294,16 @@ func (d description) conflicts(t *tokenizer.Tokenizer) (reasons []string) {
 		reasons = append(reasons[:8:8], fmt.Sprintf("and %d more", more))
 	}
 	return reasons
+}
+
+// otherwise says that a class contradicts tokenizer.json, and what to write instead.
+func (d description) otherwise(class string) string {
+	says, advice := "tokenizer_config.json names "+class, "name PreTrainedTokenizerFast there"
+	if strings.TrimSuffix(d.config.Class, "Fast") != class {
+		says = fmt.Sprintf("transformers reads the tokenizer of a model of type %s with %s", d.model.Type, class)
+	}
+	if d.model.Type == "qwen2" {
+		advice = "keep it in a folder of its own, name PreTrainedTokenizerFast in its tokenizer_config.json, and set data.tokenizer"
+	}
+	return fmt.Sprintf("%s, which splits text otherwise than tokenizer.json; if tokenizer.json is right, %s", says, advice)
 }

@@ -204,7 +204,7 @@ func TestRecognizedTokenizers(t *testing.T) {
 		"nothing":      {files{}, "no file describes how text is split"},
 		"generic":      {files{"tokenizer_config.json": `{"tokenizer_class": "PreTrainedTokenizerFast"}`}, "no file describes how text is split"},
 		"Qwen2":        {files{"tokenizer_config.json": `{"tokenizer_class": "Qwen2Tokenizer"}`}, `names the tokenizer class "Qwen2Tokenizer"`},
-		"whole Qwen2":  {files{"tokenizer_config.json": `{"tokenizer_class": "Qwen2Tokenizer"}`, "tokenizer.json": whole(t, vocab, pairs)}, ""},
+		"whole Qwen2":  {files{"tokenizer_config.json": `{"tokenizer_class": "Qwen2Tokenizer"}`, "tokenizer.json": whole(t, vocab, pairs)}, "Qwen2Tokenizer, which splits text otherwise than tokenizer.json"},
 		"prefix space": {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true}`}, "add_prefix_space in tokenizer_config.json is set"},
 		"bos":          {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "add_bos_token": true}`}, "add_bos_token"},
 		"eos":          {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "add_eos_token": true}`}, "add_eos_token"},

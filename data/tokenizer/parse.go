@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -73,13 +74,18 @@ type Added struct {
 
 // Parse reads a tokenizer.json. Its error names the unsupported part.
 func Parse(text []byte) (*Tokenizer, error) {
+	return parse(text, func(*fileReader) error { return nil })
+}
+
+// parse reads a tokenizer.json, of which change may replace parts.
+func parse(text []byte, change func(*fileReader) error) (*Tokenizer, error) {
 	load()
 	t := &Tokenizer{unknown: -1, splittable: true, separator: " ", specials: map[string]bool{}}
 	f := fileReader{Reader: jsonread.New(text), model: modelReader{ids: map[string]uint32{}}}
 	if err := f.read(); err != nil {
 		return nil, err
 	}
-	if err := f.model.check(); err != nil {
+	if err := cmp.Or(f.model.check(), change(&f)); err != nil {
 		return nil, err
 	}
 	for _, read := range []func() error{
@@ -511,20 +517,6 @@ func (t *Tokenizer) IsGPT2() bool {
 	return len(t.normalizers) == 0 && t.meta == nil && t.bytes && len(t.cuts) == 1 && t.cuts[0].gpt2 && !t.cuts[0].prefix &&
 		!t.ignoreMerges && t.before == nil && t.after == nil && t.unknown < 0 &&
 		(len(t.added) == 0 || len(t.added) == 1 && t.added[0].Special)
-}
-
-// Splits reports whether text is normalized and split as by the class of transformers with the
-// given name; it is true for classes that leave this to the file.
-func (t *Tokenizer) Splits(class string) bool {
-	switch class {
-	case "GPT2Tokenizer":
-		return len(t.normalizers) == 0 && len(t.cuts) == 1 && t.cuts[0].gpt2
-	case "Qwen2Tokenizer":
-		return t.composes && len(t.normalizers) == 1 && len(t.cuts) == 2 && t.cuts[0].qwen
-	case "GemmaTokenizer":
-		return !t.bytes && t.meta == nil && t.marked == mark && len(t.normalizers) == 1
-	}
-	return true
 }
 
 // Token returns the token of an id as written in the file, or "".
