@@ -54,8 +54,12 @@ func matchObjects(ctx context.Context, pattern string, refuseEmpty bool) (files 
 		case o.Size == 0:
 			empty = o.Key
 		default:
-			if _, _, err := s3.Split("s3://" + bucket + "/" + o.Key); err != nil {
+			_, plain, err := s3.Split("s3://" + bucket + "/" + o.Key)
+			if err != nil {
 				return nil, err
+			}
+			if plain != o.Key {
+				return nil, fmt.Errorf("s3://%s/%s: the local copy would be that of s3://%[1]s/%[3]s; rename the object, or use a pattern that does not match it", bucket, o.Key, plain)
 			}
 			path, err := c.Local(bucket, o.Key)
 			if err != nil {

@@ -50,8 +50,10 @@ func TestObjectProblems(t *testing.T) {
 	server := s3test.Serve(t)
 	server.Put(t, "list.json", []byte("[1, 2]"))
 	server.Put(t, "empty.jsonl", nil)
+	server.Put(t, "twice/a.jsonl", []byte(`{"text": "one"}`))
+	server.Put(t, "twice//a.jsonl", []byte(`{"text": "other"}`))
 	for pattern, want := range map[string]string{"s3://runs/none-*.jsonl": "no object matches", "s3://runs/list.json": "JSON array", "s3://runs/empty.jsonl": "is empty",
-		"s3://nowhere/a.jsonl": "the bucket does not exist", "s3:///a": "want s3://BUCKET/KEY"} {
+		"s3://runs/twice/**": "s3://runs/twice//a.jsonl: the local copy would be that of s3://runs/twice/a.jsonl;", "s3://nowhere/a.jsonl": "the bucket does not exist", "s3:///a": "want s3://BUCKET/KEY"} {
 		_, err := Open(t.Context(), Source{Documents: Documents{Format: "text", Files: []string{pattern}}, Tokenizer: "bytes", Context: 4})
 		if p := (*Problem)(nil); err == nil || !errors.As(err, &p) || p.Key != "documents[0]" || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", pattern, err)

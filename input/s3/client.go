@@ -22,6 +22,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/url"
@@ -46,7 +47,7 @@ func Is(name string) bool { return strings.HasPrefix(name, scheme) }
 // Keys with ".." are refused.
 func Split(name string) (bucket, key string, err error) {
 	bucket, key, _ = strings.Cut(strings.TrimPrefix(name, scheme), "/")
-	if !Is(name) || bucket == "" || strings.ContainsAny(bucket, "?#@\\ ") || len(key) > 1024 || strings.Contains("/"+key+"/", "/../") {
+	if !Is(name) || strings.Trim(bucket, ".") == "" || strings.ContainsAny(bucket, "?#@\\ ") || len(key) > 1024 || strings.Contains("/"+key+"/", "/../") {
 		return "", "", input.BadInput(fmt.Errorf("%.250q is not a name of objects; want s3://BUCKET/KEY", name))
 	}
 	return bucket, strings.TrimPrefix(path.Clean("/"+key), "/"), nil
@@ -120,12 +121,42 @@ func (env settings) connect() (*Client, error) {
 		}
 		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
 	}
-	core, err := minio.NewCore(at.Host, &minio.Options{Creds: who(), Secure: at.Scheme == "https", Transport: transport, Region: env.region, BucketLookup: lookup, MaxRetries: 6})
+	core, err := minio.NewCore(at.Host, &minio.Options{Creds: who(), Secure: at.Scheme == "https", Transport: bounded{transport}, Region: env.region, BucketLookup: lookup, MaxRetries: 6})
 	if err != nil {
 		return nil, err
 	}
 	core.SetAppInfo("zeroth", "1")
 	return &Client{core, at.Host}, nil
+}
+
+// bounded limits the bytes of answers other than the content of objects: they are XML, which takes many
+// times as much memory as text.
+type bounded struct{ http.RoundTripper }
+
+// mostAnswer is the limit of an answer, in bytes. A list of 1000 of the longest keys takes less.
+const mostAnswer = 4 << 20
+
+// RoundTrip implements http.RoundTripper.
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := b.RoundTripper.RoundTrip(r)
+	if err == nil && (r.Method != http.MethodGet || r.URL.RawQuery != "") {
+		resp.Body = &answer{resp.Body, mostAnswer}
+	}
+	return resp, err
+}
+
+// answer is the body of an answer, of which left bytes may be read.
+type answer struct {
+	io.ReadCloser
+	left int
+}
+
+func (a *answer) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	if a.left -= n; a.left < 0 {
+		return 0, fmt.Errorf("the server's answer is longer than %d bytes", mostAnswer)
+	}
+	return n, err
 }
 
 // who returns the credentials, from the first source that has some.

@@ -28,22 +28,30 @@ type Object struct {
 	Modified time.Time
 }
 
-func object(i minio.ObjectInfo) Object {
-	return Object{i.Key, i.Size, i.ETag, i.LastModified}
+// object describes what the server says of an object, which must have a size.
+func object(bucket string, i minio.ObjectInfo) (Object, error) {
+	if i.Size < 0 {
+		return Object{}, fmt.Errorf("%s%s/%s: the server's answer has no size of the object", scheme, bucket, i.Key)
+	}
+	return Object{i.Key, i.Size, i.ETag, i.LastModified}, nil
 }
 
 // List returns the objects with a prefix, sorted by key, at most limit of them: more are an error.
 func (c *Client) List(ctx context.Context, bucket, prefix string, limit int) (out []Object, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop() // ends the listing's goroutine
-	for o := range c.core.Client.ListObjectsIter(ctx, bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
-		if o.Err != nil {
-			return nil, explain("list", bucket, prefix, o.Err)
+	for i := range c.core.Client.ListObjectsIter(ctx, bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
+		if i.Err != nil {
+			return nil, explain("list", bucket, prefix, i.Err)
 		}
 		if len(out) == limit {
 			return nil, fmt.Errorf("%s%s/%s: more than %d objects", scheme, bucket, prefix, limit)
 		}
-		out = append(out, object(o))
+		o, err := object(bucket, i)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, o)
 	}
 	slices.SortFunc(out, func(a, b Object) int { return strings.Compare(a.Key, b.Key) })
 	return out, ctx.Err()
@@ -58,7 +66,10 @@ func (c *Client) Any(bucket, prefix string) (bool, error) {
 // Stat describes an object.
 func (c *Client) Stat(ctx context.Context, bucket, key string) (Object, error) {
 	i, err := c.core.StatObject(ctx, bucket, key, minio.StatObjectOptions{})
-	return object(i), explain("stat", bucket, key, err)
+	if err != nil {
+		return Object{}, explain("stat", bucket, key, err)
+	}
+	return object(bucket, i)
 }
 
 // attempts is the number of times a transfer that breaks off is repeated.

@@ -217,13 +217,45 @@ func TestRoom(t *testing.T) {
 	}
 }
 
+// Answers without a size, with a negative one, or without end are errors, before memory is taken.
+func TestHostileAnswers(t *testing.T) {
+	server := s3test.Serve(t)
+	c := connect(t)
+	list := `<ListBucketResult><Contents><Key>a</Key><Size>-5</Size><ETag>"1"</ETag><LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents></ListBucketResult>`
+	for _, test := range []struct {
+		want string
+		body func(w io.Writer) error
+		call func() error
+	}{
+		{"a: the server's answer has no size", nil, func() error { _, err := c.ReadFile(t.Context(), s3test.Bucket, "a", 100); return err }},
+		{"a: the server's answer has no size", func(w io.Writer) error { _, err := io.WriteString(w, list); return err }, func() error { _, err := c.List(t.Context(), s3test.Bucket, "", 10); return err }},
+		{"longer than 4194304 bytes", func(w io.Writer) error {
+			_, err := io.WriteString(w, "<ListBucketResult>"+strings.Repeat("<Contents/>", 1<<20))
+			return err
+		}, func() error { _, err := c.List(t.Context(), s3test.Bucket, "", 10); return err }},
+	} {
+		server.Fail(func(w http.ResponseWriter, r *http.Request) bool {
+			w.Header().Set("ETag", `"1"`)
+			w.Header().Set("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+			w.WriteHeader(http.StatusOK)
+			if test.body != nil {
+				_ = test.body(w) // the client may hang up
+			}
+			return true
+		})
+		if err := test.call(); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%v, want %s", err, test.want)
+		}
+	}
+}
+
 func TestNames(t *testing.T) {
 	for name, want := range map[string]string{"s3://b/a/c": "b a/c", "s3://b//a/./c/": "b a/c", "s3://b": "b "} {
 		if bucket, key, err := s3.Split(name); err != nil || bucket+" "+key != want {
 			t.Errorf("%s: %s %s, %v", name, bucket, key, err)
 		}
 	}
-	for _, name := range []string{"s3://", "s3:///a", "s3://b/../c", "b/a", "s3://u@h/a", "s3://b/" + strings.Repeat("x", 2000)} {
+	for _, name := range []string{"s3://", "s3:///a", "s3://b/../c", "s3://../c", "b/a", "s3://u@h/a", "s3://b/" + strings.Repeat("x", 2000)} {
 		if _, _, err := s3.Split(name); !input.IsInput(err) {
 			t.Errorf("%s: %v", name, err)
 		}
