@@ -4,6 +4,7 @@ import (
 	"compress/gzip"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -123,6 +124,8 @@ func TestKinds(t *testing.T) {
 		{"{{ 'some' if [] | select else 'none' }}{{ 'x' if [] | select | list else 'y' }}{{ [1] | reverse is sequence }}{{ [1] | map('string') is iterable }}", "someyFalseTrue"},
 		{"{% for x in [1, 2] %}{% break %}{% else %}else{% endfor %}{% for x in [1, 2] %}{% if x == 2 %}{% continue %}{% endif %}{% else %}no{% endfor %}", "else"},
 		{"{{ 0 % -0.5 }}{{ -7.5 // 2 }}{{ 7.5 % -2 }}{{ -0.0 // 1 }}{{ 3.0 is odd }}{{ true is odd }}{{ -3 is odd }}{{ 2.5 is even }}", "-0.0-4.0-0.5-0.0TrueTrueTrueFalse"},
+		{"{{ {1: 'a', true: 'b', 2: 'c'} }}{{ {1: 'a'}[true] }}{{ {true: 'a'}[1.0] }}{{ [1, 2][true] }}{{ {1: 2} == {true: 2} }}", "{1: 'b', 2: 'c'}aa2True"},
+		{"{{ 'naïve ŻÓŁĆ' | upper }}{{ 'ПРИВЕТ'.lower() }}{{ 'éA' | capitalize }}{{ ' +7 ' | int }}{{ '1e3' | int }}", "NAÏVE ŻÓŁĆприветÉa71000"},
 		{"{{ {'a': 1}.keys() is sequence }}{{ {'a': 1}.keys() | length }}{{ {'a': 1}.values() | join }}{{ {'a': 1}.keys()[0] }}|{{ 'ab'.startswith(('x', 'a')) }}", "False11|True"},
 	} {
 		tmpl, err := Parse(c.template)
@@ -147,6 +150,14 @@ func TestKinds(t *testing.T) {
 		"{{ 'a' ~ range(2) }}":            "cannot print a range",
 		"{{ [[1] | select] }}":            "cannot print a list",
 		"{{ namespace | upper }}":         "cannot print a function",
+		"{{ 'Maß' | upper }}":             `the letter 'ß' is not supported`,
+		"{{ 'ΟΔΟΣ'.lower() }}":            `the letter 'Σ' is not supported`,
+		"{{ 'ǆ' | capitalize }}":          `the letter 'ǆ' is not supported`,
+		"{{ '1_000' | int }}":             `the text "1_000" is not supported`,
+		"{{ '٣' | int }}":                 `the text "٣" is not supported`,
+		"{{ ''.join([1]) }}":              "a number where a string is wanted",
+		"{{ {'copy': 1}.copy }}":          "copy of a map, a method in Python, is not supported",
+		"{{ 'a'.title is defined }}":      "title of a string, a method in Python, is not supported",
 		"{% set x = [1] | select %}{{ x | list }}{{ x | first }}":       "an iterator is used twice",
 		"{% set x = [1] | map('string') %}{{ x | join }}{{ x | join }}": "an iterator is used twice",
 	} {
@@ -156,6 +167,24 @@ func TestKinds(t *testing.T) {
 		}
 		if got, err := tmpl.Render(nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %q, %v; want %q", template, got.Text, err, want)
+		}
+	}
+}
+
+// TestLarge checks that integers of records are compared exactly, and computed with only if that is exact.
+func TestLarge(t *testing.T) {
+	vars := map[string]Value{"a": int64(1<<53 + 1), "b": int64(1 << 53), "c": int64(math.MaxInt64)}
+	for template, want := range map[string]string{
+		"{{ a == b }}{{ a > b }}{{ a != b }}{{ a }}": "FalseTrueTrue9007199254740993",
+		"{{ c + c }}": "",
+		"{{ -c }}":    "",
+	} {
+		tmpl, err := Parse(template)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := tmpl.Render(vars); got.Text != want || (want == "") != (err != nil) {
+			t.Errorf("%s: %q, %v, want %q", template, got.Text, err, want)
 		}
 	}
 }
@@ -207,6 +236,8 @@ func TestRefused(t *testing.T) {
 		"{{ " + strings.Repeat("not ", 300) + "a }}":                       "more than 200 levels of nesting",
 		strings.Repeat("x", MaxTemplate+1):                                 "a template has at most 131072",
 		"{% set x | upper %}{% endset %}":                                  "a set block with a filter is not supported",
+		"{% macro f() %}{{ varargs }}{% endmacro %}":                       "line 1, column 19: varargs is not supported",
+		"{{ self is defined }}":                                            "self is not supported",
 		"{{ a.0 }}":                                                        "a number after a dot is not supported",
 	} {
 		_, err := Parse(text)

@@ -341,7 +341,7 @@ func (r *run) lookAll(at int, g given) {
 		r.look(at, v)
 	}
 	for _, k := range g.named.keys {
-		r.look(at, g.named.values[k])
+		r.look(at, g.named.at(k))
 	}
 }
 
@@ -362,7 +362,7 @@ var functions = map[string]Value{
 		s := &space{}
 		c.r.hold(c.at, entrySize*(1+len(g.named.keys)))
 		for _, k := range g.named.keys {
-			s.Set(k, g.named.values[k])
+			s.Set(k, g.named.at(k))
 		}
 		if len(g.values) > 0 {
 			c.fail("a namespace takes only named arguments")
@@ -405,8 +405,22 @@ var functions = map[string]Value{
 	}),
 }
 
+// unknown are Python's methods that methods lacks, by the kind of value. Without a call, a template
+// sees them before keys.
+var unknown = map[string][]string{
+	"a map":    strings.Fields("clear copy fromkeys pop popitem setdefault update"),
+	"a list":   strings.Fields("append clear copy count extend index insert pop remove reverse sort"),
+	"a tuple":  strings.Fields("count index"),
+	"a range":  strings.Fields("count index start step stop"),
+	"a string": strings.Fields("capitalize casefold center count encode expandtabs format format_map index isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper ljust maketrans partition removeprefix removesuffix rfind rindex rjust rpartition rsplit splitlines swapcase title translate zfill"),
+	"a number": strings.Fields("as_integer_ratio bit_count bit_length conjugate denominator from_bytes fromhex hex imag is_integer numerator real to_bytes"),
+}
+
 // attribute evaluates v.name: first a method, then a key.
 func (r *run) attribute(at int, v Value, name string) Value {
+	if slices.Contains(unknown[describe(v)], name) {
+		r.fail(at, "%s of %s, a method in Python, is not supported; a key is read with brackets", name, describe(v))
+	}
 	if m, ok := methods[name]; ok && m.applies(v) {
 		return function(func(c *caller, g given) Value {
 			c.name = name
@@ -441,8 +455,8 @@ func (r *run) item(at int, v, key Value) Value {
 		if isList && l.kind == view {
 			break
 		}
-		i, ok := key.(int64)
-		if !ok {
+		_, i, whole, _ := number(key)
+		if !whole {
 			if s, ok := key.(string); ok {
 				return r.attribute(at, v, s)
 			}

@@ -46,12 +46,44 @@ func (c *caller) text(v Value) string {
 type filter func(c *caller, v Value, g given) Value
 
 // plainText returns a filter that applies f to the printed value.
-func plainText(f func(string) string) filter {
+func plainText(f func(c *caller, s string) string) filter {
 	return func(c *caller, v Value, g given) Value {
 		c.none(g)
 		s := c.r.printed(c.at, v)
 		c.r.long(c.at, len(s))
-		return f(s)
+		return f(c, s)
+	}
+}
+
+func unchanged(_ *caller, s string) string { return s }
+
+// several are the letters of which Python's upper makes several.
+const several = "ßŉǰΐΰևẖẗẘẙẚὐὒὔὖᾀᾁᾂᾃᾄᾅᾆᾇᾈᾉᾊᾋᾌᾍᾎᾏᾐᾑᾒᾓᾔᾕᾖᾗᾘᾙᾚᾛᾜᾝᾞᾟᾠᾡᾢᾣᾤᾥᾦᾧᾨᾩᾪᾫᾬᾭᾮᾯᾲᾳᾴᾶᾷᾼῂῃῄῆῇῌῒΐῖῗῢΰῤῦῧῲῳῴῶῷῼﬀﬁﬂﬃﬄﬅﬆﬓﬔﬕﬖﬗ"
+
+func upper(c *caller, s string) string {
+	c.plainCase(s, several)
+	return strings.ToUpper(s)
+}
+
+func lower(c *caller, s string) string {
+	c.plainCase(s, "İΣ") // Σ depends on its place in the word
+	return strings.ToLower(s)
+}
+
+func capitalized(c *caller, s string) string {
+	first, n := utf8.DecodeRuneInString(s)
+	if unicode.ToTitle(first) != unicode.ToUpper(first) {
+		c.plainCase(s[:n], s[:n])
+	}
+	return upper(c, s[:n]) + lower(c, s[n:])
+}
+
+// plainCase refuses letters that Python converts in another way than one by one.
+func (c *caller) plainCase(s, special string) {
+	c.r.spend(c.at, len(s))
+	if i := strings.IndexFunc(s, func(r rune) bool { return r >= 0x80 && strings.ContainsRune(special, r) }); i >= 0 {
+		r, _ := utf8.DecodeRuneInString(s[i:])
+		c.fail("the letter %q is not supported", r)
 	}
 }
 
@@ -63,10 +95,10 @@ func filters() map[string]filter {
 		},
 		"length": length, "count": length,
 		"tojson":  asJSON,
-		"string":  plainText(func(s string) string { return s }),
-		"upper":   plainText(strings.ToUpper),
-		"lower":   plainText(strings.ToLower),
-		"safe":    plainText(func(s string) string { return s }),
+		"string":  plainText(unchanged),
+		"upper":   plainText(upper),
+		"lower":   plainText(lower),
+		"safe":    plainText(unchanged),
 		"list":    listed,
 		"reverse": reversed, "first": first, "last": last,
 		"join": joined, "default": initial, "d": initial,
@@ -81,10 +113,7 @@ func filters() map[string]filter {
 		"reject":     func(c *caller, v Value, g given) Value { return selected(c, v, g, false, false) },
 		"selectattr": func(c *caller, v Value, g given) Value { return selected(c, v, g, true, true) },
 		"rejectattr": func(c *caller, v Value, g given) Value { return selected(c, v, g, true, false) },
-		"capitalize": plainText(func(s string) string {
-			_, n := utf8.DecodeRuneInString(s)
-			return strings.ToUpper(s[:n]) + strings.ToLower(s[n:])
-		}),
+		"capitalize": plainText(capitalized),
 	}
 }
 
@@ -108,7 +137,7 @@ func length(c *caller, v Value, g given) Value {
 func asJSON(c *caller, v Value, g given) Value {
 	indent := -1
 	for _, k := range g.named.keys {
-		switch x := g.named.values[k]; {
+		switch x := g.named.at(k); {
 		case k == "indent" && x != nil:
 			n, ok := x.(int64)
 			if !ok || n < 0 || n > 100 {
@@ -208,6 +237,7 @@ func toInt(c *caller, v Value, g given) Value {
 	other := c.one(g, "default", int64(0))
 	switch v := v.(type) {
 	case string:
+		c.plainNumber(v)
 		if n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 54); err == nil {
 			return n
 		}
@@ -224,6 +254,13 @@ func toInt(c *caller, v Value, g given) Value {
 		return n
 	}
 	return other
+}
+
+// plainNumber refuses texts that only one of Python and Go reads as numbers: 1_000, 0x1p4, other digits.
+func (c *caller) plainNumber(s string) {
+	if strings.ContainsAny(s, "_xX") || strings.ContainsFunc(s, func(r rune) bool { return r >= 0x80 && unicode.IsDigit(r) }) {
+		c.fail("the text %.40q is not supported", s)
+	}
 }
 
 func replaced(c *caller, v Value, g given) Value {
@@ -388,11 +425,11 @@ func textMethod(f func(c *caller, s string, g given) Value) method {
 }
 
 // cased returns a method that applies f, whose result is about as long as the text.
-func cased(f func(string) string) func(*caller, string, given) Value {
+func cased(f func(c *caller, s string) string) func(*caller, string, given) Value {
 	return func(c *caller, s string, g given) Value {
 		c.none(g)
 		c.r.long(c.at, len(s))
-		return f(s)
+		return f(c, s)
 	}
 }
 
@@ -400,14 +437,18 @@ var methods = map[string]method{
 	"strip":      textMethod(func(c *caller, s string, g given) Value { return stripped(c, s, c.one(g, "", nil), true, true) }),
 	"lstrip":     textMethod(func(c *caller, s string, g given) Value { return stripped(c, s, c.one(g, "", nil), true, false) }),
 	"rstrip":     textMethod(func(c *caller, s string, g given) Value { return stripped(c, s, c.one(g, "", nil), false, true) }),
-	"upper":      textMethod(cased(strings.ToUpper)),
-	"lower":      textMethod(cased(strings.ToLower)),
+	"upper":      textMethod(cased(upper)),
+	"lower":      textMethod(cased(lower)),
 	"startswith": textMethod(func(c *caller, s string, g given) Value { return affix(c, s, g, strings.HasPrefix) }),
 	"endswith":   textMethod(func(c *caller, s string, g given) Value { return affix(c, s, g, strings.HasSuffix) }),
 	"split":      textMethod(split),
 	"replace":    textMethod(func(c *caller, s string, g given) Value { return replaced(c, s, g) }),
 	"join": textMethod(func(c *caller, s string, g given) Value {
-		return joined(c, c.one(g, "", &List{}), given{values: []Value{s}})
+		parts := c.r.iterate(c.at, c.one(g, "", &List{}))
+		for _, x := range parts {
+			c.text(x)
+		}
+		return joined(c, &List{Items: parts}, given{values: []Value{s}})
 	}),
 	"find": textMethod(func(c *caller, s string, g given) Value {
 		i := strings.Index(s, c.text(c.one(g, "", nil)))
@@ -423,7 +464,7 @@ var methods = map[string]method{
 		out := &List{kind: view}
 		c.r.hold(c.at, itemSize*len(v.(*Dict).keys))
 		for _, k := range v.(*Dict).keys {
-			out.Items = append(out.Items, v.(*Dict).values[k])
+			out.Items = append(out.Items, v.(*Dict).at(k))
 		}
 		return out
 	}},
@@ -450,7 +491,7 @@ func items(c *caller, v Value, g given) Value {
 	out := &List{kind: view}
 	c.r.hold(c.at, (entrySize+itemSize)*len(d.keys))
 	for _, k := range d.keys {
-		out.Items = append(out.Items, &List{Items: []Value{k, d.values[k]}, kind: tuple})
+		out.Items = append(out.Items, &List{Items: []Value{k, d.at(k)}, kind: tuple})
 	}
 	return out
 }

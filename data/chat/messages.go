@@ -41,8 +41,8 @@ func withReasoning(m *Dict) *Dict {
 		out.Set("thinking", reasoning)
 	}
 	for _, k := range m.keys {
-		if m.values[k] != nil {
-			out.Set(k, m.values[k])
+		if m.at(k) != nil {
+			out.Set(k, m.at(k))
 		}
 	}
 	if reasoning != nil {
@@ -64,8 +64,8 @@ func Dense(v Value) Value {
 	case *Dict:
 		out := &Dict{}
 		for _, k := range v.keys {
-			if v.values[k] != nil {
-				out.Set(k, Dense(v.values[k]))
+			if v.at(k) != nil {
+				out.Set(k, Dense(v.at(k)))
 			}
 		}
 		return out

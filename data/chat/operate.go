@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -21,11 +22,13 @@ func (r *run) compare(at int, op string, a, b Value) bool {
 		return !r.contains(at, b, a)
 	}
 	var c int
-	x, _, _, ok := number(a)
-	y, _, _, ok2 := number(b)
+	x, n, whole, ok := number(a)
+	y, m, whole2, ok2 := number(b)
 	s, ok3 := a.(string)
 	t, ok4 := b.(string)
 	switch {
+	case whole && whole2: // a float64 is not exact above 2^53
+		c = cmp.Compare(n, m)
 	case ok && ok2 && x < y:
 		c = -1
 	case ok && ok2 && x > y:
@@ -119,6 +122,9 @@ func (r *run) signed(at int, sign int64, v Value) Value {
 func (r *run) integers(at int, op string, a, b int64) Value {
 	if b == 0 && (op == "//" || op == "%") {
 		r.fail(at, "division by 0")
+	}
+	if max(a, b) > maxNumber || min(a, b) < -maxNumber {
+		r.fail(at, "a number above 2^53")
 	}
 	var n int64
 	switch op {

@@ -184,6 +184,9 @@ var constants = map[string]Value{"true": true, "True": true, "false": false, "Fa
 // reserved are words that cannot be variables.
 var reserved = []string{"if", "else", "elif", "for", "in", "is", "and", "or", "not", "set", "import", "recursive", "endif", "endfor"}
 
+// absent are variables that every template or macro has in the reference.
+var absent = []string{"self", "varargs", "kwargs", "lipsum", "cycler", "joiner"}
+
 func (p *parser) primary() expr {
 	t := p.take()
 	constant := func(v Value) expr { return func(*run, *scope) Value { return v } }
@@ -194,6 +197,9 @@ func (p *parser) primary() expr {
 		}
 		if slices.Contains(reserved, t.text) {
 			p.failAt(t.at, "%s where a value is wanted", t.text)
+		}
+		if slices.Contains(absent, t.text) {
+			p.failAt(t.at, "%s is not supported", t.text)
 		}
 		return func(_ *run, s *scope) Value { return s.get(t.text) }
 	case str:

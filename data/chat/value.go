@@ -72,7 +72,7 @@ func measure(v Value) size {
 		return parts(&v.size, func(add func(Value)) {
 			for _, k := range v.keys {
 				add(k)
-				add(v.values[k])
+				add(v.at(k))
 			}
 		})
 	}
@@ -91,17 +91,33 @@ func (d *Dict) Set(key, value Value) {
 	if d.values == nil {
 		d.values = map[Value]Value{}
 	}
-	if _, ok := d.values[key]; !ok {
+	h := hashed(key)
+	if _, ok := d.values[h]; !ok {
 		d.keys = append(d.keys, key)
 	}
-	d.values[key] = value
+	d.values[h] = value
 }
+
+// hashed returns the same value for equal keys: in Python, 1, 1.0 and True are one.
+func hashed(key Value) Value {
+	f, n, whole, ok := number(key)
+	switch {
+	case ok && whole:
+		return n
+	case ok && f == math.Trunc(f) && math.Abs(f) <= maxNumber:
+		return int64(f)
+	}
+	return key
+}
+
+// at returns the value of one of the keys.
+func (d *Dict) at(key Value) Value { return d.values[hashed(key)] }
 
 // Get returns the value of a key.
 func (d *Dict) Get(key Value) (Value, bool) {
 	switch key.(type) {
 	case string, int64, bool, nil, float64:
-		v, ok := d.values[key]
+		v, ok := d.values[hashed(key)]
 		return v, ok
 	}
 	return nil, false
@@ -111,7 +127,7 @@ func (d *Dict) Get(key Value) (Value, bool) {
 func (d *Dict) All() iter.Seq2[string, Value] {
 	return func(yield func(string, Value) bool) {
 		for _, k := range d.keys {
-			if s, ok := k.(string); ok && !yield(s, d.values[k]) {
+			if s, ok := k.(string); ok && !yield(s, d.at(k)) {
 				return
 			}
 		}
@@ -203,8 +219,11 @@ func number(v Value) (f float64, n int64, whole, ok bool) {
 
 // equal implements Python's ==.
 func equal(a, b Value) bool {
-	if x, _, _, ok := number(a); ok {
-		y, _, _, ok := number(b)
+	if x, n, whole, ok := number(a); ok {
+		y, m, whole2, ok := number(b)
+		if whole && whole2 { // a float64 is not exact above 2^53
+			return ok && n == m
+		}
 		return ok && x == y
 	}
 	switch a := a.(type) {
@@ -225,7 +244,7 @@ func equal(a, b Value) bool {
 			return false
 		}
 		for _, k := range a.keys {
-			if y, ok := b.Get(k); !ok || !equal(a.values[k], y) {
+			if y, ok := b.Get(k); !ok || !equal(a.at(k), y) {
 				return false
 			}
 		}
@@ -248,7 +267,7 @@ func strange(v Value) bool {
 	case *List:
 		return v.kind == span || v.kind == view || slices.ContainsFunc(v.Items, strange)
 	case *Dict:
-		return slices.ContainsFunc(v.keys, func(k Value) bool { return strange(v.values[k]) })
+		return slices.ContainsFunc(v.keys, func(k Value) bool { return strange(v.at(k)) })
 	}
 	return true
 }
@@ -317,7 +336,7 @@ func repr(v Value) string {
 	case *Dict:
 		parts := make([]string, len(v.keys))
 		for i, k := range v.keys {
-			parts[i] = repr(k) + ": " + repr(v.values[k])
+			parts[i] = repr(k) + ": " + repr(v.at(k))
 		}
 		return "{" + strings.Join(parts, ", ") + "}"
 	case undefined:
@@ -447,7 +466,7 @@ func dictJSON(b *strings.Builder, d *Dict, indent, level int, comma string, line
 		}
 		jsonString(b, key)
 		b.WriteString(": ")
-		if err := toJSON(b, d.values[k], indent, level+1); err != nil {
+		if err := toJSON(b, d.at(k), indent, level+1); err != nil {
 			return err
 		}
 	}

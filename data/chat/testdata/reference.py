@@ -127,14 +127,14 @@ class Drawn:
 
     def leaf(self):
         return self.of("messages", "m", "m.role", "m.content", "m['content']", "messages[0]", "messages[-1].content", "bos_token", "eos_token", "add_generation_prompt", "nope", "x", "y",
-                       "none", "true", "false", "tools", "1", "0", "-2", "3", "2.5", "''", "'a'", "'b c'", "'é\\n'", "' pad '", "[]", "{}", "{'a': 1, 'b': [true, none]}", "(1, 2)", "ns.a", "loop.index",
+                       "none", "true", "false", "tools", "1", "0", "-2", "3", "2.5", "''", "'a'", "'b c'", "'é\\n'", "'ßΣ'", "'1_0'", "9007199254740991", "true", "varargs", "' pad '", "[]", "{}", "{'a': 1, 'b': [true, none]}", "{1: 2, true: 3}", "(1, 2)", "ns.a", "loop.index",
                        "loop.last", "messages | length", "range(3)")
 
     def string(self):
         s = self.of("m.content", "m.role", "bos_token", "'a-b-c'", "' x '", "'Aé\\t'", "''", "(" + self.expr() + ") | string", "m['content'] ~ " + self.leaf(), self.expr)
         return f"({s})" + self.of("", ".strip()", ".lstrip()", ".rstrip('\\n ')", ".upper()", ".lower()", ".title()", ".capitalize()", ".split('-')", ".split()", ".split('a', 1)[0]", ".rsplit('-', 1)",
                                   ".splitlines()", ".startswith('a')", ".endswith(('c', 'x'))", ".replace('a', 'zz')", ".find('a')", ".count('a')", ".join(['1', '2'])", "[0]", "[1:]", "[::-1]",
-                                  "[:-2]", "[-3:]", "[5]", "[1:9:2]", ".isdigit()", ".isalpha()", ".removeprefix('a')", ".encode()", ".format(1)", " * 2", " % 3", ".nope", ".index('z')", ".partition('-')")
+                                  "[:-2]", "[-3:]", "[5]", "[1:9:2]", ".isdigit()", ".isalpha()", ".removeprefix('a')", ".encode()", ".format(1)", " * 2", " % 3", ".nope", ".title", ".index('z')", ".partition('-')")
 
     def number(self):
         n = lambda: self.of("1", "2", "7", "-3", "0", "2.5", "-0.5", "1e3", "10", "true", "messages | length", "loop.index0", "x", "'3' | int", "m.content | length", "3.0", self.expr)
