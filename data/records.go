@@ -35,8 +35,8 @@ var formNotes = map[string]string{
 	"prompt and completion": "chats: the messages of prompt, then those of completion, of which the assistant's are learned",
 }
 
-// alongside are the keys of any form that are passed to the template.
-var alongside = []string{"tools", "chat_template_kwargs"}
+// alongside are the keys of any form that are passed to the template or refused.
+var alongside = []string{"tools", "functions", "chat_template_kwargs", "label"}
 
 // forms returns the forms of conversations; messages is the key of the usual one.
 func (d *docReader) forms() []form {
@@ -48,7 +48,7 @@ func (d *docReader) forms() []form {
 	return append(all,
 		form{"", []string{"conversations"}, []string{"system"}, func(r jsonread.Value) (conversation, error) { return messagesOf(r, "conversations") }},
 		form{"Alpaca", []string{"instruction", "output"}, []string{"input", "system", "history"}, alpaca},
-		form{"prompt and completion", []string{"prompt", "completion"}, []string{"label"}, promptMessages},
+		form{"prompt and completion", []string{"prompt", "completion"}, []string{"system"}, promptMessages},
 	)
 }
 
@@ -135,6 +135,12 @@ func (d *docReader) conversation(record jsonread.Value, dense bool) (c conversat
 	if c, err = f.read(record); err != nil {
 		return c, err
 	}
+	if err := cmp.Or(unlabeled(record), c.weighed(d.Learn)); err != nil {
+		return c, err
+	}
+	if v := record.Get("functions"); v.Kind != jsonread.None && v.Kind != jsonread.Null && len(v.Items)+len(v.Text) > 0 {
+		return c, errors.New(`"functions" is not supported; give them as "tools": [{"type": "function", "function": {...}}]`)
+	}
 	c.form = cmp.Or(c.form, f.name)
 	if c.talk.Tools, err = toolsOf(record.Get("tools")); err != nil {
 		return c, err
@@ -209,34 +215,71 @@ func messagesOf(record jsonread.Value, key string) (c conversation, err error) {
 	if v.Kind != jsonread.Array {
 		return c, fmt.Errorf("%q is not a list of messages", key)
 	}
-	shared := false
 	list, err := systemOf(record, v.Items)
 	if err != nil {
 		return c, err
 	}
-	for i, m := range v.Items {
-		if w := m.Get("weight"); w.Kind == jsonread.Number && strings.Trim(w.Text, "0.") == "" || m.Get("train").Kind == jsonread.Bool && !m.Get("train").True {
-			return c, fmt.Errorf(`message %d is not to be learned ("weight": 0 or "train": false), which is not supported; give the messages before the answers to learn as "prompt" and the others as "completion"`, i+1)
-		}
-		if from := m.Get("from"); m.Kind == jsonread.Object && from.Kind != jsonread.None && m.Get("role").Kind == jsonread.None {
-			role, ok := shareRoles[from.Text]
-			if !ok {
-				return c, fmt.Errorf("message %d is from %.40q; want human, gpt, system or observation", i+1, from.Text)
-			}
-			if m.Get("value").Kind == jsonread.None {
-				return c, fmt.Errorf(`message %d has no "value"`, i+1)
-			}
-			shared, m = true, renamed(m, role)
-		}
-		list = append(list, m)
+	named, shared, err := namedMessages(v.Items)
+	if err != nil {
+		return c, err
 	}
-	c.talk.Messages, err = chat.FromJSON(jsonread.Value{Kind: jsonread.Array, Items: list})
+	c.talk.Messages, err = chat.FromJSON(jsonread.Value{Kind: jsonread.Array, Items: append(list, named...)})
 	if c.form = ""; shared {
 		c.form = "ShareGPT"
 	} else if key == "conversations" {
 		c.form = "conversations"
 	}
 	return c, err
+}
+
+// namedMessages returns messages with role and content. shared is set if there are any of
+// ShareGPT.
+func namedMessages(items []jsonread.Value) (list []jsonread.Value, shared bool, err error) {
+	for i, m := range items {
+		from, role := m.Get("from"), m.Get("role")
+		switch {
+		case m.Kind != jsonread.Object: // reported later
+		case from.Kind != jsonread.None && role.Kind == jsonread.None:
+			name, ok := shareRoles[from.Text]
+			switch {
+			case !ok:
+				return nil, false, fmt.Errorf("message %d is from %.40q; want human, gpt, system or observation", i+1, from.Text)
+			case m.Get("value").Kind == jsonread.None:
+				return nil, false, fmt.Errorf(`message %d has no "value"`, i+1)
+			case m.Get("content").Kind != jsonread.None:
+				return nil, false, fmt.Errorf(`message %d has "value" and "content"; remove one of them`, i+1)
+			}
+			shared, m = true, renamed(m, name)
+		case role.Kind != jsonread.String:
+			return nil, false, fmt.Errorf(`message %d has no "role" that is a string`, i+1)
+		}
+		list = append(list, m)
+	}
+	return list, shared, nil
+}
+
+// weighed refuses answers to learn that are to count less or not at all.
+func (c conversation) weighed(learn string) error {
+	list, _ := c.talk.Messages.(*chat.List)
+	for i := c.first; list != nil && i < len(list.Items); i++ {
+		m, ok := list.Items[i].(*chat.Dict)
+		if !ok {
+			continue // reported later
+		}
+		if role, _ := m.Get("role"); role != "assistant" && learn != "all" {
+			continue
+		}
+		for _, key := range []string{"weight", "train", "training", "loss"} {
+			v, _ := m.Get(key)
+			switch {
+			case v == false || (key == "weight" || key == "train") && (v == int64(0) || v == float64(0)):
+				return fmt.Errorf(`message %d is not to be learned (%q), which is not supported; give the messages before the answers to learn as "prompt" and the others as "completion"`, i+1, key)
+			case key == "weight" && v != nil && v != true && v != int64(1) && v != float64(1):
+				return fmt.Errorf(`message %d has a "weight" other than 1, which is not supported`, i+1)
+			}
+		}
+	}
+	return nil
 }
 
 // shareRoles are the names that ShareGPT's records give to roles.
@@ -307,10 +350,15 @@ func promptMessages(record jsonread.Value) (c conversation, err error) {
 	if prompt.Kind != jsonread.Array || completion.Kind != jsonread.Array {
 		return c, errors.New(`"prompt" and "completion" are not both lists of messages`)
 	}
-	if err := unlabeled(record); err != nil {
+	list, err := systemOf(record, prompt.Items)
+	if err != nil {
 		return c, err
 	}
-	c.first = len(prompt.Items)
-	c.talk.Messages, err = chat.FromJSON(jsonread.Value{Kind: jsonread.Array, Items: slices.Concat(prompt.Items, completion.Items)})
+	c.first = len(list) + len(prompt.Items)
+	named, _, err := namedMessages(slices.Concat(prompt.Items, completion.Items))
+	if err != nil {
+		return c, err
+	}
+	c.talk.Messages, err = chat.FromJSON(jsonread.Value{Kind: jsonread.Array, Items: append(list, named...)})
 	return c, err
 }
