@@ -195,6 +195,9 @@ func takeCheckpoints(c *config.Config, f *folders, fresh bool, fsys vfs.FS) (err
 	if err == nil {
 		err = probe(fsys, vfs.Join(dir, probeName))
 	}
+	if local := badLocal(c, err); input.IsInput(local) {
+		return local
+	}
 	if err != nil {
 		return badFolder(c, fmt.Sprintf("%s: checkpoints cannot be written there: %v", dir, input.Cause(err)), "want a folder that can be created and written to")
 	}

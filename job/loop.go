@@ -300,6 +300,7 @@ func (l *loop) hearSave(wait bool) {
 	if end == nil {
 		return
 	}
+	end.Err = diskFull(l.c, end.Err)
 	if l.rank.Rank == 0 {
 		l.rec.saved(*end)
 		l.watch.Saved(end.Step, end.Took.Seconds(), end.Err)

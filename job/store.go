@@ -4,12 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
 	"time"
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
+	"zeroth/input"
 	"zeroth/input/s3"
+	"zeroth/job/config"
 	"zeroth/job/setup"
 )
 
@@ -23,7 +30,7 @@ func (r *run) useStore(ctx context.Context) (err error) {
 	}
 	o := store.Options{Local: onDisk(r.given, r.Out), Apart: !r.self.Alone(), Follow: r.self.Process > 0, Session: r.self.Session, Note: r.Observer.Note}
 	if r.store, err = store.Use(s3.Clean(k.Dir), o); err != nil {
-		return err
+		return badLocal(r.given, err)
 	}
 	if o.Follow { // the leader locks its folder first
 		if _, err := r.World.Share(ctx, ""); err != nil {
@@ -34,6 +41,7 @@ func (r *run) useStore(ctx context.Context) (err error) {
 	if held := (*vfs.Locked)(nil); errors.As(err, &held) {
 		err = inUse{"checkpoint.dir " + k.Dir, held}
 	}
+	err = badLocal(r.given, err)
 	if err == nil && !o.Follow {
 		_, err = r.World.Share(ctx, "locked")
 	}
@@ -44,6 +52,34 @@ func (r *run) useStore(ctx context.Context) (err error) {
 		r.store.Start()
 	}
 	return err
+}
+
+// badLocal turns an error of the folder on disk into a problem of its key. Others stay as they are.
+func badLocal(c *config.Config, err error) error {
+	path := ""
+	if e := (*fs.PathError)(nil); errors.As(err, &e) {
+		path = e.Path
+	} else if e := (*os.LinkError)(nil); errors.As(err, &e) {
+		path = e.Old
+	}
+	if path == "" || s3.Is(path) || !s3.Is(c.Checkpoint.Dir) {
+		return err
+	}
+	return config.Problems{config.ProblemOf(c, "checkpoint.local", fmt.Sprintf("%s: checkpoints cannot be saved there: %v", path, input.Cause(err)), "want a folder that can be created and written to")}
+}
+
+// diskFull adds the key that names another folder to the error of a save that a full or read-only disk has
+// ended. Errors of other ranks are texts.
+func diskFull(c *config.Config, err error) error {
+	causes := []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EACCES}
+	if err == nil || !slices.ContainsFunc(causes, func(cause error) bool { return strings.Contains(err.Error(), cause.Error()) }) {
+		return err
+	}
+	key := "checkpoint.dir"
+	if s3.Is(c.Checkpoint.Dir) {
+		key = "checkpoint.local"
+	}
+	return fmt.Errorf("%w; make room, or name a folder on another disk with %s", err, key)
 }
 
 // flushStore waits until all checkpoints are uploaded.

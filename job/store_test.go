@@ -3,12 +3,15 @@ package job
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"zeroth/input"
 	"zeroth/input/s3/s3test"
 	"zeroth/job/config/configtest"
 	"zeroth/job/report"
@@ -49,5 +52,29 @@ func TestStopWithoutServer(t *testing.T) {
 	}
 	if mark := strings.TrimPrefix(s.Checkpoint, "s3://runs/") + "/COMMIT"; !slices.Contains(server.Keys(t), mark) {
 		t.Errorf("%s is not in %q", mark, server.Keys(t))
+	}
+}
+
+// A folder on disk that cannot be written to is a problem of its key.
+func TestLocalFolder(t *testing.T) {
+	s3test.Serve(t)
+	testjob.InTinyFolder(t)
+	testjob.Write(t, "file", "")
+	sets := []string{"train.steps=2", "checkpoint.every=2", "checkpoint.dir=s3://runs/a"}
+	for local, want := range map[string]string{"file": "--set checkpoint.local=file: checkpoint.local: ", "file/deep": "file: checkpoints cannot be saved there: not a directory; want a folder"} {
+		err := Run(t.Context(), configtest.MustLoad(t, append(sets, "checkpoint.local="+local)...), Options{Out: "run-" + local[:4]})
+		if !input.IsInput(err) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", local, err, want)
+		}
+	}
+	for dir, want := range map[string]string{"s3://runs/a": "another disk with checkpoint.local", "ckpt": "another disk with checkpoint.dir"} {
+		c := configtest.MustLoad(t, "checkpoint.every=2", "checkpoint.dir="+dir)
+		full := fmt.Errorf("rank 1: write x: %v", syscall.ENOSPC)
+		if err := diskFull(c, full); !errors.Is(err, full) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+		if err := diskFull(c, context.Canceled); err != context.Canceled {
+			t.Error(err)
+		}
 	}
 }
