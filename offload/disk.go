@@ -97,7 +97,7 @@ func (s *Store) digest() uint32 {
 	h := crc32.New(castagnoli)
 	fmt.Fprintln(h, s.cfg.Tile, s.cfg.DType, s.cfg.Vecs, s.cfg.Optimizer, s.cfg.Params)
 	for _, u := range s.units {
-		fmt.Fprintln(h, u.Name, u.Len, u.vecs, u.param)
+		fmt.Fprintln(h, u.Name, u.Len, u.vecs, u.param, u.dtype)
 	}
 	return h.Sum32()
 }

@@ -85,7 +85,7 @@ func (s *Store) lend(unit, i int, lent Part, m moves) State {
 	case lent == Vectors:
 	case !u.updatedInPlace():
 		o := s.out(u, t)
-		st.Param, st.Ready[0] = o.buf.Slice(0, hi-lo), o.free
+		st.Param, st.Ready[0] = u.as(o.buf, hi-lo), o.free
 		if u.Frozen { // the only copy
 			st.Ready[0] = s.do(s.read(unit, t.paramBlock.len).ofParam(), o.free, device.Event{}, t.loadParam)
 		}
@@ -142,7 +142,8 @@ func (s *Store) Release(unit, i int, used device.Event, changed bool) device.Eve
 // writeBack copies a tile's parameter from the slot an update wrote it to, after used has
 // fired, to where it rests.
 func (s *Store) writeBack(unit int, t *tile, o *slot, used device.Event) device.Event {
-	u, src := &s.units[unit], o.buf.Slice(0, t.at.Len())
+	u := &s.units[unit]
+	src := u.as(o.buf, t.at.Len())
 	switch {
 	case u.param == Device:
 		o.free = s.copy(s.toDevice(unit), used, device.Event{}, u.rest.Slice(t.at.Lo, t.at.Hi), src)
@@ -152,7 +153,7 @@ func (s *Store) writeBack(unit int, t *tile, o *slot, used device.Event) device.
 		o.free = s.do(s.write(unit, t.paramBlock.len).ofParam(), used, device.Event{}, t.saveParam)
 	default: // from the device to the disk
 		h := s.params.at(t.param)
-		o.free = s.copy(s.toHost(unit), used, h.free, h.buf.Slice(0, t.at.Len()), src)
+		o.free = s.copy(s.toHost(unit), used, h.free, u.as(h.buf, t.at.Len()), src)
 		h.free = s.do(s.write(unit, t.paramBlock.len).ofParam(), o.free, device.Event{}, t.saveParam)
 		return h.free
 	}
@@ -172,7 +173,7 @@ func (s *Store) Fetch(unit int, dst device.Buffer, free, updated device.Event) d
 		t := &u.tiles[i]
 		sl := s.params.at(t.param)
 		read := s.do(s.read(unit, t.paramBlock.len).ofParam(), sl.free, device.Event{}, t.loadParam)
-		sl.free = s.copy(s.toDevice(unit), read, free, dst.Slice(t.at.Lo, t.at.Hi), sl.buf.Slice(0, t.at.Len()))
+		sl.free = s.copy(s.toDevice(unit), read, free, dst.Slice(t.at.Lo, t.at.Hi), u.as(sl.buf, t.at.Len()))
 	}
 	return q.Mark()
 }

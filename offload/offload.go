@@ -91,6 +91,7 @@ type Unit struct {
 	Len    int  // elements of this rank's shard
 	Whole  bool // its parameters stay whole on the device
 	Frozen bool // the unit has parameters but no gradient or state
+	Coded  bool // its parameters are words of I32, and frozen
 	Rule   int  // update rule, an index into Config.Vecs
 }
 
@@ -116,7 +117,7 @@ type State struct {
 	Master device.Buffer   // float32
 	Vec    []device.Buffer // of its rule's Config.Vecs, in the order of the rule's States; the slice belongs to the store
 	Grad   device.Buffer   // float32
-	Param  device.Buffer   // compute dtype, receives the parameter; empty if Master is the parameter; for a frozen unit, contains it
+	Param  device.Buffer   // compute dtype or, if Coded, I32: receives the parameter; empty if Master is the parameter; for a frozen unit, contains it
 }
 
 // Store holds the state of every unit of one rank.
@@ -142,7 +143,8 @@ type unit struct {
 	Unit
 	onHost bool            // updated in host memory; for a frozen unit, lent there
 	param  Tier            // where the parameter rests
-	rest   device.Buffer   // (Len) compute dtype: the parameter, unless it rests on disk
+	dtype  device.DType    // of the parameter: compute dtype or, if Coded, I32
+	rest   device.Buffer   // (Len) dtype: the parameter, unless it rests on disk
 	grad   device.Buffer   // (Len) float32
 	master device.Buffer   // (Len) float32; empty if it rests on disk
 	vec    []device.Buffer // (Len) of its rule's Config.Vecs, empty if on disk
@@ -313,7 +315,10 @@ func RatioFrom(units []Unit, first int) float64 {
 }
 
 func (s *Store) decide(i int, u Unit) unit {
-	p := unit{Unit: u, onHost: i >= s.offloaded, param: s.cfg.Params}
+	p := unit{Unit: u, onHost: i >= s.offloaded, param: s.cfg.Params, dtype: s.cfg.DType}
+	if u.Coded {
+		p.dtype = device.I32
+	}
 	if u.Whole {
 		p.param = Device
 	}
@@ -356,13 +361,13 @@ func (s *Store) cut(u *unit) {
 			s.cutState(u, t)
 		}
 		if !u.updatedInPlace() && !u.onHost {
-			t.out = s.outgoing.turn(n)
+			t.out = s.outgoing.turn(s.staged(u, n))
 		}
 		if u.throughHost() {
-			t.param = s.params.turn(pad(n, s.cfg.DType))
+			t.param = s.params.turn(s.staged(u, pad(n, u.dtype)))
 		}
 		if u.param == Disk {
-			b := s.disk.lay(pad(n, s.cfg.DType) * s.cfg.DType.Size())
+			b := s.disk.lay(pad(n, u.dtype) * u.dtype.Size())
 			t.paramBlock = b
 			t.loadParam = func() error { return s.disk.readSome(b, s.params.at(t.param).buf, nil) }
 			t.saveParam = func() error { return s.disk.writeSome(b, s.params.at(t.param).buf, nil) }
@@ -385,6 +390,15 @@ func (s *Store) cutState(u *unit, t *tile) {
 			save:  func() error { return s.disk.writeSome(b, s.states.at(turn).buf, wanted) },
 		}
 	}
+}
+
+// staged returns how many elements of a slot for parameters n elements of a unit need.
+func (s *Store) staged(u *unit, n int) int { return n * u.dtype.Size() / s.cfg.DType.Size() }
+
+// as views the beginning of a slot as n elements of the unit's parameter.
+func (u *unit) as(b device.Buffer, n int) device.Buffer {
+	b.N, b.Type = b.Bytes()/u.dtype.Size(), u.dtype
+	return b.Slice(0, n)
 }
 
 // pad rounds n elements up to whole blocks of a disk.
@@ -422,7 +436,7 @@ func (s *Store) allocate() error {
 // allocateUnit allocates the parts of a unit that rest in memory, except the caller's.
 func (s *Store) allocateUnit(u *unit) (err error) {
 	if u.param == Host {
-		if u.rest, err = s.alloc(s.cfg.Host, s.cfg.DType, u.Len, device.Params); err != nil {
+		if u.rest, err = s.alloc(s.cfg.Host, u.dtype, u.Len, device.Params); err != nil {
 			return err
 		}
 	}

@@ -99,7 +99,7 @@ func TestCodedWeightsAreDecodedOnes(t *testing.T) {
 			{"parallel.ranks=4", "parallel.replicate=2", "zero.stage=3", "optimizer.type=adamw8bit", "device=cpu"},
 			{"parallel.ranks=4", "parallel.pipeline=2", "pipeline.schedule=ZBH1", "train.accumulate=2", "zero.stage=3"},
 			{"parallel.ranks=4", "parallel.context=2", "zero.stage=3", "precision=fp32"}, {"parallel.ranks=2", "parallel.master=true", "zero.stage=0"},
-			{"parallel.ranks=2", "zero.stage=3", "zero.offload.optimizer=host"}, {"parallel.ranks=2", "train.delayed_update=true", "precision=fp32"},
+			{"parallel.ranks=2", "zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host"}, {"parallel.ranks=2", "zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()}, {"parallel.ranks=2", "train.delayed_update=true", "precision=fp32"},
 		} {
 			t.Run(fmt.Sprint(name, way), func(t *testing.T) { codedAsDecoded(t, from, nf4, append(way, "model.weights=nf4")) })
 			if nightly.Every(3, i) {
@@ -185,6 +185,7 @@ func TestCodedWeightsArePlanned(t *testing.T) {
 	for _, way := range [][]string{
 		{"zero.stage=3", "train.accumulate=3"}, {"zero.stage=3", "zero.prefetch=0", "zero.recompute=block"}, {"zero.stage=2"}, {"zero.stage=1", "precision=fp32"}, {"zero.stage=0"},
 		{"zero.stage=3", "optimizer.type=adamw8bit", "device=cpu"}, {"zero.stage=3", "model.weights=int8"}, {"zero.stage=0", "model.weights=int8"},
+		{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host"}, {"zero.stage=3", "model.weights=int8", "zero.offload.optimizer=host", "zero.offload.parameters=host"},
 	} {
 		c := mustHFConfig(t, from, "tokens.bin", append([]string{"model.weights=nf4", "parallel.ranks=2", "train.steps=2", "train.lora.rank=2"}, way...)...)
 		plan, err := setup.DryRun(setup.Planned(c))
@@ -192,6 +193,12 @@ func TestCodedWeightsArePlanned(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := codedFormula(c)
+		if c.Zero.Offload.Parameters == "host" {
+			if got := plan.Host[device.Params]; got != want[device.Params] {
+				t.Errorf("%v: %d bytes of parameters are planned in host memory, by the closed form %d", way, got, want[device.Params])
+			}
+			want[device.Params] = 0
+		}
 		for use, n := range want {
 			if plan.Device[use] != n {
 				t.Errorf("%v: %v: %d bytes are planned, by the closed form %d", way, use, plan.Device[use], n)
@@ -269,13 +276,12 @@ func codedFormula(c *config.Config) map[device.Use]int64 {
 }
 
 // TestWeightsRefusals checks that codes are refused, with an alternative, for weights that are
-// trained, divided or not on the device.
+// trained or divided.
 func TestWeightsRefusals(t *testing.T) {
 	for sets, want := range map[string]string{
 		"":                                    "no matrix of a block is frozen, and trained weights are not coded; want train.lora.rank, such as 16, or train.freeze, or weights: full",
 		"train.freeze=[model.embed_tokens.*]": "no matrix of a block is frozen",
-		"train.lora.rank=2 parallel.ranks=2 parallel.tensor=2":                                    "matrices that ranks divide are not coded; want tensor: 1",
-		"train.lora.rank=2 zero.stage=3 zero.offload.optimizer=host zero.offload.parameters=host": "codes stay on the device; want parameters: none",
+		"train.lora.rank=2 parallel.ranks=2 parallel.tensor=2": "matrices that ranks divide are not coded; want tensor: 1",
 	} {
 		_, err := hfConfig(t, filepath.Join(hfLlama, "llama"), "tokens.bin", append(strings.Fields(sets), "model.weights=nf4")...)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -18,7 +18,7 @@ const (
 	mostBatch  = 1 << 30 // sequences per step
 	MostMemory = 1 << 60 // bytes
 
-	mostTiles  = 1 << 16 // offloaded pieces of 2^20 elements per rank
+	mostTiles  = 1 << 18 // offloaded pieces of 2^20 elements per rank
 	mostChunks = 1 << 16 // chunks of train.loss_chunk tokens in a micro-batch
 	MostTasks  = 1 << 23 // tasks of all queues in the simulated steps
 

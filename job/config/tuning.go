@@ -103,9 +103,6 @@ func (r *reader) resolveWeights() {
 	if c.Parallel.Tensor > 1 {
 		wrong("matrices that ranks divide are not coded", "want tensor: 1", "parallel.tensor")
 	}
-	if c.Zero.Offload.Parameters != "none" {
-		wrong("codes stay on the device", "want parameters: none", "zero.offload.parameters")
-	}
 }
 
 // usualTargets returns the layers that PEFT adapts by default.

@@ -39,7 +39,7 @@ func TestLimitsOfProducts(t *testing.T) {
 	}{
 		{[]string{"model.width=524288", "model.heads=1", "model.layers=5", "train={micro_batch: 64, batch: 8388608}"}, "parameters × sequences of a rank per step are more than 1.44e+17"},
 		{[]string{"model.context=1048576", "train.batch=16777216", "train.micro_batch=16", "model.layers=1000"}, "elements that pass through a rank's layers per step are more than 1.8e+16"},
-		{[]string{"model.width=524288", "model.heads=1", "model.layers=5", "parallel.ranks=128", "zero.offload.optimizer=host"}, "offloaded pieces of 2^20 elements per rank are more than 65536"},
+		{[]string{"model.width=524288", "model.heads=1", "model.layers=5", "parallel.ranks=32", "zero.offload.optimizer=host"}, "offloaded pieces of 2^20 elements per rank are more than 262144"},
 	} {
 		if _, err := config.Load("job.yaml", c.sets); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v", c.sets, err)
