@@ -16,7 +16,7 @@ func (r *reader) resolvePipeline() {
 	keys := []string{"parallel.pipeline", "pipeline.virtual", "pipeline.schedule", "train.accumulate", "train.batch"}
 	switch err := s.Check(); {
 	case s.Micro > pipe.MaxPasses/max(1, s.Stages()):
-		r.refuse(fmt.Sprintf("a step of %d micro-batches is too long", s.Micro), fmt.Sprintf("want train.accumulate of at most %d", pipe.MaxPasses/max(1, s.Stages())), "train.accumulate", "train.batch")
+		r.refuse(fmt.Sprintf("a step of %d micro-batches is too long", s.Micro), fmt.Sprintf("want at most %d, such as by a larger train.micro_batch", pipe.MaxPasses/max(1, s.Stages())), "train.accumulate", "train.batch")
 	case n == 1:
 	case err != nil && s.Virtual > 1 && s.Schedule == pipe.Interleaved:
 		r.refuse(err.Error(), fmt.Sprintf("want train.accumulate %s, or the schedule 1F1B", eitherCount(neighbours(s.Micro, func(m int) bool { return m%n == 0 }))), keys...)

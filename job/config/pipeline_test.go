@@ -13,8 +13,8 @@ import (
 func TestPipelinesThatCannotBe(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	for want, sets := range map[string][]string{
-		"train.accumulate: a step of 262145 micro-batches is too long; want train.accumulate of at most 262144":                                       {"train.accumulate=262145"},
-		"train.accumulate: a step of 131073 micro-batches is too long; want train.accumulate of at most 131072":                                       {"parallel={ranks: 2, pipeline: 2}", "train.accumulate=131073"},
+		"train.accumulate: a step of 262145 micro-batches is too long; want at most 262144, such as by a larger train.micro_batch":                    {"train.accumulate=262145"},
+		"train.accumulate: a step of 131073 micro-batches is too long; want at most 131072, such as by a larger train.micro_batch":                    {"parallel={ranks: 2, pipeline: 2}", "train.accumulate=131073"},
 		"parallel.shard: shard 2 × replicate 1 × pipeline 2 = 4, but there are 6 ranks; want ranks: 4, or shard: -1 for ranks / replicate / pipeline": {"parallel={ranks: 6, pipeline: 2, shard: 2}"},
 		"parallel.ranks: 6 ranks cannot be divided by pipeline 4; want ranks 4 or 8":                                                                  {"parallel={ranks: 6, pipeline: 4}"},
 		"parallel.ranks: 2 ranks cannot be divided by pipeline 4; want ranks 4":                                                                       {"parallel={ranks: 2, pipeline: 4}", "zero.stage=0", "zero.offload.optimizer=host"},
