@@ -17,7 +17,7 @@ type llamaTrunk struct {
 // llamaSubject returns a small model of odd shape: two query heads share a key head.
 func llamaSubject(name string, l Llama) subject {
 	l.Layers, l.Width, l.Context, l.Vocab, l.Heads, l.KV, l.FFN, l.Eps, l.Theta = 2, 24, tinyContext, 13, 4, 2, 21, 1e-5, 50
-	return subject{name, l.Model, func(o *oracle) trunk { return llamaTrunk{o, l} }}
+	return subject{name: name, model: l.Model, trunk: func(o *oracle) trunk { return llamaTrunk{o, l} }}
 }
 
 func (o llamaTrunk) embed() []float64 {
