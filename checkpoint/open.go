@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"slices"
 	"sort"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,7 +33,6 @@ type Checkpoint struct {
 	index map[key]*stored
 	files []*source
 	read  atomic.Int64
-	work  sync.Pool // *scratch
 }
 
 // source is an open data file.
@@ -72,7 +70,6 @@ func Open(path string) (*Checkpoint, error) { return OpenIn(store.Files{}, path)
 // OpenIn is like Open in another file system.
 func OpenIn(fsys vfs.FS, path string) (*Checkpoint, error) {
 	c := &Checkpoint{Path: path, fsys: fsys, index: map[key]*stored{}}
-	c.work.New = func() any { return newScratch() }
 	if err := c.open(); err != nil {
 		c.Close()
 		if missing(fsys, path) {

@@ -23,7 +23,8 @@ type scratch struct {
 	coder  *coder // allocated for the first encoded block
 }
 
-func newScratch() *scratch { return &scratch{raw: make([]byte, blockBytes)} }
+// scratches belong to no checkpoint: a pool of each would outlive it until the second collection.
+var scratches = sync.Pool{New: func() any { return &scratch{raw: make([]byte, blockBytes)} }}
 
 // Request requests elements of a tensor, or of a part of one, no matter how the tensor was divided
 // when written. The elements are read to Into, in the tensor's dtype, little-endian.
@@ -269,8 +270,8 @@ func (s *storedPart) tasks(out []task, t Tensor, q Request, most int64) []task {
 
 // run reads and verifies the blocks of a task and copies them to their destination.
 func (c *Checkpoint) run(k task) error {
-	s := c.work.Get().(*scratch)
-	defer c.work.Put(s)
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
 	if k.moves != nil {
 		return c.runMoves(k, s)
 	}

@@ -99,8 +99,8 @@ func (v *verifier) note(d *Damage) {
 
 // blocks checks the blocks of a task one by one, so that each bad one is reported.
 func (v *verifier) blocks(k task) error {
-	s := v.c.work.Get().(*scratch)
-	defer v.c.work.Put(s)
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
 	size := k.t.DType.Size()
 	for i := int(k.lo / blockBytes); i < blocks(k.hi); i++ {
 		off, n := k.from.block(i, size)
