@@ -353,7 +353,7 @@ var functions = map[string]Value{
 	"raise_exception": function(func(c *caller, g given) Value {
 		text := "the template raised an exception"
 		if len(g.values) > 0 {
-			text = printed(g.values[0])
+			text = quoted(g.values[0])
 		}
 		c.r.fail(c.at, "the template raised: %.1000s", text)
 		return nil
@@ -460,7 +460,7 @@ func (r *run) item(at int, v, key Value) Value {
 			if s, ok := key.(string); ok {
 				return r.attribute(at, v, s)
 			}
-			return undefined{printed(key)}
+			return undefined{quoted(key)}
 		}
 		size := r.size(at, v)
 		if i < 0 {
@@ -468,7 +468,7 @@ func (r *run) item(at int, v, key Value) Value {
 		}
 		switch {
 		case i < 0 || i >= size:
-			return undefined{"item " + printed(key)}
+			return undefined{"item " + quoted(key)}
 		case isList:
 			return l.Items[i]
 		}
@@ -489,9 +489,9 @@ func (r *run) item(at int, v, key Value) Value {
 			return v.get(s)
 		}
 	case undefined:
-		r.fail(at, "%s is not defined, so it has no item %s", v.what, printed(key))
+		r.fail(at, "%s is not defined, so it has no item %s", v.what, quoted(key))
 	}
-	return undefined{"item " + printed(key)}
+	return undefined{"item " + quoted(key)}
 }
 
 // size returns the number of items or characters of a list or string.

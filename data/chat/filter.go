@@ -16,7 +16,7 @@ func (c *caller) one(g given, name string, initial Value) Value {
 	}
 	for _, k := range g.named.keys {
 		if k != name {
-			c.fail("unknown argument %s", printed(k))
+			c.fail("unknown argument %s", quoted(k))
 		}
 	}
 	if v, ok := g.named.Get(name); ok {
@@ -141,12 +141,12 @@ func asJSON(c *caller, v Value, g given) Value {
 		case k == "indent" && x != nil:
 			n, ok := x.(int64)
 			if !ok || n < 0 || n > 100 {
-				c.fail("indent is %s", printed(x))
+				c.fail("indent is %s", quoted(x))
 			}
 			indent = int(n)
 		case k == "indent", k == "ensure_ascii" && x == false, k == "sort_keys" && x == false:
 		default:
-			c.fail("the argument %s=%s is not supported", printed(k), printed(x))
+			c.fail("the argument %s=%s is not supported", quoted(k), quoted(x))
 		}
 	}
 	if len(g.values) > 0 {
@@ -306,7 +306,7 @@ func mapped(c *caller, v Value, g given) Value {
 	}
 	f, ok := filters()[c.text(g.values[0])]
 	if !ok {
-		c.fail("the filter %s is not supported", printed(g.values[0]))
+		c.fail("the filter %s is not supported", quoted(g.values[0]))
 	}
 	for _, x := range c.r.iterate(c.at, v) {
 		c.r.hold(c.at, itemSize+stepWork)
@@ -332,7 +332,7 @@ func selected(c *caller, v Value, g given, attribute, want bool) Value {
 	if len(args) > 0 {
 		known, ok := tests[c.text(args[0])]
 		if !ok {
-			c.fail("the test %s is not supported", printed(args[0]))
+			c.fail("the test %s is not supported", quoted(args[0]))
 		}
 		test, args = known, args[1:]
 	}

@@ -513,3 +513,14 @@ func describe(v Value) string {
 	}
 	return "a function"
 }
+
+// quoted returns str(v) for a message, or a description of a value that may be large.
+func quoted(v Value) string {
+	const most = 1000 // bytes
+	if s, ok := v.(string); ok && len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "..."
+	} else if !ok && measure(v).weight > most {
+		return describe(v)
+	}
+	return printed(v)
+}
