@@ -261,7 +261,7 @@ func TestBrokenVocabularies(t *testing.T) {
 		{"{\n\"a\": 1,\n\"b\": -1}", "", "vocab.json:3: not an object of token to id"},
 		{`{"a": 1}`, "", "for the byte 0x"},
 		{`{"a": 1, "b": 1}`, "", "id 1 is given to"},
-		{`{"a": 4000000000}`, "", `"a": 4000000000 where a number from 0 to 1048575 is wanted`},
+		{`{"a": 4000000000}`, "", `"a": 4000000000 where a number from 0 to 1048575 is expected`},
 		{good, "#version: 0.2\na b\nabc", `merges.txt:3: "abc" is not two tokens`},
 		{good, "a b c", `merges.txt:1: "a b c" is not two tokens`},
 		{good, "a b\nx y", `merges.txt:2: "xy" is not in the vocabulary`},

@@ -291,7 +291,7 @@ func TestLearn(t *testing.T) {
 	dir := tree(t, map[string]string{"a.jsonl": records(t, all...)})
 	ownFolder(t, filepath.Join(dir, "tok"), "qwen", map[string]string{"chat_template.jinja": hiding})
 	set := open(t, Source{Documents: Documents{Files: []string{"a.jsonl"}, Format: "chat"}, Dir: dir, Tokenizer: "tok", Context: 100, Validation: 0.3})
-	if set.Train.Windows() != 14 || set.Validation.Windows() != 6 || !strings.Contains(strings.Join(set.Notes, "\n"), "conversations divided into documents: 10 into 20, because the template renders answers differently") {
+	if set.Train.Windows() != 14 || set.Validation.Windows() != 6 || !strings.Contains(strings.Join(set.Notes, "\n"), "conversations divided into documents: 10 into 20, because the template renders earlier answers differently") {
 		t.Errorf("%d and %d documents; %q", set.Train.Windows(), set.Validation.Windows(), set.Notes)
 	}
 	held := map[int32]bool{}

@@ -261,7 +261,7 @@ func TestTokenizerJSONAlone(t *testing.T) {
 		"added":       {whole(t, base, lines, "added_tokens", two), "GPT2Tokenizer", ""},
 		"Llama":       {whole(t, vocab, lines), "LlamaTokenizer", ""},
 		"unigram":     {whole(t, nil, nil, "model", map[string]any{"type": "Unigram", "vocab": []any{[]any{"a", -1.5}}}), "LlamaTokenizer", `tokenizer.json: model: unk_id "" is not the id of a piece`},
-		"no tokens":   {whole(t, nil, lines), "", "model.vocab: null where an object is wanted"},
+		"no tokens":   {whole(t, nil, lines), "", "model.vocab: null where an object is expected"},
 		"other added": {whole(t, vocab, lines, "added_tokens", []any{map[string]any{"id": 3, "content": "[PAD]", "special": true}}), "", `added_tokens: "[PAD]" has id 3, but the reference gives it id 258`},
 		"no merge":    {whole(t, vocab, []string{"t x"}), "", `line 1, column 260: the merge of "t" and "x": "tx" is not in the vocabulary`},
 	} {
@@ -295,7 +295,7 @@ func TestVocabularyLimits(t *testing.T) {
 		{with(`, "` + strings.Repeat("x", maxToken+1) + `": 300`), "", "is longer than 1024 bytes"},
 		{with(`, "` + strings.Repeat("x", maxToken) + `": 300`), "", ""},
 		{with(`, "` + strings.Repeat("Ġ", maxToken) + `": 300`), "", ""},
-		{with(`, "far": 1048576`), "", `"far": 1048576 where a number from 0 to 1048575 is wanted`},
+		{with(`, "far": 1048576`), "", `"far": 1048576 where a number from 0 to 1048575 is expected`},
 		{with(`, "far": 1048575`), "", ""},
 		{with(`, "far": 18446744073709551617`), "", `"far": 18446744073709551617 where a number`},
 		{with(`, "far": 1.0`), "", `"far": 1.0 where a number`},
@@ -305,10 +305,10 @@ func TestVocabularyLimits(t *testing.T) {
 		{with(`, "日本": 300, "æĹ¥æľ¬": 301`), "", "ids 300 and 301 are both"},
 		{with("") + "x", "", `unexpected text after the value: "x"`},
 		{with("") + "{}", "", `unexpected text after the value: "{}"`},
-		{"[]", "", "an array where an object is wanted"},
+		{"[]", "", "an array where an object is expected"},
 		{"", "", "the text ends where an object should be"},
 		{"\xff{}", "", "where an object should be"},
-		{strings.Repeat("[", 1<<20), "", "an array where an object is wanted"},
+		{strings.Repeat("[", 1<<20), "", "an array where an object is expected"},
 		{with(""), strings.Repeat("x", 1<<20), "is not two tokens"},
 	} {
 		dir := t.TempDir()

@@ -233,7 +233,7 @@ func (n counts) notes(context int) (notes []string) {
 		notes = append(notes, fmt.Sprintf("records read as %s: %d", formNotes[form], n.forms[form]))
 	}
 	if n.divided > 0 {
-		notes = append(notes, fmt.Sprintf("conversations divided into documents: %d into %d, because the template renders answers differently once others follow: each is learned as the model sees it at its turn", n.divided, n.parts))
+		notes = append(notes, fmt.Sprintf("conversations divided into documents: %d into %d, because the template renders earlier answers differently: each is learned as the model sees it at its turn", n.divided, n.parts))
 	}
 	if n.empty > 0 {
 		notes = append(notes, fmt.Sprintf("documents without a token to learn within that length: %d, left out", n.empty))

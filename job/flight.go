@@ -148,7 +148,7 @@ func (f *flights) dump(why string, fault bool) {
 			Process: f.r.self.Process, Host: f.host, Pid: os.Getpid(), Record: rank.Recorder.Read()}
 		if err := d.Write(f.dir()); err != nil && !f.silent {
 			f.silent = true
-			f.r.Observer.Warn(fmt.Sprintf("the last operations of rank %d are not dumped: %v", rank.Rank, err))
+			f.r.Observer.Warn(fmt.Sprintf("cannot dump the last operations of rank %d: %v", rank.Rank, err))
 		}
 	}
 }

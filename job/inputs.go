@@ -183,7 +183,7 @@ func rounded(c *config.Config, from *hf.ModelTensors) []string {
 	for _, p := range config.Parameters(c) {
 		t, ok := from.Tensor(from.Names[p.Name])
 		if p.Frozen && ok && t.DType == safetensors.F32 {
-			return []string{fmt.Sprintf("frozen parameters are stored in %v: those of %s are float32 and are rounded, in exports, too; precision: fp32 avoids this", c.Precision, c.Model.From)}
+			return []string{fmt.Sprintf("frozen parameters are stored in %v: the float32 ones of %s are rounded, also in exports; precision: fp32 avoids this", c.Precision, c.Model.From)}
 		}
 	}
 	return nil

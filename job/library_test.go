@@ -303,7 +303,7 @@ func TestOptionsFitTheJob(t *testing.T) {
 	testjob.Write(t, "job.yaml", "data: {text: [a.txt]}\nmodel: {layers: 1}\n")
 	err := job.Run(t.Context(), load("job.yaml"), job.Options{Model: mixed(16, 8), Data: digits{}, Rule: nesterov{}, Out: "run"})
 	for _, option := range []string{"Model", "Data", "Rule"} {
-		if want := "job.Options." + option + " is set, but the job file does not say so"; !input.IsInput(err) || !strings.Contains(err.Error(), want) {
+		if want := "job.Options." + option + " is set, but the job file does not declare it"; !input.IsInput(err) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}
 	}

@@ -42,7 +42,7 @@ func TestStopWithoutServer(t *testing.T) {
 		t.Fatalf("%v", err)
 	}
 	if !slices.ContainsFunc(h.notes, func(s string) bool {
-		return strings.Contains(s, "not everything is uploaded") && strings.Contains(s, "scratch")
+		return strings.Contains(s, "some files were not uploaded") && strings.Contains(s, "scratch")
 	}) {
 		t.Errorf("%q", h.notes)
 	}

@@ -204,7 +204,7 @@ func (d *disk) reclaimFile(name string) error {
 		return nil
 	}
 	if err := d.Files.Remove(name); err != nil {
-		return fmt.Errorf("remove %s, left by a dead run: %w", name, cause(err))
+		return fmt.Errorf("remove %s, left by an interrupted run: %w", name, cause(err))
 	}
 	what := strings.Map(printable, strings.ReplaceAll(strings.TrimSpace(about), "\n", ", "))
 	if what == "" {

@@ -504,7 +504,7 @@ func TestStuckRankIsAbandoned(t *testing.T) {
 			_, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, 0), 1e-3)
 			return err
 		})
-		const want = "; rank 1 has not answered for 7s since: left behind"
+		const want = "; rank 1 has still not ended after 7s: not waiting any longer"
 		if took := time.Since(start); !errors.Is(err, errLink) || !strings.HasSuffix(err.Error(), want) || took != 9*time.Second {
 			t.Errorf("after %v: %v\nwant %s", took, err, want)
 		}

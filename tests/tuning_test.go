@@ -153,9 +153,9 @@ func TestTuningRefusals(t *testing.T) {
 		"train.lora.rank=2 train.lora.rank_pattern={\"q_proj\":0.5}": "q_proj: 0.5 is out of range; want a mapping of names of layers, each to a whole number",
 		"train.lora.rank=2 train.lora.alpha_pattern={\"(\":1}":       "is not a name or a regular expression",
 		"train.lora.rank=2 train.lora.alpha_pattern=[q_proj]":        "is not a mapping",
-		"train.lora.rank=2 train.lora.dropout=0.1 train.lora.targets=[down_proj] parallel.ranks=2 parallel.tensor=2": "model.layers.0.mlp.down_proj has 88 inputs, of which each of 2 ranks drops some: they are not a multiple of 8 on each; want dropout: 0, or another tensor",
+		"train.lora.rank=2 train.lora.dropout=0.1 train.lora.targets=[down_proj] parallel.ranks=2 parallel.tensor=2": "dropout needs a multiple of 8 inputs on each rank, but model.layers.0.mlp.down_proj has 88 inputs on 2 ranks; want dropout: 0, or another tensor",
 		"train.lora.rank=2 train.lora.modules_to_save=[heads]":                                                       `the model has no module whose name ends with "heads"`,
-		"train.lora.rank=2 train.lora.modules_to_save=[self_attn]":                                                   "self_attn.q_proj would have an adapter and be trained whole; want it in one of the two",
+		"train.lora.rank=2 train.lora.modules_to_save=[self_attn]":                                                   "self_attn.q_proj would have an adapter and be trained whole; want it in only one of the two",
 	} {
 		_, err := hfConfig(t, filepath.Join(hfLlama, "llama"), "tokens.bin", strings.Fields(sets)...)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -160,7 +160,7 @@ func (c *Checkpoint) openUniversal(folder string) error {
 	}
 	if len(shapes) > 0 {
 		missing := slices.Sorted(maps.Keys(shapes))
-		return fmt.Errorf("%s: zero lacks %d parameters, such as %s (DeepSpeed's converter leaves frozen ones out at stage 3); read the folder that it was made of instead", folder, len(missing), checkpoint.Plain(missing[0]))
+		return fmt.Errorf("%s: zero lacks %d parameters, such as %s (DeepSpeed's converter omits frozen ones at stage 3); use the folder that was converted instead", folder, len(missing), checkpoint.Plain(missing[0]))
 	}
 	return c.addZeROPairs(folder)
 }

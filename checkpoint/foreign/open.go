@@ -238,7 +238,7 @@ func (c *Checkpoint) put(t *tensor) error {
 	}
 	key := [2]string{t.Name, t.Kind}
 	if c.index[key] != nil {
-		return fmt.Errorf("%v is there twice", t.Tensor)
+		return fmt.Errorf("%v appears twice", t.Tensor)
 	}
 	if err := t.covered(); err != nil {
 		return err
@@ -262,7 +262,7 @@ func (c *Checkpoint) finish() error {
 		t.Name = plainName(t.Name, prefix)
 		key := [2]string{t.Name, t.Kind}
 		if c.index[key] != nil {
-			return fmt.Errorf("%v is there under two names", t.Tensor)
+			return fmt.Errorf("%v appears under two names", t.Tensor)
 		}
 		c.index[key] = t
 	}

@@ -118,7 +118,7 @@ func numbered(o *torchfile.Dict, params []param, lookup stateOf) (map[any]string
 		left = append(rest, left...)
 	}
 	if count > 0 && len(left) > 0 {
-		return nil, fmt.Errorf(unnamed+"it has %d of %d, so nothing tells which (%s and others are frozen, or no parameters)", count, len(params), checkpoint.Plain(left[0].name))
+		return nil, fmt.Errorf(unnamed+"it has %d of %d, and which is unknown (%s and others are frozen, or not parameters)", count, len(params), checkpoint.Plain(left[0].name))
 	}
 	return names, nil
 }

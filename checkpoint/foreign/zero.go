@@ -106,7 +106,7 @@ func (z *zeroFiles) ranks() ([]string, error) {
 		case m != nil:
 			r, err := strconv.Atoi(m[1])
 			if err != nil || byRank[r] != "" {
-				return nil, fmt.Errorf("%s: %s and %s are of one rank", z.folder, byRank[r], name)
+				return nil, fmt.Errorf("%s: %s and %s belong to the same rank", z.folder, byRank[r], name)
 			}
 			byRank[r] = name
 		}

@@ -414,7 +414,7 @@ func (m *Mirror) look(ctx context.Context) error {
 		far, there := small[name+"/"+commitName]
 		stale := there && string(far) != mark || !there && strings.HasPrefix(name, "step-") && n <= newest
 		if stale {
-			m.Note(fmt.Sprintf("removing %s from %s: in %s it was deleted or is another checkpoint", name, m.local, m.Root))
+			m.Note(fmt.Sprintf("removing %s from %s: %s no longer contains this checkpoint", name, m.local, m.Root))
 			if err := m.forget(name); err != nil {
 				return err
 			}
@@ -442,7 +442,7 @@ func (m *Mirror) fresh(ctx context.Context) (all []s3.Object, err error) {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	return nil, fmt.Errorf("%s: the server lists objects, but not %s, which it has", m.Root, last)
+	return nil, fmt.Errorf("%s: the server has %s, but does not list it", m.Root, last)
 }
 
 // lock begins the mirror of a folder, with a temporary folder on disk if it has none.

@@ -373,7 +373,7 @@ func (m *Mirror) report(err error) {
 	m.state.Unlock()
 	switch {
 	case now != "" && was == "":
-		m.Note(fmt.Sprintf("%s: %s; training goes on, checkpoints stay in %s until they can be uploaded", m.Root, now, m.local))
+		m.Note(fmt.Sprintf("%s: %s; training continues, checkpoints stay in %s until they can be uploaded", m.Root, now, m.local))
 	case now == "" && was != "":
 		m.Note(m.Root + ": answers again")
 	}
@@ -422,7 +422,7 @@ func (m *Mirror) Flush(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s: not everything is uploaded: %w; what is missing stays in %s, and is uploaded by the run that continues there", m.Root, context.Cause(ctx), m.local)
+			return fmt.Errorf("%s: some files were not uploaded: %w; they stay in %s, and a run that continues there uploads them", m.Root, context.Cause(ctx), m.local)
 		case <-time.After(50 * time.Millisecond):
 		}
 		if !noted {

@@ -80,7 +80,7 @@ func (o order) command() (*exec.Cmd, error) {
 	}
 	name, _ := os.Hostname() // only for the message
 	if own != o.Digest {
-		return nil, input.BadInput(fmt.Errorf("host %s has another zeroth, %s instead of %s, at %s; install the same, or use launch --copy", name, state.Version(), o.Version, exe))
+		return nil, input.BadInput(fmt.Errorf("host %s has another version of zeroth, %s instead of %s, at %s; install the same, or use launch --copy", name, state.Version(), o.Version, exe))
 	}
 	if err := os.Chdir(o.Folder); err != nil {
 		return nil, input.BadInput(fmt.Errorf("host %s: %w; want the folder in which launch was started on every host", name, err))

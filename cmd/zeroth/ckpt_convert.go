@@ -326,13 +326,13 @@ func (a *app) importModel(cmd *cobra.Command, folder, to string, asJSON bool) er
 		return cmp.Or(err, a.writeJSON(x))
 	}
 	if steps, _ := filepath.Glob(filepath.Join(folder, "global_step*")); len(steps) > 0 {
-		a.say("only the weights of %s; import %s for the optimizer's state and the step, too\n", folder, steps[len(steps)-1])
+		a.say("imported only the weights of %s; import %s to include the optimizer state and the step\n", folder, steps[len(steps)-1])
 	}
 	for _, note := range src.Notes {
 		a.say("%v\n", note)
 	}
 	if len(src.Unfit) > 0 {
-		a.say("left out, because the model does not have them: %s\n", printable(src.Unfit))
+		a.say("skipped, because the model does not have them: %s\n", printable(src.Unfit))
 	}
 	a.say("imported %s as %s (%s)\n", folder, path, speed)
 	return nil

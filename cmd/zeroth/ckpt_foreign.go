@@ -140,7 +140,7 @@ func (a *app) exportForeign(cmd *cobra.Command, path, to, form string, e checkpo
 	}
 	a.say("%s", notesOn(f))
 	if f.Model == nil && form == "hf" {
-		a.say("without config.json: none is in or beside the checkpoint; name the model's folder with --model\n")
+		a.say("without config.json: there is none in or next to the checkpoint; name the model's folder with --model\n")
 	}
 	a.say("exported %s (%s, step %d) to %s (%s)\n", path, f.Form, f.Step, to, speed)
 	return nil
@@ -194,7 +194,7 @@ func (a *app) exportTorch(cmd *cobra.Command, dir, to, form string, e checkpoint
 	}
 	defer ck.Close()
 	if hf.Adapted(ck) {
-		return input.BadInput(errors.New("--format hf merges adapters; the other formats have no form for them"))
+		return input.BadInput(errors.New("--format hf merges adapters; the other formats cannot contain them"))
 	}
 	leave, err := newFolder("--to", to)
 	if err != nil {

@@ -425,7 +425,7 @@ func TestCkptImportNames(t *testing.T) {
 	}
 	write("bare", func(*safetensors.Spec) {})
 	out, _ := zeroth(t, 0, "ckpt", "import", "bare", "--to", "start")
-	matches(t, out, `^left out, because the model does not have them: h.0.attn.bias, lm_head.weight\nimported bare as start/step-00000000 \(`)
+	matches(t, out, `^skipped, because the model does not have them: h.0.attn.bias, lm_head.weight\nimported bare as start/step-00000000 \(`)
 	zeroth(t, 0, "ckpt", "export", "start", "--to", "again")
 	same(t, "r/model/model.safetensors", "again/model.safetensors")
 

@@ -143,7 +143,7 @@ func TestFlightFindsDivergence(t *testing.T) {
 			t.Errorf("%s: verdict %q\nwant %s\n%s", c.fault, r.Verdict, c.want, errs)
 		}
 		text, _ := zeroth(t, 1, "flight", filepath.Join(out, "flight", "rank-0.json"), filepath.Join(out, "flight", "rank-1.json"), filepath.Join(out, "flight", "rank-2.json"))
-		said := regexp.MustCompile(`(?m)^\[1\] zeroth: .*rank 1 has not answered for 8s since: left behind`)
+		said := regexp.MustCompile(`(?m)^\[1\] zeroth: .*rank 1 has still not ended after 8s: not waiting any longer`)
 		if stuck := !c.parted; stuck != said.MatchString(errs) {
 			t.Errorf("%s: what the stuck process says of itself:\n%s", c.fault, errs)
 		}

@@ -98,7 +98,7 @@ func TestHostsWithout(t *testing.T) {
 	if err := os.WriteFile("another", []byte(other), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	contains(t, run(2, "--ssh=./another"), "has another zeroth", "install the same, or use launch --copy")
+	contains(t, run(2, "--ssh=./another"), "has another version of zeroth", "install the same, or use launch --copy")
 	digest, err := digestOf(exe)
 	if err != nil {
 		t.Fatal(err)

@@ -244,7 +244,7 @@ func hostileTexts() []hostile {
 			}
 		}, "", "hf/tokenizer.json: it is larger than the limit of 67108864 bytes"},
 		{"70,000 added tokens", tokenizer(strings.TrimSuffix(added.String(), ","), `"a": 0`, ""), "", "hf/tokenizer.json: line 1, column 8497666: added_tokens: more than 65536 added tokens"},
-		{"ids beyond the vocabulary", tokenizer("", `"a": 2000000000`, ""), "", "hf/tokenizer.json: line 3, column 204: model.vocab: 2000000000 where a number from 0 to 1048575 is wanted"},
+		{"ids beyond the vocabulary", tokenizer("", `"a": 2000000000`, ""), "", "hf/tokenizer.json: line 3, column 204: model.vocab: 2000000000 where a number from 0 to 1048575 is expected"},
 		{"a negative id", tokenizer("", `"a": -1`, ""), "", "hf/tokenizer.json: line 3, column 204: model.vocab: -1 where a number"},
 		{"two tokens of one id", tokenizer("", `"a": 0, "b": 0`, ""), "", "hf/tokenizer.json: id 0 is given to"},
 		{"a merge of what is not there", tokenizer("", `"a": 0`, `"a b"`), "", "hf/tokenizer.json: line 3, column 219: model.merges: the merge of"},

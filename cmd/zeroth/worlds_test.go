@@ -192,7 +192,7 @@ func TestWorldsThatDoNotForm(t *testing.T) {
 			if c.differ == "" {
 				one.ends(t, name, 2, c.refused)
 				zero.says("refused a connection from")
-				zero.asked(t, name, 75, "rank 1 has not joined", "; a connection was refused, from 127.0.0.1:", "which says it is rank 1: "+c.refused)
+				zero.asked(t, name, 75, "rank 1 has not joined", "; a connection was refused, from 127.0.0.1:", "which claims to be rank 1: "+c.refused)
 			} else {
 				one.ends(t, name, 2, c.differ)
 				zero.ends(t, name, 2, c.differ)
@@ -238,7 +238,7 @@ func TestProcessesOfNoWorld(t *testing.T) {
 		{nil, []string{"train", "tiny.yaml", "--world", "-2"}, 2, "--world -2: want at least 1 process"},
 		{nil, []string{"train", "tiny.yaml", "--rank", "1"}, 2, "--rank needs --world"},
 		{nil, []string{"train", "tiny.yaml", "--addr", "127.0.0.1:29400"}, 2, "--addr needs --world"},
-		{[]string{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=1", "PMI_RANK=1", "PMI_SIZE=2"}, []string{"train", "tiny.yaml"}, 2, "torchrun says process 0 of 2, PMI says 1 of 2: set ZEROTH_RANK"},
+		{[]string{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=1", "PMI_RANK=1", "PMI_SIZE=2"}, []string{"train", "tiny.yaml"}, 2, "torchrun reports process 0 of 2, but PMI 1 of 2: set ZEROTH_RANK"},
 		{nil, world("127.0.0.1:29400", "--set", "parallel.ranks=3"), 2, "3 ranks cannot be split evenly over 2 processes"},
 		{nil, append(world(door(t, "127.0.0.1").Addr().String(), "--set", "parallel={ranks: 4, join: 300ms}"), "--rank", "1"), 75, "no answer within 300ms; 127.0.0.1 is a loopback address, at which a host reaches only itself: if the processes are on several hosts, set --addr to"},
 		{nil, world("127.0.0.1:29400", "--set", "parallel.bind=198.51.100.0/24"), 2, "parallel.bind: this host has no address in 198.51.100.0/24; its addresses are "},

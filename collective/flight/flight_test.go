@@ -65,9 +65,9 @@ func TestMerge(t *testing.T) {
 		"a circle": {[]Dump{dump(0, 2, op(0, 0, "done"), op(1, 5, "started")), dump(1, 2, op(1, 4, "done"), op(0, 1, "started"))},
 			[]string{"ranks 0,1 wait for each other: rank 0 in operation 5 of shard (all-gather of 96 fp32, unit h.0: gather, step 3), rank 1 in operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3)"}},
 		"half done": {[]Dump{dump(0, 2, op(0, 1, "done")), dump(1, 2, op(0, 1, "started"))},
-			[]string{"rank 1 is still in operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3), with which rank 0 is through: what was sent has not arrived, or the dumps are of different moments"}},
+			[]string{"rank 1 is still in operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3), but rank 0 is past it: data that was sent has not arrived, or the dumps are from different moments"}},
 		"all in it": {[]Dump{dump(0, 2, op(0, 1, "started")), dump(1, 2, op(0, 1, "started"))},
-			[]string{"all ranks are in operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3): what they sent has not arrived"}},
+			[]string{"all ranks are in operation 1 of world (all-gather of 96 fp32, unit h.0: gather, step 3): data that they sent has not arrived"}},
 	} {
 		for i := range c.dumps {
 			c.dumps[i].Fault = true
@@ -215,7 +215,7 @@ func TestHostile(t *testing.T) {
 	for old, c := range map[string]struct{ now, want string }{
 		`"version":1`:      {`"version":2`, "byte 11 (line 1): not a dump of a rank: version: 2; this program reads version 1"},
 		`"rank":0`:         {`"rank":9`, "rank 9 of a world of 2"},
-		`"world":2`:        {`"world":2000000`, "where a number from 0 to 1048576 is wanted"},
+		`"world":2`:        {`"world":2000000`, "where a number from 0 to 1048576 is expected"},
 		`"pid":10`:         {`"pid":10,"pid":11`, "duplicate key"},
 		`"host":"h"`:       {`"host":"h\u001b[0m"`, "unprintable characters"},
 		`"ranks":[0,1]`:    {`"ranks":[0,0]`, "rank 0 after rank 0"},
@@ -227,9 +227,9 @@ func TestHostile(t *testing.T) {
 		`"began":"1970`:    {`"began":"x1970`, "is not a time"},
 		`"at":7000000000,`: {``, `there is no "at"`},
 		`"forgotten":0`:    {`"forgotten":0,"token":1`, `"token": unknown key`},
-		`"operations":[`:   {`"operations":[` + strings.Repeat("[", 1000), "where an object is wanted"},
+		`"operations":[`:   {`"operations":[` + strings.Repeat("[", 1000), "where an object is expected"},
 		`"session":"s"`:    {`"session":"\ud800"`, "byte "},
-		`"why":"asked"`:    {`"why":["asked"]`, "an array where a string is wanted"},
+		`"why":"asked"`:    {`"why":["asked"]`, "an array where a string is expected"},
 	} {
 		text := strings.Replace(whole, old, c.now, 1)
 		_, err := Read([]string{write("bad", text), filepath.Join(dir, "none")})

@@ -239,9 +239,9 @@ func (g *Group) describe(stuck bool) (lines []string) {
 	switch {
 	case len(g.Calls) > 1 || !stuck || !g.complete():
 	case len(g.Done) > 0:
-		lines = append(lines, fmt.Sprintf("%s still in %s, with which %s through: what was sent has not arrived, or the dumps are of different moments", is(g.In), most.at.Where(), is(g.Done)))
+		lines = append(lines, fmt.Sprintf("%s still in %s, but %s past it: data that was sent has not arrived, or the dumps are from different moments", is(g.In), most.at.Where(), is(g.Done)))
 	default:
-		lines = append(lines, fmt.Sprintf("all ranks are in %s: what they sent has not arrived", most.at.Where()))
+		lines = append(lines, fmt.Sprintf("all ranks are in %s: data that they sent has not arrived", most.at.Where()))
 	}
 	return lines
 }

@@ -136,9 +136,9 @@ func (s *Star) open(local net.Addr) error {
 // refused records a refused connection with the process it claims to be, or -1.
 func (s *Star) refused(from string, process int, why error) {
 	if process >= s.cfg.Processes {
-		from += fmt.Sprintf(", which says it is process %d", process)
+		from += fmt.Sprintf(", which claims to be process %d", process)
 	} else if process >= 0 {
-		from += ", which says it is " + spans(s.ranksOf(process))
+		from += ", which claims to be " + spans(s.ranksOf(process))
 	}
 	text := fmt.Sprintf("%s: %v", from, s.cfg.hinted(why))
 	s.mu.Lock()

@@ -38,7 +38,7 @@ func (c *caller) none(g given) {
 func (c *caller) text(v Value) string {
 	s, ok := v.(string)
 	if !ok {
-		c.fail("%s where a string is wanted", describe(v))
+		c.fail("%s where a string is expected", describe(v))
 	}
 	return s
 }
@@ -364,7 +364,7 @@ func remainder(want float64) func(*caller, Value, given) bool {
 		c.none(g)
 		x, _, _, ok := number(v)
 		if !ok {
-			c.fail("%s where a number is wanted", describe(v))
+			c.fail("%s where a number is expected", describe(v))
 		}
 		return math.Abs(math.Mod(x, 2)) == want
 	}

@@ -88,7 +88,7 @@ func (p *parser) skip(text string) bool {
 
 func (p *parser) want(text string) {
 	if !p.skip(text) {
-		p.fail("%s where %s is wanted", p.shown(), text)
+		p.fail("%s where %s is expected", p.shown(), text)
 	}
 }
 
@@ -101,7 +101,7 @@ func (p *parser) shown() string {
 
 func (p *parser) name() string {
 	if p.next().kind != name {
-		p.fail("%s where a name is wanted", p.shown())
+		p.fail("%s where a name is expected", p.shown())
 	}
 	return p.take().text
 }

@@ -196,7 +196,7 @@ func (p *parser) primary() expr {
 			return constant(v)
 		}
 		if slices.Contains(reserved, t.text) {
-			p.failAt(t.at, "%s where a value is wanted", t.text)
+			p.failAt(t.at, "%s where a value is expected", t.text)
 		}
 		if slices.Contains(absent, t.text) {
 			p.failAt(t.at, "%s is not supported", t.text)
@@ -230,7 +230,7 @@ func (p *parser) primary() expr {
 			return p.dict(t.at)
 		}
 	}
-	p.failAt(t.at, "%q where a value is wanted", t.text)
+	p.failAt(t.at, "%q where a value is expected", t.text)
 	return nil
 }
 
@@ -326,7 +326,7 @@ func (p *parser) subscript(object expr) expr {
 			}
 			n++
 		case bounds[n] != nil:
-			p.fail("%s where ] is wanted", p.shown())
+			p.fail("%s where ] is expected", p.shown())
 		default:
 			bounds[n] = p.tuple()
 		}

@@ -67,7 +67,7 @@ func TestRefused(t *testing.T) {
 		{"model.vocab", `{"t": 0, "h": 1, "th": 2}`, "no token for the byte 0x00"},
 		{"model.vocab", `{"t": 0, "h": 0, "th": 2}`, `id 0 is given to "h" and to "t"`},
 		{"model.vocab", `{"t": 0, "t": 1}`, `model.vocab: duplicate key "t"`},
-		{"model.vocab", `{"t": 1048576}`, "1048576 where a number from 0 to 1048575 is wanted"},
+		{"model.vocab", `{"t": 1048576}`, "1048576 where a number from 0 to 1048575 is expected"},
 		{"model.vocab", `{"": 1}`, "id 1 is an empty token"},
 		{"model.vocab", `{"` + strings.Repeat("x", 1025) + `": 1}`, "longer than 1024 bytes"},
 		{"model.merges", `["t h h"]`, `"t h h" is not two tokens`},

@@ -142,7 +142,7 @@ func (d *Device) Free(b device.Buffer) {
 	defer d.mu.Unlock()
 	mem := d.held[b.Ptr]
 	if len(mem) != b.Bytes() {
-		panic(fmt.Sprintf("cpu: free of %d bytes of %v that Alloc did not give", b.Bytes(), b.Use))
+		panic(fmt.Sprintf("cpu: free of %d bytes of %v that Alloc did not return", b.Bytes(), b.Use))
 	}
 	delete(d.held, b.Ptr)
 	d.usage.Add(b.Use, -int64(b.Bytes()))

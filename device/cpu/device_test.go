@@ -77,7 +77,7 @@ func TestFreeRefuses(t *testing.T) {
 	}
 	refused := func(what string, b device.Buffer) {
 		defer func() {
-			if r := recover(); !strings.Contains(fmt.Sprint(r), fmt.Sprintf("%d bytes of grads that Alloc did not give", b.Bytes())) {
+			if r := recover(); !strings.Contains(fmt.Sprint(r), fmt.Sprintf("%d bytes of grads that Alloc did not return", b.Bytes())) {
 				t.Errorf("free of %s: %v", what, r)
 			}
 		}()

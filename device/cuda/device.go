@@ -135,7 +135,7 @@ func (d *Device) Free(b device.Buffer) {
 	defer d.mu.Unlock()
 	h := d.held[b.Ptr]
 	if h.bytes != b.Bytes() {
-		panic(fmt.Sprintf("cuda: free of %d bytes of %v that Alloc did not give", b.Bytes(), b.Use))
+		panic(fmt.Sprintf("cuda: free of %d bytes of %v that Alloc did not return", b.Bytes(), b.Use))
 	}
 	delete(d.held, b.Ptr)
 	d.usage.Add(b.Use, -int64(b.Bytes()))

@@ -46,7 +46,7 @@ func TestOpens(t *testing.T) {
 	}
 	step("the driver", func() (string, error) {
 		err := driver.Available()
-		return fmt.Sprintf("%s, for programs of CUDA up to %d.%d", driver.Path(), driver.Version()/1000, driver.Version()%1000/10), err
+		return fmt.Sprintf("%s, supports CUDA up to %d.%d", driver.Path(), driver.Version()/1000, driver.Version()%1000/10), err
 	})
 	step("what the GPU is", func() (string, error) {
 		i, err := driver.Describe(0)

@@ -180,7 +180,7 @@ func (c *client) refused(m model, resp *http.Response) error {
 	case s == http.StatusUnauthorized && kind != "RepoNotFound":
 		return bad("the Hub refuses the token (%s)", c.from)
 	case s == http.StatusUnauthorized || s == http.StatusNotFound:
-		return bad("no such model, or a private one of others than the account of the token (%s): check %s", c.from, page)
+		return bad("no such model, or a private one that the account of the token (%s) cannot read: check %s", c.from, page)
 	}
 	return bad("%s answers %s", resp.Request.URL.Host, resp.Status)
 }

@@ -235,7 +235,7 @@ func (f *fetcher) download(ctx context.Context, m model, t tree, names []string,
 	}
 	const headroom = 16 << 20 // bytes, for everything else
 	if free, err := input.Space(blobs); err == nil && total-have+headroom > free {
-		return input.BadInput(fmt.Errorf("%v: %d MB are to be downloaded, and %s has %d MB free; make space, or set HF_HOME to a folder on another disk", m, (total-have)/1e6, f.cache, free/1e6))
+		return input.BadInput(fmt.Errorf("%v: the download needs %d MB, but %s has only %d MB free; free some space, or set HF_HOME to a folder on another disk", m, (total-have)/1e6, f.cache, free/1e6))
 	}
 	if limit == maxFile {
 		f.note(fmt.Sprintf("downloading %d MB of %v to %s", (total-have)/1e6, m, f.cache))

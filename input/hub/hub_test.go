@@ -326,7 +326,7 @@ func TestSizes(t *testing.T) {
 		return true
 	}
 	h.Requests()
-	refused(t, "hf://org/tiny", Weights, "562949953 MB are to be downloaded", "make space, or set HF_HOME")
+	refused(t, "hf://org/tiny", Weights, "the download needs 562949953 MB", "free some space, or set HF_HOME")
 	if got := h.Requests(); slices.ContainsFunc(got, func(r string) bool { return strings.Contains(r, "safetensors") }) {
 		t.Errorf("requests %q", got)
 	}

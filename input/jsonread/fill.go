@@ -74,7 +74,7 @@ func (f *filler) fill(v reflect.Value) error {
 		v.SetZero()
 		return f.skip()
 	case got != want:
-		return f.pass(fmt.Errorf("%v where %s is wanted", got, what))
+		return f.pass(fmt.Errorf("%v where %s is expected", got, what))
 	}
 	switch want {
 	case Object:
@@ -95,7 +95,7 @@ func (f *filler) fill(v reflect.Value) error {
 		if wrong := set(v, s); errors.Is(wrong, strconv.ErrRange) {
 			err = fmt.Errorf("%.20s is out of range", s)
 		} else if wrong != nil {
-			err = fmt.Errorf("%.20s where %s is wanted", s, what)
+			err = fmt.Errorf("%.20s where %s is expected", s, what)
 		}
 		if err != nil {
 			f.at = f.token

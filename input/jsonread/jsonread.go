@@ -187,7 +187,7 @@ func (r *Reader) want(k Kind) error {
 	case None:
 		return r.syntax(k.String())
 	default:
-		return r.Wrong("%v where %v is wanted", got, k)
+		return r.Wrong("%v where %v is expected", got, k)
 	}
 }
 
@@ -376,7 +376,7 @@ func (r *Reader) Int(most int) (int, error) {
 	}
 	n, err := strconv.Atoi(string(s))
 	if err != nil || n < 0 || n > most {
-		return 0, r.Wrong("%s where a number from 0 to %d is wanted", s[:min(len(s), 20)], most)
+		return 0, r.Wrong("%s where a number from 0 to %d is expected", s[:min(len(s), 20)], most)
 	}
 	return n, nil
 }
@@ -389,7 +389,7 @@ func Whole[T ~int | ~int32 | ~int64](r *Reader, into *T) error {
 	}
 	x, err := strconv.ParseInt(string(s), 10, 64)
 	if *into = T(x); err != nil || int64(*into) != x {
-		return r.Wrong("%s where a whole number in range is wanted", s[:min(len(s), 20)])
+		return r.Wrong("%s where a whole number in range is expected", s[:min(len(s), 20)])
 	}
 	return nil
 }

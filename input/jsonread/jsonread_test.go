@@ -109,10 +109,10 @@ func TestFields(t *testing.T) {
 		`{"a": 5, "skipped": {"x": [1]}}`: "",
 		`{"a": 5, "b": 1}`:                `line 1, column 10: "b": unknown key; want a, skipped`,
 		`{"a": 5, "a": 1}`:                `line 1, column 10: duplicate key "a"`,
-		`{"a": "5"}`:                      "line 1, column 7: a: a string where a number is wanted",
-		`{"a": 11}`:                       "line 1, column 7: a: 11 where a number from 0 to 10 is wanted",
-		`{"a": 1.5}`:                      "line 1, column 7: a: 1.5 where a number from 0 to 10 is wanted",
-		`[]`:                              "line 1, column 1: an array where an object is wanted",
+		`{"a": "5"}`:                      "line 1, column 7: a: a string where a number is expected",
+		`{"a": 11}`:                       "line 1, column 7: a: 11 where a number from 0 to 10 is expected",
+		`{"a": 1.5}`:                      "line 1, column 7: a: 1.5 where a number from 0 to 10 is expected",
+		`[]`:                              "line 1, column 1: an array where an object is expected",
 	} {
 		a := 0
 		r := jsonread.New([]byte(text))
@@ -174,16 +174,16 @@ func TestFill(t *testing.T) {
 		t.Errorf("%+v, %v", m, err)
 	}
 	for text, want := range map[string]string{
-		`null`:                      "line 1, column 1: null where an object is wanted",
+		`null`:                      "line 1, column 1: null where an object is expected",
 		`{"Yes": true}`:             `line 1, column 2: "Yes": unknown key; did you mean "yes"?`,
 		`{"parts": [{}, {"m": 1}]}`: `line 1, column 17: parts[1]."m": unknown key; want n`,
 		`{"Here": ""}`:              `line 1, column 2: "Here": unknown key; want yes, text, count, small, rate, time, wait, names, rates, parts, n`,
-		`{"count": 1.0}`:            "line 1, column 11: count: 1.0 where a whole number is wanted",
+		`{"count": 1.0}`:            "line 1, column 11: count: 1.0 where a whole number is expected",
 		`{"small": 3000000000}`:     "line 1, column 11: small: 3000000000 is out of range",
 		`{"rate": 1e999}`:           "line 1, column 10: rate: 1e999 is out of range",
-		`{"time": "x"}`:             "line 1, column 10: time: x where a time.Time is wanted",
-		`{"rates": {"\u001b": ""}}`: `line 1, column 22: rates."\x1b": a string where a number is wanted`,
-		"{\"yes\": 1,\n\"names\": [\"é\", 5],\n\"more\": {\"yes\": {}}, \"n\": 2": "line 1, column 9: yes: a number where true or false is wanted\nline 2, column 16: names[1]: a number where a string is wanted\n" +
+		`{"time": "x"}`:             "line 1, column 10: time: x where a time.Time is expected",
+		`{"rates": {"\u001b": ""}}`: `line 1, column 22: rates."\x1b": a string where a number is expected`,
+		"{\"yes\": 1,\n\"names\": [\"é\", 5],\n\"more\": {\"yes\": {}}, \"n\": 2": "line 1, column 9: yes: a number where true or false is expected\nline 2, column 16: names[1]: a number where a string is expected\n" +
 			"line 3, column 1: \"more\": unknown key; want yes, text, count, small, rate, time, wait, names, rates, parts, n\nline 3, column 28: the text ends where the next item or } should be",
 	} {
 		if err := jsonread.Into([]byte(text), &made{}); err == nil || err.Error() != want {
@@ -191,7 +191,7 @@ func TestFill(t *testing.T) {
 		}
 	}
 	many := "[" + strings.Repeat("1,", 1000) + "1]"
-	if err := jsonread.Into([]byte(many), new([]string)); err == nil || !strings.HasSuffix(err.Error(), "[15]: a number where a string is wanted\nand 985 more") {
+	if err := jsonread.Into([]byte(many), new([]string)); err == nil || !strings.HasSuffix(err.Error(), "[15]: a number where a string is expected\nand 985 more") {
 		t.Errorf("%v", err)
 	}
 }

@@ -57,7 +57,7 @@ func (c *Client) Room(objects map[string][]Object) error {
 	if err != nil || need <= free {
 		return nil // unknown, or enough
 	}
-	return input.BadInput(fmt.Errorf("%d MB are to be downloaded, and %s has %d MB free; make space, or set XDG_CACHE_HOME to a folder on another disk", need/1e6, filepath.Join(cache, "zeroth", "s3"), free/1e6))
+	return input.BadInput(fmt.Errorf("the download needs %d MB, but %s has only %d MB free; free some space, or set XDG_CACHE_HOME to a folder on another disk", need/1e6, filepath.Join(cache, "zeroth", "s3"), free/1e6))
 }
 
 // copied reports whether an object has a local copy, or a process makes one.

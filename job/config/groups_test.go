@@ -129,7 +129,7 @@ job.yaml:8:8: optimizer.groups[4]: "model.layers.*.q_proj.weight" matches no tra
 		many = append(many, fmt.Sprintf(`{match: "*.%d.*", lr: 1}`, i))
 	}
 	_, err = Load("job.yaml", []string{"optimizer.groups=[" + strings.Join(many, ", ") + "]"})
-	if err == nil || !strings.Contains(err.Error(), "optimizer.groups: a list of 101, more than 100") {
+	if err == nil || !strings.Contains(err.Error(), "optimizer.groups: 101 items, more than 100") {
 		t.Error(err)
 	}
 	if _, err = Load("job.yaml", []string{"optimizer.groups=[{match: '" + strings.Repeat("*a", 200) + "', lr: 1}]"}); err == nil || !strings.Contains(err.Error(), "a pattern of 400 bytes, more than 200") {

@@ -79,7 +79,7 @@ func (r *reader) provided() {
 	c := r.Config
 	unnamed := func(key, option, want string, is bool) {
 		if is {
-			r.wrong(c.Position(key), key, "job.Options."+option+" is set, but the job file does not say so", "want "+want)
+			r.wrong(c.Position(key), key, "job.Options."+option+" is set, but the job file does not declare it", "want "+want)
 		}
 	}
 	unnamed("data.program", "Data", "data: {program: true}", !c.Data.Program && (c.own.Data != nil || c.own.Validation != nil))
@@ -188,7 +188,7 @@ func unusable(m *nn.Model) error {
 	case m.Width < 1 || m.Context < 1:
 		return fmt.Errorf("a width of %d and a context of %d; want at least 1", m.Width, m.Context)
 	case len(m.Modules) < 2 || len(m.Uses) != len(m.Modules):
-		return fmt.Errorf("%d modules with the units of %d; want at least 2, and the units of each", len(m.Modules), len(m.Uses))
+		return fmt.Errorf("%d modules, and units of %d; want at least 2 modules, and the units of each", len(m.Modules), len(m.Uses))
 	}
 	if n := len(m.Metrics); n > mostMetrics {
 		return fmt.Errorf("%d metrics; want at most %d", n, mostMetrics)

@@ -67,7 +67,7 @@ func (v records) read(key string, n *node) (ps Problems) {
 	case n.kind != list:
 		return Problems{newProblem(n.at, key, n.String()+" is not a list", "want "+v.want())}
 	case len(n.items) > v.most:
-		return Problems{newProblem(n.at, key, fmt.Sprintf("a list of %d, more than %d", len(n.items), v.most), "")}
+		return Problems{newProblem(n.at, key, fmt.Sprintf("%d items, more than %d", len(n.items), v.most), "")}
 	}
 	v.resize(len(n.items))
 	for i, item := range n.items {

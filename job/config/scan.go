@@ -89,7 +89,7 @@ func over(tokens token.Tokens) (*token.Token, string) {
 		case t.Type == token.DirectiveType:
 			return t, "a line that begins with %, which is not read"
 		case len(c.columns)+c.flow > jobDepth:
-			return t, fmt.Sprintf("lists and mappings in each other, deeper than %d", jobDepth)
+			return t, fmt.Sprintf("lists and mappings nested more than %d deep", jobDepth)
 		case c.keys > jobKeys:
 			return t, fmt.Sprintf("more than %d keys", jobKeys)
 		case c.names > jobNames:

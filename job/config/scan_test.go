@@ -108,8 +108,8 @@ func TestLimitsOfJobs(t *testing.T) {
 	names := "data: {text: &a [a.txt]}\ntrain: &b {steps: 3}\n" // two
 	for _, c := range []struct{ fits, over, want string }{
 		{pad(jobBytes), pad(jobBytes + 1), "job.yaml: the job file cannot be read: it is larger than the limit of 262144 bytes for such a file; want the path"},
-		{"x: " + r("[", jobDepth-1) + r("]", jobDepth-1), "x: " + r("[", jobDepth) + r("]", jobDepth), "job.yaml:1:35: lists and mappings in each other, deeper than 32"},
-		{r("- ", jobDepth) + "x", r("- ", jobDepth+1) + "x", "job.yaml:1:65: lists and mappings in each other, deeper than 32"},
+		{"x: " + r("[", jobDepth-1) + r("]", jobDepth-1), "x: " + r("[", jobDepth) + r("]", jobDepth), "job.yaml:1:35: lists and mappings nested more than 32 deep"},
+		{r("- ", jobDepth) + "x", r("- ", jobDepth+1) + "x", "job.yaml:1:65: lists and mappings nested more than 32 deep"},
 		{keys(jobKeys), keys(jobKeys + 1), "job.yaml:1001:6: more than 1000 keys"},
 		{names + "x: [" + r("*a,", jobNames-2) + "]", names + "x: [" + r("*a,", jobNames-1) + "]", "job.yaml:3:299: more than 100 anchors, aliases and tags"},
 		{testjob.Least + r("---\n", jobDocs), testjob.Least + r("---\n", jobDocs+1), "job.yaml:12:1: more than 10 documents"},

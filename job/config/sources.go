@@ -43,7 +43,7 @@ func (v sources) set(n *node) string {
 func weigh(item *node) (path *node, weight float64, wrong string) {
 	for _, p := range item.pairs {
 		if p.key != "path" && p.key != "weight" {
-			return nil, 0, fmt.Sprintf("unknown key %s; it has path and weight", p.key)
+			return nil, 0, fmt.Sprintf("unknown key %s; want path and weight", p.key)
 		}
 	}
 	of, by := item.find("path"), item.find("weight")
@@ -71,7 +71,7 @@ func (v sources) yaml() string {
 
 // schema returns the schema of an item: a text, or an object with both keys.
 func (v sources) schema() object {
-	item := section("files, or files and their part of the samples")
+	item := section("files, or files with their share of the samples")
 	item["type"], item["required"] = append(slices.Clone(scalars), "object"), []string{"path", "weight"}
 	item["properties"] = object{"path": object{"type": scalars}, "weight": bounded(hf.Positive)}
 	return item

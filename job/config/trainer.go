@@ -33,7 +33,7 @@ var accelerateKeys = fsdpKeys(map[string]theirs{
 	"deepspeed_config.offload_param_device":         {key: "zero.offload.parameters", words: places3},
 	"deepspeed_config.offload_optimizer_nvme_path":  {note: ownStaging},
 	"deepspeed_config.offload_param_nvme_path":      {note: ownStaging},
-	"deepspeed_config.zero3_init_flag":              {note: "nothing to set: parameters are made in shards"},
+	"deepspeed_config.zero3_init_flag":              {note: "nothing to set: parameters are created in shards"},
 	"deepspeed_config.zero3_save_16bit_model":       {note: ownSaving},
 	"deepspeed_config.deepspeed_multinode_launcher": {note: ownLaunch},
 	"deepspeed_config.deepspeed_hostfile":           {note: ownLaunch},

@@ -38,7 +38,7 @@ func (r *reader) resolveTuning() {
 	}
 	r.checkFreeze()
 	if l.Rank > 0 && len(c.Merged) > 0 {
-		c.note("the adapter that is written belongs to %s with model.adapters merged into it (PEFT's merge_and_unload); model/ has everything", c.Model.From)
+		c.note("the saved adapter fits %s with model.adapters merged into it (PEFT's merge_and_unload); model/ contains everything", c.Model.From)
 	}
 }
 
@@ -166,7 +166,7 @@ func (r *reader) checkPatterns() {
 	n, divided := c.Parallel.Tensor, regexp.MustCompile(`\.(o_proj|down_proj|c_proj)\.lora_A\.`)
 	for _, p := range hf.Parameters(c.Model.Network(l)) {
 		if l.Dropout > 0 && n > 1 && divided.MatchString(p.Name) && p.Shape[1]%(8*n) != 0 {
-			r.refuse(fmt.Sprintf("%s has %d inputs, of which each of %d ranks drops some: they are not a multiple of 8 on each", strings.TrimSuffix(p.Name, ".lora_A.weight"), p.Shape[1], n), "want dropout: 0, or another tensor", "train.lora.dropout", "parallel.tensor")
+			r.refuse(fmt.Sprintf("dropout needs a multiple of 8 inputs on each rank, but %s has %d inputs on %d ranks", strings.TrimSuffix(p.Name, ".lora_A.weight"), p.Shape[1], n), "want dropout: 0, or another tensor", "train.lora.dropout", "parallel.tensor")
 			return
 		}
 	}
@@ -183,7 +183,7 @@ func (r *reader) checkSaved() {
 		}
 		for _, p := range all {
 			if layer := strings.TrimSuffix(p.Name, ".weight"); one.Saves(p.Name) && l.Targeted(layer) && adaptable(c)[layer] {
-				r.refuse(fmt.Sprintf("%s would have an adapter and be trained whole", layer), "want it in one of the two", "train.lora.modules_to_save", "train.lora.targets")
+				r.refuse(fmt.Sprintf("%s would have an adapter and be trained whole", layer), "want it in only one of the two", "train.lora.modules_to_save", "train.lora.targets")
 				return
 			}
 		}

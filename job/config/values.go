@@ -307,7 +307,7 @@ func (v counts) yaml() string { return strings.ReplaceAll(fmt.Sprint(*v.p), " ",
 // listed returns String, or for a list its length.
 func (n *node) listed() string {
 	if n.kind == list {
-		return fmt.Sprintf("a list of %d", len(n.items))
+		return fmt.Sprintf("a list of %d items", len(n.items))
 	}
 	return n.String()
 }

@@ -312,7 +312,7 @@ func (t *tree) convert(n ast.Node) *node {
 	case *ast.AliasNode:
 		return t.alias(n)
 	case *ast.TagNode:
-		t.complain(n.GetToken(), "a tag, "+show.Cut(n.GetToken().Value, 40), "remove it: the key says what type its value has")
+		t.complain(n.GetToken(), "a tag, "+show.Cut(n.GetToken().Value, 40), "remove it: the key determines the type of its value")
 		return t.convert(n.Value)
 	case *ast.NullNode:
 		return &node{at: at}

@@ -62,7 +62,7 @@ var columns = []struct{ title, align, name string }{
 
 // legend explains the titles of columns.
 const legend = `mesh is pipeline × tensor × context × shard × replicate, micro is micro_batch × accumulate,
-memory is of one rank
+memory is per rank
 `
 
 // tabled returns the table without the columns in which all rows are equal, and a description of
@@ -166,7 +166,7 @@ func (l Limits) lines() []string {
 	if l.Hardware != nil {
 		return []string{words, fmt.Sprintf("on      %s: %s", l.Hardware.Name, l.Hardware.Summary())}
 	}
-	return []string{words, rates + ": for the relative times alone"}
+	return []string{words, rates + ": only ratios of times are meaningful"}
 }
 
 // binds describes the largest use of memory in a choice that does not fit.

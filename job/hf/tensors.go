@@ -249,8 +249,8 @@ func (t *ModelTensors) SameHead(m Model) error {
 
 // foreignFiles maps file patterns of folders that are not safetensors models to advice.
 var foreignFiles = []struct{ pattern, what string }{
-	{"adapter_config.json", "belongs to an adapter: merge it into its model (PEFT's merge_and_unload) and save that; a job starts from its model in model.from, with it in model.adapters or train.lora.from"},
-	{"adapter_model.*", "is an adapter: merge it into its model (PEFT's merge_and_unload) and save that; a job starts from its model in model.from, with it in model.adapters or train.lora.from"},
+	{"adapter_config.json", "belongs to an adapter: merge it into its model (PEFT's merge_and_unload) and save that, or start a job from its model in model.from, with the adapter in model.adapters or train.lora.from"},
+	{"adapter_model.*", "is an adapter: merge it into its model (PEFT's merge_and_unload) and save that, or start a job from its model in model.from, with the adapter in model.adapters or train.lora.from"},
 	{"pytorch_model*.bin", "is PyTorch's: convert it with 'zeroth ckpt export FOLDER --to NEW'"},
 	{"*.pth", "is PyTorch's: convert it with 'zeroth ckpt export FILE --to NEW'"},
 	{"*.pt", "is PyTorch's: convert it with 'zeroth ckpt export FILE --to NEW'"},

@@ -192,7 +192,7 @@ func TestForeignFolders(t *testing.T) {
 		"pickled parts": {map[string]string{"pytorch_model-00001-of-00002.bin": "PK", "pytorch_model.bin.index.json": "{}"}, "pytorch_model-00001-of-00002.bin is PyTorch's: "},
 		"named so":      {map[string]string{"model.safetensors": "PK\x03\x04aaaaaaaaaaaa"}, "model.safetensors: it is a zip archive, such as PyTorch's pickles, not a safetensors file"},
 		"Meta's":        {map[string]string{"config.json": "", "consolidated.00.pth": "PK", "params.json": "{}"}, "config.json cannot be read: no such file or directory; consolidated.00.pth is PyTorch's: "},
-		"adapter":       {map[string]string{"config.json": "", "adapter_config.json": "{}", "adapter_model.safetensors": ""}, "adapter_config.json belongs to an adapter: merge it into its model (PEFT's merge_and_unload) and save that; a job starts from its model in model.from, with it in model.adapters or train.lora.from"},
+		"adapter":       {map[string]string{"config.json": "", "adapter_config.json": "{}", "adapter_model.safetensors": ""}, "adapter_config.json belongs to an adapter: merge it into its model (PEFT's merge_and_unload) and save that, or start a job from its model in model.from, with the adapter in model.adapters or train.lora.from"},
 		"beside":        {map[string]string{"adapter_model.bin": "PK"}, "adapter_model.bin is an adapter: merge"},
 		"GGUF":          {map[string]string{"config.json": "", "a.Q4_K_M.gguf": "GGUF"}, "no such file or directory; a.Q4_K_M.gguf is GGUF: use the model it was converted from"},
 		"variant":       {map[string]string{"model.fp16.safetensors": ""}, "model.fp16.safetensors is not the expected name, model.safetensors"},

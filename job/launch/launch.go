@@ -175,14 +175,14 @@ func choose(found []Process) (Process, error) {
 			first.Host, first.Ports, first.Run = other.Host, other.Ports, other.Run
 		case same:
 		case isOuter(other.By):
-			first.Notes = append(first.Notes, fmt.Sprintf("%s says process %d of %d; assuming that it started %s, which says %d of %d", other.By, other.Rank, other.World, first.By, first.Rank, first.World))
+			first.Notes = append(first.Notes, fmt.Sprintf("%s reports process %d of %d; assuming that it started %s, which reports %d of %d", other.By, other.Rank, other.World, first.By, first.Rank, first.World))
 		default:
-			return Process{}, fmt.Errorf("%s says process %d of %d, %s says %d of %d: set ZEROTH_RANK, ZEROTH_WORLD_SIZE and ZEROTH_ADDR, or unset the variables of one launcher",
+			return Process{}, fmt.Errorf("%s reports process %d of %d, but %s %d of %d: set ZEROTH_RANK, ZEROTH_WORLD_SIZE and ZEROTH_ADDR, or unset the variables of one launcher",
 				first.By, first.Rank, first.World, other.By, other.Rank, other.World)
 		}
 	}
 	if first.World > 1 && first.Host == "" {
-		return Process{}, fmt.Errorf("%s does not say where process 0 is, and the processes are on several hosts: set ZEROTH_ADDR to host:port of process 0 (mpirun -x ZEROTH_ADDR=node0:29400)", first.By)
+		return Process{}, fmt.Errorf("%s does not give the address of process 0, and the processes are on several hosts: set ZEROTH_ADDR to host:port of process 0 (mpirun -x ZEROTH_ADDR=node0:29400)", first.By)
 	}
 	return first, nil
 }

@@ -119,8 +119,8 @@ func TestFindRefuses(t *testing.T) {
 		flags launch.Flags
 		want  string
 	}{
-		{openMPI5 + " " + hydra + " PMI_RANK=0", launch.Flags{}, "Open MPI says process 1 of 2, PMI says 0 of 2: set ZEROTH_RANK"},
-		{torchrun + " " + openMPI, launch.Flags{}, "torchrun says process 5 of 8, Open MPI says 2 of 4: set ZEROTH_RANK"},
+		{openMPI5 + " " + hydra + " PMI_RANK=0", launch.Flags{}, "Open MPI reports process 1 of 2, but PMI 0 of 2: set ZEROTH_RANK"},
+		{torchrun + " " + openMPI, launch.Flags{}, "torchrun reports process 5 of 8, but Open MPI 2 of 4: set ZEROTH_RANK"},
 		{"ZEROTH_RANK=1", launch.Flags{}, "ZEROTH_RANK and ZEROTH_WORLD_SIZE must be set together"},
 		{"ZEROTH_WORLD_SIZE=4", launch.Flags{}, "ZEROTH_RANK and ZEROTH_WORLD_SIZE must be set together"},
 		{"ZEROTH_RANK=1 ZEROTH_WORLD_SIZE=2", launch.Flags{}, "ZEROTH_ADDR is not set"},
@@ -129,7 +129,7 @@ func TestFindRefuses(t *testing.T) {
 		{"ZEROTH_RANK=1 ZEROTH_WORLD_SIZE=99999999999999999999 ZEROTH_ADDR=h:1", launch.Flags{}, `want a number`},
 		{"ZEROTH_RANK=1 ZEROTH_WORLD_SIZE=2 ZEROTH_ADDR=h", launch.Flags{}, `ZEROTH_ADDR="h": want host:port`},
 		{"RANK=1 WORLD_SIZE=2", launch.Flags{}, "MASTER_ADDR and MASTER_PORT are not: set them"},
-		{strings.ReplaceAll(openMPI, "LOCAL_SIZE=4", "LOCAL_SIZE=2"), launch.Flags{}, "Open MPI does not say where process 0 is"},
+		{strings.ReplaceAll(openMPI, "LOCAL_SIZE=4", "LOCAL_SIZE=2"), launch.Flags{}, "Open MPI does not give the address of process 0"},
 		{"JOB_COMPLETION_INDEX=1 ZEROTH_WORLD_SIZE=2", launch.Flags{}, "ZEROTH_ADDR is not"},
 		{"JOB_COMPLETION_INDEX=0", launch.Flags{}, "ZEROTH_WORLD_SIZE=1"},
 		{"JOB_COMPLETION_INDEX=3", launch.Flags{}, "every pod would train by itself"},
@@ -140,7 +140,7 @@ func TestFindRefuses(t *testing.T) {
 		{"SKYPILOT_NODE_RANK=0 SKYPILOT_NODE_IPS=", launch.Flags{}, "want a rank from 0 to world size - 1"},
 		{strings.ReplaceAll(sky, "NODE=8", "NODE=many"), launch.Flags{}, `SKYPILOT_NUM_GPUS_PER_NODE="many": want a number`},
 		{"LWS_GROUP_SIZE=4 LWS_LEADER_ADDRESS=a", launch.Flags{}, "LWS_GROUP_SIZE is set and LWS_WORKER_INDEX is not"},
-		{"LWS_GROUP_SIZE=4 LWS_WORKER_INDEX=1", launch.Flags{}, "LeaderWorkerSet does not say where process 0 is"},
+		{"LWS_GROUP_SIZE=4 LWS_WORKER_INDEX=1", launch.Flags{}, "LeaderWorkerSet does not give the address of process 0"},
 		{"OMPI_COMM_WORLD_RANK=1", launch.Flags{}, "OMPI_COMM_WORLD_SIZE is not"},
 		{strings.ReplaceAll(srun, "node[007-008]", "["), launch.Flags{}, `SLURM_STEP_NODELIST: "[" names no host`},
 		{"", launch.Flags{Rank: 3, World: 3, Addr: "h:1"}, "--rank 3 in a world of 3 processes; want 0 to 2"},

@@ -76,7 +76,7 @@ func GPUReport() (rows [][2]string) {
 		add("gpus", "none: %v", err)
 	} else {
 		v := driver.Version()
-		add("driver", "%s, for programs of CUDA up to %d.%d", driver.Path(), v/1000, v%1000/10)
+		add("driver", "%s, supports CUDA up to %d.%d", driver.Path(), v/1000, v%1000/10)
 		add("ptx", "%s", kernelCache(os.Getenv))
 		n, _ := driver.Count() // Available has checked it
 		for i := range n {

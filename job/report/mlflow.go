@@ -243,7 +243,7 @@ func (m *MLflow) Trouble() string {
 	switch {
 	case m.err != nil && !m.told:
 		m.told = true
-		return fmt.Sprintf("MLflow: %v: training goes on, and what is missing is sent when the server answers", m.err)
+		return fmt.Sprintf("MLflow: %v: training continues, and missing numbers are sent when the server answers", m.err)
 	case m.err == nil && m.told:
 		m.told = false
 		return "MLflow answers again"

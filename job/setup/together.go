@@ -83,7 +83,7 @@ func leaveBehind(ranks []*Rank, errs []error, ended []bool) error {
 	if why == nil {
 		why = fmt.Errorf("other processes ended: %w", collective.ErrClosed)
 	}
-	return fmt.Errorf("%w; %s not answered for %v since: left behind", why, who, ranks[0].patience())
+	return fmt.Errorf("%w; %s still not ended after %v: not waiting any longer", why, who, ranks[0].patience())
 }
 
 // patience returns how long to wait for other ranks to end after a failure.

@@ -48,7 +48,7 @@ type Link struct {
 var presets = []Hardware{
 	{
 		Name: "h100", GPU: true,
-		Source: "8 H100 SXM a machine: products at 650 TFLOP/s, copies at 2.8 TB/s and NVLink at 370 of 450 GB/s as measured by others; kernels at 0.8 of copies, attention at 126 TFLOP/s, 400 Gb/s of network a GPU, its host and its disks assumed",
+		Source: "8 H100 SXM per machine: products at 650 TFLOP/s, copies at 2.8 TB/s and NVLink at 370 of 450 GB/s as published; kernels at 0.8 of copies, attention at 126 TFLOP/s, 400 Gb/s of network per GPU, host and disks assumed",
 		Flops:  map[string]float64{"bf16": 650e12, "fp16": 650e12, "fp32": 50e12}, Attention: 126e12,
 		Peak:   map[string]float64{"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
 		Memory: 0.8 * 2.8e12, Launch: 4e-6,
@@ -57,7 +57,7 @@ var presets = []Hardware{
 	},
 	{
 		Name: "h200", GPU: true,
-		Source: "8 H200 SXM a machine: products at 780 TFLOP/s and copies at 4.3 TB/s as measured by others, the rest as h100",
+		Source: "8 H200 SXM per machine: products at 780 TFLOP/s and copies at 4.3 TB/s as published, the rest as h100",
 		Flops:  map[string]float64{"bf16": 780e12, "fp16": 780e12, "fp32": 50e12}, Attention: 126e12,
 		Peak:   map[string]float64{"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
 		Memory: 0.8 * 4.3e12, Launch: 4e-6,

@@ -393,7 +393,7 @@ func (e Exposure) Line() string {
 	ms := func(s float64) string { return fmt.Sprintf("%.1f ms", 1e3*s) }
 	peers, offload, norm := "", "", ""
 	if e.Norm > 0 {
-		norm = fmt.Sprintf("; %s nothing is computed around the host's wait for the norm", ms(e.Norm))
+		norm = fmt.Sprintf("; for %s nothing is computed while the host waits for the norm", ms(e.Norm))
 	}
 	if e.Peers > 0 {
 		peers = fmt.Sprintf(", %s of it waiting for other ranks", ms(e.Peers))

@@ -65,7 +65,7 @@ func TestExposureOfTheNorm(t *testing.T) {
 	if e = tr.Exposure(); math.Abs(e.Norm-(0.045+0.042)/2) > 1e-9 {
 		t.Errorf("got %+v", e)
 	}
-	const want = "(over 2 steps); 43.5 ms nothing is computed around the host's wait for the norm"
+	const want = "(over 2 steps); for 43.5 ms nothing is computed while the host waits for the norm"
 	if line := e.Line(); !strings.HasSuffix(line, want) {
 		t.Errorf("%q, want %q at its end", line, want)
 	}

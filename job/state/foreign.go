@@ -229,7 +229,7 @@ func (f *Foreign) Import(ctx context.Context, root string, o checkpoint.Options,
 		return "", err
 	}
 	if biased := func(t checkpoint.Tensor) bool { return t.Kind == "exp_avg" }; !f.Counted && slices.ContainsFunc(f.All(), biased) {
-		return "", input.BadInput(fmt.Errorf("%s has moments of AdamW, but no step: how to correct their bias is unknown. Write the parameters alone with 'zeroth ckpt export' and start from them with model.from", f.Path))
+		return "", input.BadInput(fmt.Errorf("%s has moments of AdamW, but no step, so their bias correction is unknown. Write only the parameters with 'zeroth ckpt export' and start from them with model.from", f.Path))
 	}
 	p := Progress{Model: f.Carried.Config, Version: Version()}
 	if f.Trained() {

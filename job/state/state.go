@@ -169,15 +169,15 @@ func (p *Progress) Check() error {
 	}
 	switch e := p.Early; {
 	case e != nil && (e.Step < 1 || e.Step > p.Step || e.Stale < 0 || e.Stale > p.Step):
-		return fmt.Errorf("%d evaluations after the best, of step %d, in %d steps", e.Stale, e.Step, p.Step)
+		return fmt.Errorf("%d evaluations after the best one, at step %d, in %d steps", e.Stale, e.Step, p.Step)
 	case p.Updates+p.Skipped != p.Step:
-		return fmt.Errorf("%d updates and %d skipped make no %d steps", p.Updates, p.Skipped, p.Step)
+		return fmt.Errorf("%d updates and %d skipped steps are not %d steps", p.Updates, p.Skipped, p.Step)
 	case p.Samples < int64(p.Step) || p.Tokens < p.Samples:
 		return fmt.Errorf("%d samples and %d tokens in %d steps", p.Samples, p.Tokens, p.Step)
 	case !p.Trained() && p.Tokens > 0:
-		return fmt.Errorf("%d tokens of no data", p.Tokens)
+		return fmt.Errorf("%d tokens, but no data", p.Tokens)
 	case p.Data != "" && p.Context == 0:
-		return errors.New("samples of no tokens")
+		return errors.New("samples without tokens")
 	case len(p.Model) > 0 && !isObject(p.Model):
 		return fmt.Errorf("model is %.40q; want an object", p.Model)
 	case p.Trained():

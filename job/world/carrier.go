@@ -76,7 +76,7 @@ func (w *World) agreeOnCarrier(ctx context.Context) error {
 	if w.cfg.Transport == "mpi" {
 		by = mpi.Version()
 	}
-	return w.star.Agree(ctx, []rendezvous.Fact{{Name: "what carries data", Value: by}, {Name: "who sums gradients", Value: w.addsUp()}})
+	return w.star.Agree(ctx, []rendezvous.Fact{{Name: "the transport of data", Value: by}, {Name: "the summing of gradients", Value: w.addsUp()}})
 }
 
 // carry connects all processes.
@@ -86,7 +86,7 @@ func (w *World) carry(groups [][]int) (carrier, error) {
 	}
 	mem, err := socket.NewMemory()
 	if err != nil {
-		w.note(err.Error() + "; processes of one host send data that they could read directly")
+		w.note(err.Error() + "; processes of one host send data instead of reading it directly")
 		mem = &socket.Memory{}
 	}
 	w.mem = mem

@@ -176,7 +176,7 @@ func withForger(t *testing.T) (entered, *rendezvous.Star, net.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := star.Agree(t.Context(), []rendezvous.Fact{{Name: "what carries data", Value: "sockets"}, {Name: "who sums gradients", Value: "ranks, in rank order"}}); err != nil {
+	if err := star.Agree(t.Context(), []rendezvous.Fact{{Name: "the transport of data", Value: "sockets"}, {Name: "the summing of gradients", Value: "ranks, in rank order"}}); err != nil {
 		t.Fatal(err)
 	}
 	w := <-come

@@ -104,7 +104,7 @@ func (w *World) noteContainers() {
 			continue
 		}
 		if m.Boot != "" && w.hosts[p] != w.hosts[at] {
-			w.note(fmt.Sprintf("processes %d and %d share a machine but no files, so TCP carries data between them; with a TMPDIR that both see, memory would", at, p))
+			w.note(fmt.Sprintf("processes %d and %d share a machine but no files, so TCP carries data between them; a shared TMPDIR would allow shared memory", at, p))
 			return
 		}
 	}

@@ -444,7 +444,7 @@ func (w *World) saves() (all []collective.Group) {
 
 // connect dials the processes before this one and accepts those after it.
 func (w *World) connect(n *socket.Net) error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, fmt.Errorf("not within %v", patience))
+	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, fmt.Errorf("not connected within %v", patience))
 	defer cancel()
 	defer w.shut()
 	go func() {
