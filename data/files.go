@@ -176,7 +176,7 @@ var mostEntries = 10_000_000
 
 const (
 	fewTimes  = 4  // reads of a folder at normal cost; a pattern with one ** reads each twice
-	rereading = 20 // cost of further reads in names, instead of 1: about 10 µs
+	rereading = 60 // cost of further reads in names, instead of 1: about 20 µs of a search that ends within seconds
 )
 
 // walk returns the paths of the files matching a pattern. It decreases budget by the names it
