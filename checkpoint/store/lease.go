@@ -287,7 +287,7 @@ func (m *Mirror) Begin(ctx context.Context) (err error) {
 		}
 	}
 	m.state.Lock()
-	m.sent = map[string]string{}
+	m.sent, m.bad = map[string]string{}, map[string]altered{}
 	if m.small == nil {
 		m.small = map[string][]byte{}
 	}

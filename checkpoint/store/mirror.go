@@ -39,6 +39,7 @@ type Mirror struct {
 	small      map[string][]byte // content of COMMIT and MANIFEST.json by name below Root
 	sent       map[string]string // COMMIT of the folder on disk with which a file was uploaded, by name
 	dooms      []string          // objects to delete, in order
+	bad        map[string]altered
 	lease      *lease
 	fatal      error  // the lease is lost
 	trouble    string // the last reported
@@ -394,7 +395,7 @@ func (m *Mirror) serve(ctx context.Context) {
 		}
 		m.report(err)
 		switch {
-		case err == nil && !left:
+		case err == nil && !left, errors.As(err, new(altered)):
 			m.state.Lock()
 			m.idle = len(m.dooms) == 0 && changes == m.changes
 			m.state.Unlock()
@@ -417,8 +418,11 @@ func (m *Mirror) Flush(ctx context.Context) error {
 		m.state.Lock()
 		idle, fatal := m.idle || !m.started, m.fatal
 		m.state.Unlock()
-		if idle || fatal != nil {
+		if fatal != nil {
 			return fatal
+		}
+		if idle {
+			return m.lacks()
 		}
 		select {
 		case <-ctx.Done():

@@ -125,6 +125,44 @@ func TestMirror(t *testing.T) {
 	}
 }
 
+// A checkpoint that the disk has altered is uploaded once, never committed and named at the end; later
+// ones are uploaded. What refers to an altered base is not.
+func TestAltered(t *testing.T) {
+	for bad, after := range map[string]int{"step-00000001": 1, "base-0123456789abcdef": 0} {
+		t.Run(bad, func(t *testing.T) {
+			server := s3test.Serve(t)
+			m := use(t, Options{})
+			if err := m.Begin(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			save(t, bad, "1")
+			save(t, "step-00000002", "2")
+			listed := `{"files": [{"name": "data-00000-000.safetensors", "bytes": 7, "crc32c": "01234567"}]}`
+			if err := os.WriteFile(filepath.Join(m.local, bad, manifestName), []byte(listed), 0o666); err != nil {
+				t.Fatal(err)
+			}
+			m.Start()
+			for range 3 {
+				if err := m.Flush(t.Context()); err == nil || !strings.Contains(err.Error(), bad+"/data-00000-000.safetensors") || !strings.Contains(err.Error(), "delete the folder there") {
+					t.Errorf("%v", err)
+				}
+			}
+			commits := slices.DeleteFunc(server.Keys(t), func(k string) bool { return !strings.HasSuffix(k, commitName) })
+			puts := slices.DeleteFunc(server.Seen(), func(s string) bool { return !strings.HasPrefix(s, "PUT /runs/a/"+bad+"/data") })
+			if len(commits) != after || slices.Contains(commits, "a/"+bad+"/"+commitName) || len(puts) != 1 {
+				t.Errorf("committed %q, requests %q", commits, puts)
+			}
+			if err := os.RemoveAll(filepath.Join(m.local, bad)); err != nil {
+				t.Fatal(err)
+			}
+			flush(t, m)
+			if commits := slices.DeleteFunc(server.Keys(t), func(k string) bool { return !strings.HasSuffix(k, commitName) }); len(commits) != 1 {
+				t.Errorf("without the folder, committed %q", commits)
+			}
+		})
+	}
+}
+
 // A checkpoint that is pruned while its COMMIT is being written, with an answer or without, is never there
 // in part.
 func TestPrunedWhileCommitted(t *testing.T) {
@@ -228,12 +266,11 @@ func TestNetworkLoss(t *testing.T) {
 	}
 }
 
-// Hosts that share nothing commit when all have uploaded.
-func TestApart(t *testing.T) {
-	server := s3test.Serve(t)
+// apart makes the folders of two hosts, each with its own part of a checkpoint.
+func apart(t *testing.T, crc string) (hosts [2]string) {
+	t.Helper()
 	mark := "zeroth-checkpoint 1 seq 1 step 1\n"
-	manifest := `{"files": [{"name": "data-00000-000.safetensors", "bytes": 4}, {"name": "data-00001-000.safetensors", "bytes": 5, "crc32c": "364b3fb7"}]}`
-	var hosts [2]string
+	manifest := `{"files": [{"name": "data-00000-000.safetensors", "bytes": 4}, {"name": "data-00001-000.safetensors", "bytes": 5, "crc32c": "` + crc + `"}]}`
 	for i, data := range []string{"host", "other"} {
 		hosts[i] = t.TempDir()
 		dir := filepath.Join(hosts[i], "step-00000001")
@@ -245,6 +282,26 @@ func TestApart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	return hosts
+}
+
+// follow begins the mirror of a host that leaves COMMIT to another.
+func follow(t *testing.T, local string) *Mirror {
+	t.Helper()
+	m, err := newMirror(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Options, m.local = Options{Apart: true, Follow: true, Note: func(s string) { t.Log(s) }}, local
+	begin(t, m)
+	t.Cleanup(func() { m.stop(); m.work.Wait() })
+	return m
+}
+
+// Hosts that share nothing commit when all have uploaded.
+func TestApart(t *testing.T) {
+	server := s3test.Serve(t)
+	hosts := apart(t, "b938dae4")
 	m := use(t, Options{Local: hosts[0], Apart: true})
 	begin(t, m)
 	ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -252,17 +309,38 @@ func TestApart(t *testing.T) {
 	if err := m.Flush(ctx); err == nil || slices.Contains(server.Keys(t), "a/step-00000001/COMMIT") {
 		t.Errorf("committed without the other host: %v", err)
 	}
-	other, err := newMirror(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other.Options, other.local = Options{Apart: true, Follow: true, Note: func(s string) { t.Log(s) }}, hosts[1]
-	begin(t, other)
+	other := follow(t, hosts[1])
 	flush(t, m)
 	flush(t, other)
-	other.stop()
-	other.work.Wait()
 	if keys := mine(server.Keys(t)); len(keys) != 4 {
+		t.Errorf("%q", keys)
+	}
+}
+
+// A part that a host's disk has altered is not uploaded, so that the leader cannot commit it. One that was
+// deleted after its upload is uploaded again.
+func TestApartDamage(t *testing.T) {
+	const part, commit = "a/step-00000001/data-00001-000.safetensors", "a/step-00000001/COMMIT"
+	server := s3test.Serve(t)
+	other := follow(t, apart(t, "364b3fb7")[1])
+	if err := other.Flush(t.Context()); err == nil || !strings.Contains(err.Error(), "the disk has altered it") || slices.Contains(server.Keys(t), part) {
+		t.Errorf("%v, %q", err, server.Keys(t))
+	}
+	hosts := apart(t, "b938dae4")
+	other = follow(t, hosts[1])
+	ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer stop()
+	if err := other.Flush(ctx); err == nil {
+		t.Error("there is no leader")
+	}
+	if err := other.c.Remove(t.Context(), s3test.Bucket, part); err != nil {
+		t.Fatal(err)
+	}
+	m := use(t, Options{Local: hosts[0], Apart: true})
+	begin(t, m)
+	flush(t, m)
+	flush(t, other)
+	if keys := server.Keys(t); !slices.Contains(keys, part) || !slices.Contains(keys, commit) {
 		t.Errorf("%q", keys)
 	}
 }

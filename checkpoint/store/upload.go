@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -32,7 +34,14 @@ func (m *Mirror) round(ctx context.Context) (left bool, err error) {
 		if m.committed(ctx, name) {
 			continue
 		}
-		if err := m.upload(ctx, name); err != nil {
+		err := m.damaged(name)
+		if err == nil {
+			err = m.upload(ctx, name)
+		}
+		if bad := (altered{}); errors.As(err, &bad) && m.skip(name, bad) {
+			continue
+		}
+		if err != nil {
 			return false, err
 		}
 		waiting = append(waiting, name)
@@ -50,6 +59,45 @@ func (m *Mirror) round(ctx context.Context) (left bool, err error) {
 		return true, nil
 	}
 	return false, m.thin()
+}
+
+// altered is the error of a folder whose files on disk are not those that were saved. It is not uploaded
+// again.
+type altered struct {
+	error
+	commit string // of the folder
+}
+
+// damaged returns the error of a folder that was found altered, until it is removed or saved anew.
+func (m *Mirror) damaged(name string) error {
+	m.state.Lock()
+	defer m.state.Unlock()
+	if bad, ok := m.bad[name]; ok && bad.commit == m.commitOnDisk(name) {
+		return bad
+	}
+	delete(m.bad, name)
+	return nil
+}
+
+// skip records that a folder is altered, and reports whether others can be uploaded without it.
+func (m *Mirror) skip(name string, bad altered) bool {
+	m.state.Lock()
+	_, known := m.bad[name]
+	m.bad[name] = bad
+	m.state.Unlock()
+	if !known {
+		m.Note(bad.Error())
+	}
+	return !strings.HasPrefix(name, "base-") // checkpoints refer to it
+}
+
+// lacks returns the errors of all altered folders that are still on disk.
+func (m *Mirror) lacks() error {
+	var errs []error
+	for _, name := range m.saved() {
+		errs = append(errs, m.damaged(name))
+	}
+	return errors.Join(errs...)
 }
 
 // delete deletes the doomed objects.
@@ -129,10 +177,10 @@ func (m *Mirror) upload(ctx context.Context, name string) error {
 			continue
 		}
 		file := name + "/" + e.Name()
-		m.state.Lock()
-		done := m.sent[file] == mark
-		m.state.Unlock()
-		if done {
+		if done, err := m.there(ctx, file, mark); done || err != nil {
+			if err != nil {
+				return err
+			}
 			continue
 		}
 		crc := ""
@@ -152,7 +200,24 @@ func (m *Mirror) upload(ctx context.Context, name string) error {
 	return nil
 }
 
-// send uploads a file and compares what was sent with its CRC32C, unless that is empty.
+// there reports whether a file was uploaded. A follower looks whether it still is: the leader deletes what
+// an earlier run left in a folder of the same name.
+func (m *Mirror) there(ctx context.Context, file, mark string) (bool, error) {
+	m.state.Lock()
+	sent := m.sent[file] == mark
+	m.state.Unlock()
+	if !sent || !m.Follow {
+		return sent, nil
+	}
+	_, err := m.c.Stat(ctx, m.bucket, m.prefix+file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// send uploads a file and compares what was sent with its CRC32C, unless that is empty. A follower compares
+// before, because the leader commits what it finds.
 func (m *Mirror) send(ctx context.Context, file, mark, crc string) error {
 	in, err := (vfs.OS{}).Open(filepath.Join(m.local, filepath.FromSlash(file)))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -166,6 +231,21 @@ func (m *Mirror) send(ctx context.Context, file, mark, crc string) error {
 	if err != nil {
 		return err
 	}
+	differs := func(sum uint32) error {
+		if want, err := strconv.ParseUint(crc, 16, 32); crc == "" || err == nil && uint32(want) == sum {
+			return nil
+		}
+		return altered{fmt.Errorf("%s: the copy in %s has CRC32C %08x, its manifest says %s: the disk has altered it, and it is not uploaded; delete the folder there", file, m.local, sum, crc), mark}
+	}
+	if m.Follow {
+		h := crc32.New(crc32.MakeTable(crc32.Castagnoli))
+		if _, err := io.CopyBuffer(h, io.NewSectionReader(in, 0, size), make([]byte, 1<<20)); err != nil {
+			return err
+		}
+		if err := differs(h.Sum32()); err != nil {
+			return err
+		}
+	}
 	sums, err := m.c.Upload(ctx, m.bucket, m.prefix+file, in, size, m.gate)
 	if err != nil {
 		return err
@@ -174,8 +254,8 @@ func (m *Mirror) send(ctx context.Context, file, mark, crc string) error {
 	for i, s := range sums {
 		sum = vfs.JoinCRC(sum, s, min(s3.PartBytes, size-int64(i)*s3.PartBytes))
 	}
-	if want, err := strconv.ParseUint(crc, 16, 32); crc != "" && (err != nil || uint32(want) != sum) {
-		return fmt.Errorf("%s: the copy in %s has CRC32C %08x, its manifest says %s: the disk has altered it; delete the folder there", file, m.local, sum, crc)
+	if err := differs(sum); err != nil {
+		return err
 	}
 	m.mu.Lock() // the folder is not renamed meanwhile
 	_, there := os.Lstat(filepath.Join(m.local, path.Dir(file)))
