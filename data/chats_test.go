@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"zeroth/data/chat"
 	"zeroth/input/jsonread"
 )
 
@@ -35,7 +36,14 @@ type recordedChats struct {
 }
 
 func readRecordedChats(t *testing.T) (all recordedChats) {
-	f, err := os.Open(cmp.Or(os.Getenv("ZEROTH_CHATS"), "testdata/chats.json.gz"))
+	readRecorded(t, cmp.Or(os.Getenv("ZEROTH_CHATS"), "testdata/chats.json.gz"), &all)
+	return all
+}
+
+// readRecorded reads JSON compressed with gzip.
+func readRecorded(t *testing.T, path string, into any) {
+	t.Helper()
+	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,12 +54,11 @@ func readRecordedChats(t *testing.T) (all recordedChats) {
 	}
 	text, err := io.ReadAll(z)
 	if err == nil {
-		err = json.Unmarshal(text, &all)
+		err = json.Unmarshal(text, into)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return all
 }
 
 // TestChatsAreTransformers encodes chats with tools, reasoning, nulls and variables, by the
@@ -228,6 +235,53 @@ func TestRecordForms(t *testing.T) {
 		}
 		if got := marked(set); got != want {
 			t.Errorf("%s:\n got %q\nwant %q", record, got, want)
+		}
+	}
+}
+
+// TestMasks checks that exactly the tokens are learned that transformers marks as the assistant's,
+// where answers begin and end within tokens; see tests/interop/masks.py.
+func TestMasks(t *testing.T) {
+	var all struct {
+		Template string
+		Chats    map[string][]struct {
+			Messages json.RawMessage
+			IDs      []int32
+			Mask     string
+		}
+	}
+	readRecorded(t, "testdata/masks.json.gz", &all)
+	for family, chats := range all.Chats {
+		dir := t.TempDir()
+		ownFolder(t, dir, family, map[string]string{"chat_template.jinja": all.Template})
+		tok, err := NewTokenizer(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := NewChat(tok, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range chats {
+			messages, err := jsonread.Parse(x.Messages)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, err := chat.FromJSON(messages)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := c.Examples(Talk{Messages: list}, 0, "assistant")
+			if err != nil {
+				t.Fatal(err)
+			}
+			mask := ""
+			for _, learn := range got[0].learn {
+				mask += map[bool]string{true: "1", false: "0"}[learn]
+			}
+			if !slices.Equal(got[0].ids, x.IDs) || mask != x.Mask {
+				t.Errorf("%s: %s:\n got %s\nwant %s", family, x.Messages, mask, x.Mask)
+			}
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package data
 
 import (
-	"compress/gzip"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -23,18 +22,7 @@ func TestClassesAreTransformers(t *testing.T) {
 			IDs           [][]int32
 		}
 	}
-	f, err := os.Open("testdata/classes.json.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err == nil {
-		err = json.NewDecoder(z).Decode(&all)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	readRecorded(t, "testdata/classes.json.gz", &all)
 	equal := map[bool]int{} // by whether the class builds its own tokenizer of Llama's kind
 	dir := t.TempDir()
 	for _, c := range all.Cases {

@@ -2,6 +2,7 @@ package data
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -239,8 +240,19 @@ func (r *renderer) distribute(whole string, turns []turn) []tokens {
 func (c *Chat) encoded(text string, spans [][2]int) tokens {
 	ids := c.tok.Plain([]byte(text))
 	learn := make([]bool, len(ids))
+	starts := c.tok.Starts(ids, text)
 	for _, s := range spans {
-		from, to := c.countOf(ids, text[:s[0]], false), c.countOf(ids, text[:s[1]], true)
+		if s[0] == s[1] {
+			continue
+		}
+		from, at := slices.BinarySearch(starts, s[0])
+		if from > 0 && !at {
+			from-- // the answer begins within this token
+		}
+		to, _ := slices.BinarySearch(starts, s[1])
+		if starts == nil {
+			from, to = c.countOf(ids, text[:s[0]], false), c.countOf(ids, text[:s[1]], true)
+		}
 		for i := from; i < to; i++ {
 			learn[i] = true
 		}

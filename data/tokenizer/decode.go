@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -22,6 +23,57 @@ func (t *Tokenizer) Decode(ids []int32, plain bool) string {
 		tokens = f(tokens)
 	}
 	return strings.Join(tokens, t.separator)
+}
+
+// Starts returns the position in a text at which each of its ids begins, or nil if the text was
+// normalized or has unknown characters, so that its tokens do not spell it. A mark that the text
+// lacks has no length, and white space that an added token includes is part of a token next to it.
+func (t *Tokenizer) Starts(ids []int32, text string) []int {
+	starts, at := make([]int, 0, len(ids)), 0
+	for _, id := range ids {
+		piece := t.spelling(id)
+		n, ok := lengthOf(piece, text[at:])
+		if !ok {
+			return nil
+		}
+		starts = append(starts, at)
+		at += n
+	}
+	if strings.TrimSpace(text[at:]) != "" {
+		return nil
+	}
+	return starts
+}
+
+// lengthOf returns the length of the beginning of text that a token spells.
+func lengthOf(piece, text string) (n int, ok bool) {
+	bare, marked := strings.CutPrefix(piece, " ")
+	switch {
+	case piece == "":
+		return 0, false
+	case strings.HasPrefix(text, piece):
+		return len(piece), true
+	case marked && strings.HasPrefix(text, bare):
+		return len(bare), true
+	}
+	rest := strings.TrimLeftFunc(text, unicode.IsSpace)
+	return len(text) - len(rest) + len(piece), strings.HasPrefix(rest, piece)
+}
+
+// spelling returns the text of a token, with spaces in place of marks.
+func (t *Tokenizer) spelling(id int32) string {
+	s := t.Token(id)
+	switch {
+	case t.bytes:
+		s, _ = Literal(s)
+	case t.fallsBack && len(s) == 6 && strings.HasPrefix(s, "<0x"):
+		if b, err := strconv.ParseUint(s[3:5], 16, 8); err == nil {
+			return string([]byte{byte(b)})
+		}
+	default:
+		s = strings.ReplaceAll(s, cmp.Or(t.marked, mark), " ")
+	}
+	return s
 }
 
 func (t *Tokenizer) readDecoder(s step) error {
