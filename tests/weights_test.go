@@ -17,12 +17,19 @@ import (
 	"zeroth/job/setup"
 	"zeroth/nn"
 	"zeroth/optim"
+	"zeroth/shard"
 	"zeroth/tests/nightly"
 )
 
 // decoded returns a copy of a model's folder in which the matrices of blocks have the decoded
 // values of their codes.
 func decoded(t *testing.T, from, weights string) string {
+	t.Helper()
+	return altered(t, from, weights, func(p shard.Param, x []float32) []float32 { return throughCodes(device.Code(p.Code), x, p.Shape) })
+}
+
+// altered returns a copy of a model's folder in which the matrices of blocks have other values.
+func altered(t *testing.T, from, weights string, to func(p shard.Param, x []float32) []float32) string {
 	t.Helper()
 	folder := t.TempDir()
 	if err := os.CopyFS(folder, os.DirFS(from)); err != nil {
@@ -46,7 +53,7 @@ func decoded(t *testing.T, from, weights string) string {
 			x, ok = all[strings.TrimPrefix(p.Name, "transformer.")]
 		}
 		if p.Code != 0 {
-			x, coded = throughCodes(device.Code(p.Code), x, p.Shape), coded+1
+			x, coded = to(p, x), coded+1
 		}
 		if ok {
 			_ = w.WriteF32(p.Name, 0, x) // Close reports it
@@ -273,6 +280,18 @@ func codedFormula(c *config.Config) map[device.Use]int64 {
 		norms = up(2*int64(c.Model.Width), ranks*align) * p
 	}
 	return map[device.Use]int64{device.Params: shards, device.Gathered: slots*(codes+adapters) + ends + norms + values}
+}
+
+// TestInt8Range checks that an element that float16 does not have is refused, and that 4 bits take it.
+func TestInt8Range(t *testing.T) {
+	from := altered(t, filepath.Join(hfLlama, "llama"), "int8", func(_ shard.Param, x []float32) []float32 { x[5] = 70_000; return x })
+	for weights, want := range map[string]string{"nf4": "", "int8": "larger than 65504, the largest float16, which int8 cannot store; want model.weights: nf4 or full"} {
+		c := mustHFConfig(t, from, "tokens.bin", "train.steps=1", "train.lora.rank=2", "precision=fp32", "model.weights="+weights)
+		err := job.Run(t.Context(), c, job.Options{Out: t.TempDir()})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", weights, err, want)
+		}
+	}
 }
 
 // TestWeightsRefusals checks that codes are refused, with an alternative, for weights that are

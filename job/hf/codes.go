@@ -1,7 +1,7 @@
 package hf
 
 import (
-	"fmt"
+	"errors"
 	"math"
 	"runtime"
 	"slices"
@@ -89,20 +89,11 @@ func encode(p *shard.Param, read func(at shard.Range, dst []float32) error) ([]f
 	default:
 	}
 	magnitudes := slices.Concat(most...)
-	if i := slices.IndexFunc(magnitudes, func(m float32) bool { return !(m <= math.MaxFloat32) }); i >= 0 {
-		return nil, uncodable(p, magnitudes[i])
+	if code == device.Int8 && slices.ContainsFunc(magnitudes, func(m float32) bool { return !(m <= math.MaxFloat32) }) {
+		return nil, input.BadInput(errors.New("an element is larger than 65504, the largest float16, which int8 cannot store; want model.weights: nf4 or full"))
 	}
 	code.EncodeMagnitudes(bits, magnitudes)
 	return words, nil
-}
-
-// uncodable describes a matrix with an element that a code cannot have.
-func uncodable(p *shard.Param, most float32) error {
-	limit := ""
-	if device.Code(p.Code) == device.Int8 {
-		limit = " or is above 65504, the largest float16"
-	}
-	return input.BadInput(fmt.Errorf("%s cannot be stored as %v: an element is NaN or infinite%s; want model.weights: full, or other weights", p.Name, device.Code(p.Code), limit))
 }
 
 // Decoder collects the words of coded matrices from ranks, and decodes those that are complete.
