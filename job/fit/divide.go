@@ -188,7 +188,7 @@ func (s *search) leanest(x *config.Config) int {
 	switch {
 	case !s.offloading:
 		return 2
-	case x.Zero.Stage < 3 || config.Coded(x):
+	case x.Zero.Stage < 3:
 		return 3
 	}
 	return 4

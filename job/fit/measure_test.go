@@ -40,7 +40,8 @@ func networks(t *testing.T) map[string]*config.Config {
 		"long ends": job(llama, "model.vocab=5000"), "muon": job("optimizer.type=muon", "device=cpu", "checkpoint.async=false"), "windows": windows, "given": given,
 		"adapters": job(append(lora, llama)...), "adapters of some": job(append(lora, `train.freeze=["*.h.1*.lora_*"]`)...),
 		"ranks of some": job(append(lora, llama, "train.lora.dropout=0.1", `train.lora.rank_pattern={"layers.1.*":5}`, "train.lora.modules_to_save=[3.input_layernorm, lm_head]")...),
-		"frozen ends":   job(`train.freeze=["*.wte.*", "*.ln_f.*"]`), "frozen front": job(llama, `train.freeze=["*.embed_tokens.*", "*.layers.?.*"]`),
+		"codes":         job(append(lora, llama, "model.weights=nf4")...), "codes of 8 bits": job(append(lora, llama, "model.weights=int8", "precision=fp32")...),
+		"frozen ends": job(`train.freeze=["*.wte.*", "*.ln_f.*"]`), "frozen front": job(llama, `train.freeze=["*.embed_tokens.*", "*.layers.?.*"]`),
 		"every fifth frozen": job(`train.freeze=["*.h.*[05].*"]`), "muon, some frozen": job("optimizer.type=muon", "device=cpu", `train.freeze=["*.h.2?.mlp.*"]`),
 	}
 }
@@ -185,11 +186,11 @@ func TestWholeUnitsMoveAsMuch(t *testing.T) {
 	}
 }
 
-// TestAllIsSearched checks that partially trained models and given networks can be searched, and
-// that a network without a model section cannot be enlarged.
+// TestAllIsSearched checks that partially trained models, codes in host memory and given networks can
+// be searched, and that a network without a model section cannot be enlarged.
 func TestAllIsSearched(t *testing.T) {
 	all := networks(t)
-	for _, name := range []string{"adapters of some", "frozen front", "given"} {
+	for _, name := range []string{"adapters of some", "codes", "frozen front", "given"} {
 		c := all[name]
 		c.Train.Batch = c.Train.MicroBatch * c.Train.Accumulate * c.Parallel.Ranks
 		l := Limits{Ranks: 4, Memory: 16 << 20, Host: 1 << 30, Rates: roughRates}
@@ -204,6 +205,9 @@ func TestAllIsSearched(t *testing.T) {
 		}
 		if len(f.Fits) == 0 {
 			t.Errorf("%s: nothing fits", name)
+		}
+		if name == "codes" && !slices.ContainsFunc(slices.Concat(f.Fits, f.Others), func(x *Choice) bool { return x.Config.Zero.Offload.Parameters == "host" }) {
+			t.Errorf("%s: nothing tried has codes in host memory", name)
 		}
 	}
 	if _, err := FindLargest(all["given"], "model", Limits{Ranks: 4, Memory: 16 << 20, Rates: roughRates}); !input.IsInput(err) {

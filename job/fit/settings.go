@@ -76,7 +76,7 @@ func (s *search) offloads(x config.Config) (list []config.Offload) {
 		places = config.TierNames[:2]
 	}
 	params := places
-	if x.Zero.Stage < 3 || config.Coded(&x) {
+	if x.Zero.Stage < 3 {
 		params = places[:1]
 	}
 	for _, optimizer := range places {
