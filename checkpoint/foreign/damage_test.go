@@ -225,3 +225,32 @@ func TestRanksDiffer(t *testing.T) {
 		}
 	}
 }
+
+// A checkpoint without the files of its optimizer is not one of weights alone.
+func TestWithoutOptimizer(t *testing.T) {
+	for _, c := range []struct{ of, remove, want string }{
+		{"deepspeed/z2-bf16-w2", "global_step3/*_optim_states.pt", "global_step3 has no *_optim_states.pt, which have the float32 weights and the optimizer's state; for the 16-bit weights alone, name its mp_rank_00_model_states.pt"},
+		{"deepspeed/x-z3-subgroups-bf16-w2", "global_step3/*_optim_states.pt", "global_step3 has no *_optim_states.pt"},
+		{"dcp/fsdp2-accelerate-w2", "optimizer_0/.metadata", "optimizer_0 has no .metadata, which is written last"},
+	} {
+		folder := filepath.Join(t.TempDir(), "odd")
+		if err := os.CopyFS(folder, os.DirFS(filepath.Join("testdata", c.of))); err != nil {
+			t.Fatal(err)
+		}
+		files, _ := filepath.Glob(filepath.Join(folder, c.remove))
+		for _, file := range files {
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := readAll(t, folder); len(files) == 0 || err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s without %q: %v, want %q", c.of, files, err, c.want)
+		}
+	}
+	model := "testdata/deepspeed/z2-bf16-w2/global_step3/mp_rank_00_model_states.pt"
+	if c, err := Open(model); err != nil || len(c.tensors) == 0 {
+		t.Errorf("the 16-bit weights: %v", err)
+	} else if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}

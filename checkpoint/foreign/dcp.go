@@ -43,10 +43,18 @@ func (c *Checkpoint) openAccelerate(folder string) error {
 		return err
 	}
 	c.Form = "torch.distributed.checkpoint, by Accelerate"
-	if o := filepath.Join(folder, "optimizer_0"); input.Exists(filepath.Join(o, ".metadata")) {
-		return c.addDCP(o)
+	return c.addOptimizer(filepath.Join(folder, "optimizer_0"))
+}
+
+// addOptimizer adds the optimizer's folder, if there is one.
+func (c *Checkpoint) addOptimizer(folder string) error {
+	if !input.Exists(folder) {
+		return nil
 	}
-	return nil
+	if !input.Exists(filepath.Join(folder, ".metadata")) {
+		return fmt.Errorf("%s has no .metadata, which is written last: it was not saved completely", folder)
+	}
+	return c.addDCP(folder)
 }
 
 func (c *Checkpoint) addDCP(folder string) error {

@@ -270,10 +270,7 @@ func (c *Checkpoint) openSharded(folder string) error {
 			return fmt.Errorf("%s: %w", at, err)
 		}
 	}
-	if o := filepath.Join(folder, "optimizer"); input.Exists(filepath.Join(o, ".metadata")) {
-		return c.addDCP(o)
-	}
-	return nil
+	return c.addOptimizer(filepath.Join(folder, "optimizer"))
 }
 
 // addSharded adds the pieces of one file.

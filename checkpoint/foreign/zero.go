@@ -122,7 +122,12 @@ func (z *zeroFiles) ranks() ([]string, error) {
 
 // models opens the files of model states.
 func (z *zeroFiles) models() error {
-	names := []string{"mp_rank_00_model_states.pt"}
+	const first = "mp_rank_00_model_states.pt"
+	lost := fmt.Errorf("%s has no *_optim_states.pt, which have the float32 weights and the optimizer's state", z.folder)
+	if len(z.optim) == 0 && !input.Exists(filepath.Join(z.folder, first)) && found(z.folder, "zero_pp_rank_*_model_states.pt") {
+		return lost
+	}
+	names := []string{first}
 	if z.stage == 3 {
 		names = nil
 		for r := range z.optim {
@@ -138,6 +143,9 @@ func (z *zeroFiles) models() error {
 			return fmt.Errorf("%s has no module", filepath.Join(z.folder, name))
 		}
 		z.model = append(z.model, d)
+	}
+	if len(z.optim) == 0 && len(torchfile.Items(z.model[0].At("param_shapes"))) > 0 {
+		return fmt.Errorf("%w; for the 16-bit weights alone, name its %s", lost, first)
 	}
 	return nil
 }
