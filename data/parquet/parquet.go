@@ -380,6 +380,8 @@ func (n *node) value(cells [][]cell) (v jsonread.Value, err error) {
 	switch {
 	case n.leaf < 0 && n.list:
 		return n.fields[0].field(cells)
+	case n.leaf < 0 && n.pairs:
+		return n.object(cells)
 	case n.leaf < 0:
 		return n.group(cells)
 	}
@@ -389,4 +391,23 @@ func (n *node) value(cells [][]cell) (v jsonread.Value, err error) {
 		v.True, v.Text = v.Text == "true", ""
 	}
 	return v, err
+}
+
+// object returns a map as an object.
+func (n *node) object(cells [][]cell) (v jsonread.Value, err error) {
+	list, err := n.fields[0].field(cells)
+	if err != nil {
+		return v, err
+	}
+	v.Kind = jsonread.Object
+	seen := map[string]bool{}
+	for _, pair := range list.Items {
+		key := pair.Pairs[0].Value
+		if key.Kind != jsonread.String || seen[key.Text] {
+			return v, fmt.Errorf("column %q: a map's keys are not strings, each of which occurs once", n.path)
+		}
+		seen[key.Text] = true
+		v.Pairs = append(v.Pairs, jsonread.Pair{Key: key.Text, Value: pair.Pairs[1].Value})
+	}
+	return v, nil
 }

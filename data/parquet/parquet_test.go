@@ -144,6 +144,19 @@ func TestLongDeltas(t *testing.T) {
 	}
 }
 
+// TestMaps checks that maps are read as objects.
+func TestMaps(t *testing.T) {
+	got, err := rowsOf(t, fixture(t, "map.parquet"), "map", "deep")
+	want := []any{
+		map[string]any{"map": map[string]any{"k": "v", "é": nil}, "deep": []any{map[string]any{"m": map[string]any{"a": map[string]any{"x": json.Number("1")}, "b": map[string]any{}}}}},
+		map[string]any{"map": nil, "deep": []any{}},
+		map[string]any{"map": map[string]any{}, "deep": nil},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+}
+
 // TestRefusals checks that the errors name what is not supported.
 func TestRefusals(t *testing.T) {
 	raw := fixture(t, "plain.parquet")
@@ -156,7 +169,8 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"brotli", fixture(t, "brotli.parquet"), "text", `column "text": compression with brotli is not supported; write the file with zstd, gzip, snappy or none`},
 		{"dates", fixture(t, "dates.parquet"), "when", `column "when" contains dates, decimals or another kind`},
-		{"a map", fixture(t, "map.parquet"), "map", ""}, // read as a list of keys and values, like any repeated group
+		{"a map of numbers", fixture(t, "map.parquet"), "numbers", `row 1: column "numbers": a map's keys are not strings, each of which occurs once`},
+		{"a key twice", fixture(t, "map.parquet"), "twice", `row 1: column "twice": a map's keys`},
 		{"split bytes", fixture(t, "split.parquet"), "text", "values of physical type 5 in encoding 9 are not supported"},
 		{"no column", raw, "txt", `no column "txt"; the file has the columns "text", "maybe", "id", "small"`},
 		{"cut", cut, "text", "no parquet magic"},

@@ -30,6 +30,8 @@ const (
 // Annotations, of the older and the newer kind, that affect reading.
 const (
 	convUTF8   = 0
+	convMap    = 1
+	convPairs  = 2 // of a map, by older writers
 	convList   = 3
 	convEnum   = 4
 	convUint8  = 11
@@ -38,6 +40,7 @@ const (
 	convJSON   = 19
 
 	logicString  = 1
+	logicMap     = 2
 	logicList    = 3
 	logicEnum    = 4
 	logicInteger = 10
@@ -63,6 +66,7 @@ type node struct {
 	fields   []*node
 	leaves   int  // number of columns below it
 	list     bool // a list: its only field has the items
+	pairs    bool // a map: its only field has the keys and values
 	unwrap   bool // as a list item, replaced by its only field
 }
 
@@ -142,6 +146,9 @@ func tree(all *[]element, parent *node, columns *int, depth int) (*node, error) 
 // markList finds the items of a list: the only field of a repeated field or, as written by
 // older writers, the repeated field itself.
 func (n *node) markList() {
+	if n.converted == convMap || n.logic == logicMap || n.converted == convPairs && n.repeat != repeated {
+		n.pairs = len(n.fields) == 1 && n.fields[0].repeat == repeated && len(n.fields[0].fields) == 2
+	}
 	if n.list = n.converted == convList || n.logic == logicList; !n.list || len(n.fields) != 1 || n.fields[0].repeat != repeated {
 		n.list = false
 		return

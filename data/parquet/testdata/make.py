@@ -86,7 +86,11 @@ for name in ["polars", "duckdb"]:
 # what is refused
 pq.write_table(table.select(["text"]), "brotli.parquet", compression="brotli")
 pq.write_table(pa.table({"text": ["a"], "when": pa.array([0], pa.timestamp("us"))}), "dates.parquet")
-pq.write_table(pa.table({"text": ["a"], "map": pa.array([[("k", "v")]], pa.map_(pa.string(), pa.string()))}), "map.parquet")
+maps = pa.array([[("k", "v"), ("é", None)], None, []], pa.map_(pa.string(), pa.string()))
+deep = pa.array([[{"m": [("a", [("x", 1)]), ("b", [])]}], [], None], pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.map_(pa.string(), pa.int32())))])))
+numbers = pa.array([[(1, "v")], [], []], pa.map_(pa.int32(), pa.string()))
+twice = pa.array([[("k", "v"), ("k", "w")], [], []], pa.map_(pa.string(), pa.string()))
+pq.write_table(pa.table({"map": maps, "deep": deep, "numbers": numbers, "twice": twice}), "map.parquet")
 pq.write_table(pa.table({"text": pa.array([1.5], pa.float64())}), "split.parquet", use_dictionary=False, column_encoding={"text": "BYTE_STREAM_SPLIT"})
 with open("expect.json", "w") as f:
     same = {name: "plain" if name != "plain" and all == expect["plain"] else all for name, all in expect.items()}
