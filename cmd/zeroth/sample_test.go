@@ -109,8 +109,8 @@ func TestSampleSettings(t *testing.T) {
 			"from generation_config.json: --min-p 0.1 --repetition-penalty 1.1\n"},
 		{`{"temperature": 0.6, "top_k": 5}`, nil, 0, "from generation_config.json: --temperature 0\n"},
 		{`{"temperature": 0.6, "top_k": 5}`, []string{"--temperature", "1"}, 0, "from generation_config.json: --top-k 5\n"},
-		{`{"num_beams": 4, "no_repeat_ngram_size": 2, "stop_strings": ["a"], "remove_invalid_values": true}`, nil, 0,
-			"not supported in generation_config.json, and ignored: num_beams, no_repeat_ngram_size, remove_invalid_values, stop_strings\n"},
+		{`{"num_beams": 4, "no_repeat_ngram_size": 2, "encoder_repetition_penalty": 1.2, "stop_strings": ["a"], "remove_invalid_values": true}`, nil, 0,
+			"not supported in generation_config.json, and ignored: num_beams, no_repeat_ngram_size, encoder_repetition_penalty, remove_invalid_values, stop_strings\n"},
 		{`{"do_sample": "yes", "temperature": -1, "top_k": 1.5, "top_p": "0.9"}`, nil, 2, "r/model/generation_config.json: temperature is -1; want a number of at least 0\n" +
 			"top_k is 1.5; want a whole number of at least 0\ntop_p is a string; want a number above 0 and at most 1\ndo_sample is a string; want true or false\n"},
 	} {

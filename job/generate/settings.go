@@ -41,7 +41,7 @@ var rules = []rule{
 // generates, and the value besides null and an empty list with which they do not.
 var others = []struct{ key, neutral string }{
 	{"num_beams", "1"}, {"num_beam_groups", "1"}, {"diversity_penalty", "0"}, {"constraints", ""}, {"force_words_ids", ""}, {"penalty_alpha", "0"},
-	{"dola_layers", ""}, {"guidance_scale", "1"}, {"sequence_bias", ""}, {"no_repeat_ngram_size", "0"}, {"bad_words_ids", ""}, {"min_length", "0"},
+	{"dola_layers", ""}, {"guidance_scale", "1"}, {"sequence_bias", ""}, {"no_repeat_ngram_size", "0"}, {"encoder_no_repeat_ngram_size", "0"}, {"encoder_repetition_penalty", "1"}, {"bad_words_ids", ""}, {"min_length", "0"},
 	{"min_new_tokens", "0"}, {"forced_bos_token_id", ""}, {"forced_eos_token_id", ""}, {"remove_invalid_values", "false"},
 	{"exponential_decay_length_penalty", ""}, {"suppress_tokens", ""}, {"begin_suppress_tokens", ""}, {"top_h", ""}, {"typical_p", "1"},
 	{"epsilon_cutoff", "0"}, {"eta_cutoff", "0"}, {"watermarking_config", ""}, {"stop_strings", ""}, {"token_healing", "false"}, {"max_time", ""},
