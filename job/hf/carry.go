@@ -87,16 +87,6 @@ func CarriedBy(ck *checkpoint.Checkpoint, config []byte) (Carried, error) {
 
 // Write completes a model's folder, which must exist, except for the parameters.
 func (c Carried) Write(folder string, config []byte) error {
-	if err := c.writeFiles(folder); err != nil {
-		return err
-	}
-	if config == nil {
-		return nil
-	}
-	return writeFile(filepath.Join(folder, "config.json"), config)
-}
-
-func (c Carried) writeFiles(folder string) error {
 	for _, f := range c.Files {
 		path := filepath.Join(folder, filepath.FromSlash(f.Path))
 		if below := filepath.Dir(path); below != filepath.Clean(folder) {
@@ -108,7 +98,10 @@ func (c Carried) writeFiles(folder string) error {
 			return err
 		}
 	}
-	return nil
+	if config == nil {
+		return nil
+	}
+	return writeFile(filepath.Join(folder, "config.json"), config)
 }
 
 // Remove removes the files created by Write.
@@ -131,7 +124,7 @@ func (c Carried) Tokenizer() (tok data.Tokenizer, found bool, err error) {
 		return nil, false, err
 	}
 	defer input.RemoveTemp(dir)
-	if err := c.writeFiles(dir); err != nil {
+	if err := c.Write(dir, c.Config); err != nil { // the type of the model decides, too
 		return nil, false, err
 	}
 	if t, err := data.NewTokenizer(dir); err == nil { // otherwise it is not supported

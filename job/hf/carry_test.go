@@ -1,8 +1,40 @@
 package hf
 
 import (
+	"path/filepath"
 	"testing"
+
+	"zeroth/data"
+	"zeroth/job/testjob"
 )
+
+// TestCarriedTokenizer checks that the type of the model decides how its tokenizer is read, in the
+// folder and among the carried files.
+func TestCarriedTokenizer(t *testing.T) {
+	folder := t.TempDir()
+	testjob.WriteTokenizer(t, folder, "llama2", `{"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}`)
+	tokenizers := map[string]data.Tokenizer{}
+	for _, kind := range []string{"llama", "mistral"} {
+		config := `{"model_type": "` + kind + `"}`
+		testjob.Write(t, filepath.Join(folder, "config.json"), config)
+		var c Carried
+		if err := c.ReadFiles(folder); err != nil {
+			t.Fatal(err)
+		}
+		c.Config = []byte(config)
+		is, err := data.NewTokenizer(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if carried, _, err := c.Tokenizer(); err != nil || !data.SameTokenizer(is, carried) {
+			t.Errorf("%s: %v, another tokenizer", kind, err)
+		}
+		tokenizers[kind] = is
+	}
+	if data.SameTokenizer(tokenizers["llama"], tokenizers["mistral"]) {
+		t.Error("the type of the model makes no difference")
+	}
+}
 
 func TestCarries(t *testing.T) {
 	for name, want := range map[string]bool{
