@@ -44,31 +44,25 @@ func NewTalk(rolesAndContents ...string) Talk {
 	return Talk{Messages: list}
 }
 
-// NewChat reads the chat template of a tokenizer's folder: chat_template.jinja, or
-// chat_template in tokenizer_config.json; of several templates, the one named default and, for
-// conversations with tools, the one named tool_use. Templates see the time now.
+// NewChat reads the chat template of a tokenizer's folder: chat_template.jinja or, without such a
+// file, chat_template in tokenizer_config.json; of several templates, the one named default and, for
+// conversations with tools, the one named tool_use, which may be a file in additional_chat_templates.
+// Templates see the time now.
 func NewChat(t Tokenizer, now time.Time) (*Chat, error) {
 	f, ok := t.(*Folder)
 	if !ok {
 		return nil, fmt.Errorf("the tokenizer has no chat template; one comes with a folder's tokenizer.json, in chat_template.jinja or tokenizer_config.json")
 	}
-	texts, file, d, err := f.chatTemplates()
+	texts, d, err := f.chatTemplates()
 	if err != nil {
 		return nil, err
 	}
 	c := &Chat{tok: f, tokens: map[string]chat.Value{}, now: now}
-	parse := func(text string) (template, error) {
-		t, err := chat.Parse(text)
-		if err != nil {
-			err = fmt.Errorf("%s: %w", file, err)
-		}
-		return template{t, file}, err
-	}
-	if c.usual, err = parse(texts["default"]); err != nil {
+	if c.usual, err = texts["default"].parse(); err != nil {
 		return nil, err
 	}
-	if c.tools = c.usual; texts["tool_use"] != "" {
-		if c.tools, err = parse(texts["tool_use"]); err != nil {
+	if c.tools = c.usual; texts["tool_use"].text != "" {
+		if c.tools, err = texts["tool_use"].parse(); err != nil {
 			return nil, err
 		}
 	}
@@ -80,35 +74,52 @@ func NewChat(t Tokenizer, now time.Time) (*Chat, error) {
 	return c, nil
 }
 
-// chatTemplates returns the texts of the templates by name, the name of the file containing
-// them, and the other settings in the files.
-func (f *Folder) chatTemplates() (texts map[string]string, from string, d description, err error) {
-	const templateFile, configFile = "chat_template.jinja", "tokenizer_config.json"
+// templateText is the text of a template and the name of the file containing it.
+type templateText struct{ text, file string }
+
+func (t templateText) parse() (template, error) {
+	parsed, err := chat.Parse(t.text)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", t.file, err)
+	}
+	return template{parsed, t.file}, err
+}
+
+// chatTemplates returns the templates by name, and the other settings in the files.
+func (f *Folder) chatTemplates() (texts map[string]templateText, d description, err error) {
+	const configFile = "tokenizer_config.json"
 	if d, err = describe(f.files); err != nil {
-		return nil, "", d, err
+		return nil, d, err
 	}
-	if text := d.texts[templateFile]; len(text) > 0 {
-		return map[string]string{"default": string(text)}, templateFile, d, nil
-	}
-	if isNull(d.config.Template) {
-		return nil, "", d, fmt.Errorf("the tokenizer's folder has no chat template, neither chat_template.jinja nor chat_template in tokenizer_config.json; add the template the model was trained with")
+	texts = map[string]templateText{}
+	for name, file := range map[string]string{"default": templateFile, "tool_use": toolsFile} {
+		if text := d.texts[file]; len(text) > 0 {
+			texts[name] = templateText{string(text), file}
+		}
 	}
 	var text string
-	if json.Unmarshal(d.config.Template, &text) == nil {
-		return map[string]string{"default": text}, configFile, d, nil
+	switch {
+	case len(texts) > 0:
+		if texts["default"].text == "" {
+			return nil, d, fmt.Errorf("%s is given without %s, which then has the template for conversations without tools", toolsFile, templateFile)
+		}
+		return texts, d, nil
+	case isNull(d.config.Template):
+		return nil, d, fmt.Errorf("the tokenizer's folder has no chat template, neither chat_template.jinja nor chat_template in tokenizer_config.json; add the template the model was trained with")
+	case json.Unmarshal(d.config.Template, &text) == nil:
+		return map[string]templateText{"default": {text, configFile}}, d, nil
 	}
 	var named []struct{ Name, Template string }
 	if err := json.Unmarshal(d.config.Template, &named); err != nil {
-		return nil, "", d, fmt.Errorf("tokenizer_config.json: chat_template is neither a string nor a list of named templates: %w", err)
+		return nil, d, fmt.Errorf("tokenizer_config.json: chat_template is neither a string nor a list of named templates: %w", err)
 	}
-	texts = map[string]string{}
 	for _, n := range named {
-		texts[n.Name] = n.Template
+		texts[n.Name] = templateText{n.Template, configFile}
 	}
 	if _, ok := texts["default"]; !ok {
-		return nil, "", d, fmt.Errorf("tokenizer_config.json: none of its chat templates is named default")
+		return nil, d, fmt.Errorf("tokenizer_config.json: none of its chat templates is named default")
 	}
-	return texts, configFile, d, nil
+	return texts, d, nil
 }
 
 // arguments are the names of apply_chat_template's own parameters and what a conversation

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"zeroth/data/chat"
 )
 
 const chatML = `{%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor %}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}`
@@ -23,6 +25,9 @@ func TestPrompt(t *testing.T) {
 		"none":     {nil, "the tokenizer's folder has no chat template"},
 		"unnamed":  {map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "rag", "template": "x"}]}`}, "none of its chat templates is named default"},
 		"no text":  {map[string]string{"tokenizer_config.json": `{"chat_template": 5}`}, "chat_template is neither a string nor a list"},
+		"tools":    {map[string]string{"chat_template.jinja": "usual", "additional_chat_templates/tool_use.jinja": "x", "additional_chat_templates/rag.jinja": "y"}, "usual"},
+		"only":     {map[string]string{"tokenizer_config.json": `{"chat_template": "usual"}`, "additional_chat_templates/tool_use.jinja": "x"}, "additional_chat_templates/tool_use.jinja is given without chat_template.jinja"},
+		"bad tool": {map[string]string{"chat_template.jinja": "usual", "additional_chat_templates/tool_use.jinja": "{% include 'x' %}"}, "additional_chat_templates/tool_use.jinja: chat template: line 1"},
 		"unknown":  {map[string]string{"chat_template.jinja": "{% include 'x' %}"}, "chat_template.jinja: chat template: line 1, column 4: the statement include is not supported"},
 		"refusing": {map[string]string{"tokenizer_config.json": `{"chat_template": "{{ raise_exception('no users') }}"}`}, "tokenizer_config.json: chat template: line 1, column 19: the template raised: no users"},
 	} {
@@ -46,6 +51,33 @@ func TestPrompt(t *testing.T) {
 	}
 	if _, err := NewChat(gpt2(), time.Time{}); err == nil || !strings.Contains(err.Error(), "the tokenizer has no chat template") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestToolTemplates checks that conversations with tools have the template named tool_use, wherever that
+// is stored.
+func TestToolTemplates(t *testing.T) {
+	for _, files := range []map[string]string{
+		{"chat_template.jinja": "usual", "additional_chat_templates/tool_use.jinja": "{{ tools | length }} tools"},
+		{"tokenizer_config.json": `{"chat_template": [{"name": "default", "template": "usual"}, {"name": "tool_use", "template": "{{ tools | length }} tools"}]}`},
+	} {
+		dir := t.TempDir()
+		ownFolder(t, dir, "qwen", files)
+		tok, err := NewTokenizer(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := NewChat(tok, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		talk := NewTalk("user", "a")
+		for _, want := range []string{"usual", "1 tools"} {
+			if ids, err := c.Prompt(talk); err != nil || string(tok.Decode(ids)) != want {
+				t.Errorf("%v: %q, %v, want %q", files, tok.Decode(ids), err, want)
+			}
+			talk.Tools = &chat.List{Items: []chat.Value{&chat.Dict{}}}
+		}
 	}
 }
 

@@ -85,8 +85,7 @@ func readFolder(dir string) (Tokenizer, error) {
 
 // hasChatTemplate reports whether there is a chat template, which requires the files.
 func (d description) hasChatTemplate() bool {
-	_, ok := d.texts["chat_template.jinja"]
-	return ok || !isNull(d.config.Template)
+	return len(d.texts[templateFile])+len(d.texts[toolsFile]) > 0 || !isNull(d.config.Template)
 }
 
 // vocabulary reads vocab.json and merges.txt or, if they are missing, tokenizer.json.

@@ -26,7 +26,13 @@ type Folder struct {
 }
 
 // folderFiles are the files of a folder that determine a Folder.
-var folderFiles = []string{"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"}
+var folderFiles = []string{"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", templateFile, toolsFile}
+
+// The files with chat templates, which replace chat_template in tokenizer_config.json.
+const (
+	templateFile = "chat_template.jinja"
+	toolsFile    = "additional_chat_templates/tool_use.jinja"
+)
 
 // Encode returns the ids of a text with the tokens that the tokenizer puts around it.
 func (f *Folder) Encode(text []byte) []int32 {
