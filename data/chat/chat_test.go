@@ -155,7 +155,7 @@ func TestKinds(t *testing.T) {
 		"{{ 'ǆ' | capitalize }}":          `the letter 'ǆ' is not supported`,
 		"{{ '1_000' | int }}":             `the text "1_000" is not supported`,
 		"{{ '٣' | int }}":                 `the text "٣" is not supported`,
-		"{{ ''.join([1]) }}":              "a number where a string is wanted",
+		"{{ ''.join([1]) }}":              "a number where a string is expected",
 		"{{ {'copy': 1}.copy }}":          "copy of a map, a method in Python, is not supported",
 		"{{ 'a'.title is defined }}":      "title of a string, a method in Python, is not supported",
 		"{% set x = [1] | select %}{{ x | list }}{{ x | first }}":       "an iterator is used twice",
