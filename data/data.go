@@ -47,6 +47,7 @@ type Source struct {
 	Documents  Documents // or records
 	Samples    Samples   // or those of a program; Held are for validation, nil if there are none
 	Held       Samples
+	Below      []int   // what a program's numbers must be below, by field; 0, or none: anything
 	Dir        string  // base of relative paths; "" is the working directory
 	Tokenizer  string  // "bytes", "gpt2" or a folder, see NewTokenizer; with Tokens it may be ""
 	DType      string  // of ids in token files without a header: "uint16", "uint32", "int32", "int64"; "" means uint16, unless the file is ambiguous

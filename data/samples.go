@@ -133,20 +133,48 @@ func (s Source) program() (set *Set, err error) {
 		return nil, err
 	}
 	split := func(of Samples, shuffle bool) *Split {
-		return &Split{program: of, context: int64(s.Context), stretches: stretches{windows: of.Len()}, shuffle: shuffle, seed: s.Seed}
+		return &Split{program: of, below: s.Below, context: int64(s.Context), stretches: stretches{windows: of.Len()}, shuffle: shuffle, seed: s.Seed}
 	}
 	set = &Set{Context: s.Context, Train: split(s.Samples, true)}
 	if s.Held != nil {
 		set.Validation = split(s.Held, false)
 	}
-	set.Fingerprint, err = fingerprint(s.Samples)
+	set.Fingerprint, err = set.Train.fingerprint()
 	return set, err
+}
+
+// readOne reads a sample of a program, and checks the numbers that the network uses as indices and the
+// number of positions that are counted.
+func (s *Split) readOne(fields []Field, sample int64, into []Values) error {
+	if err := s.program.Read(sample, into); err != nil {
+		return fmt.Errorf("sample %d: %w", sample, err)
+	}
+	if of, ok := s.program.(Counter); ok {
+		if n := of.Counted(sample); n < 0 || int64(n) > s.context {
+			return fmt.Errorf("sample %d: Counted says that %d positions have a loss; it has %d", sample, n, s.context)
+		}
+	}
+	for k, f := range fields {
+		if k >= len(s.below) || s.below[k] == 0 {
+			continue
+		}
+		least := int32(Ignored)
+		if f.Name == Input {
+			least = 0
+		}
+		for i, x := range into[k].I32 {
+			if x < least || int(x) >= s.below[k] {
+				return fmt.Errorf("sample %d: field %s has %d at %d; the network takes %d to %d", sample, f.Name, x, i, least, s.below[k]-1)
+			}
+		}
+	}
+	return nil
 }
 
 // fingerprint identifies samples by their fields, their number, and the first, the middle and the
 // last of them.
-func fingerprint(of Samples) (string, error) {
-	sum := sha256.New()
+func (s *Split) fingerprint() (string, error) {
+	of, sum := s.program, sha256.New()
 	fmt.Fprintln(sum, of.Len(), of.Fields())
 	for _, i := range []int64{0, of.Len() / 2, max(0, of.Len()-1)} {
 		var one []Values
@@ -157,8 +185,8 @@ func fingerprint(of Samples) (string, error) {
 			}
 			one = append(one, v)
 		}
-		if err := of.Read(i, one); err != nil {
-			return "", fmt.Errorf("sample %d: %w", i, err)
+		if err := s.readOne(of.Fields(), i, one); err != nil {
+			return "", err
 		}
 		for _, v := range one {
 			_ = binary.Write(sum, binary.LittleEndian, v.I32) // a hash takes everything
@@ -178,9 +206,8 @@ func (s *Split) read(into []Values, sample int64) error {
 			clear(one[k].I32)
 			clear(one[k].F32)
 		}
-		at := s.Window(sample + int64(i))
-		if err := s.program.Read(at, one); err != nil {
-			return fmt.Errorf("sample %d: %w", at, err)
+		if err := s.readOne(fields, s.Window(sample+int64(i)), one); err != nil {
+			return err
 		}
 	}
 	return nil

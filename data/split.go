@@ -43,6 +43,7 @@ type Split struct {
 	corpus    *Corpus // nil for documents
 	docs      *sequences
 	program   Samples // of a program; nil: tokens
+	below     []int   // Source.Below
 	mix       mixture // of training documents, if they have weights
 	context   int64   // T
 	stretches stretches

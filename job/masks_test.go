@@ -4,6 +4,8 @@ package job_test
 
 import (
 	"math"
+	"slices"
+	"strings"
 	"testing"
 
 	"zeroth/data"
@@ -130,5 +132,47 @@ func TestMasksAreCounted(t *testing.T) {
 		if s := steps[0]; math.Abs(s.Loss/(loss/counted)-1) > rounding || math.Abs(s.GradNorm/math.Sqrt(norm)-1) > rounding {
 			t.Errorf("%s: loss %v, norm %v, want %v and %v", stage, s.Loss, s.GradNorm, loss/counted, math.Sqrt(norm))
 		}
+	}
+}
+
+// wrong are digits of which those after the first have another class, and count other positions.
+type wrong struct {
+	digits
+	class   int32
+	counted int
+}
+
+func (w wrong) Read(sample int64, into []data.Values) error {
+	err := w.digits.Read(sample, into)
+	if sample > 0 {
+		into[1].I32[0] = w.class
+	}
+	return err
+}
+
+func (w wrong) Counted(int64) int { return w.counted }
+
+// TestWrongSamples checks that a program's numbers are within the network's sizes: a kernel would read, and
+// write, beyond the logits.
+func TestWrongSamples(t *testing.T) {
+	for want, d := range map[string]wrong{
+		"field class has 10 at 0; the network takes -1 to 9":       {class: 10, counted: 1},
+		"field class has -2 at 0; the network takes -1 to 9":       {class: -2, counted: 1},
+		"Counted says that -1 positions have a loss; it has 1":     {class: 1, counted: -1},
+		"Counted says that 2 positions have a loss; it has 1":      {class: 1, counted: 2},
+		"samples 0 to 15 of the training order have no position w": {class: data.Ignored, counted: 0},
+		"": {class: 9, counted: 1},
+	} {
+		out, o := folder(t), images()
+		d.digits = digits{1}
+		o.Out, o.Data = out, d
+		if err := job.Run(t.Context(), load(write(out, imagesJob), "train.steps=2"), o); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	fields := []data.Field{{Name: data.Start, Type: data.Int32, Len: 2}, {Name: data.Target, Type: data.Int32, Len: 2}, {Name: data.Input, Type: data.Int32, Len: 2}}
+	m := nn.GPT2{Shape: nn.Shape{Layers: 1, Heads: 2, Width: 8, Context: 4, Vocab: 11}}.Model()
+	if below := m.Below(fields); !slices.Equal(below, []int{0, 11, 11}) {
+		t.Errorf("ids are below %v", below)
 	}
 }

@@ -3,6 +3,7 @@ package nn
 import (
 	"slices"
 
+	"zeroth/data"
 	"zeroth/device"
 	"zeroth/shard"
 )
@@ -13,7 +14,7 @@ import (
 type Classifier struct {
 	Width   int // of its input: Model.Width
 	Classes int
-	Field   int // the index of the field with the class of each position, an int32 below Classes; negative: no loss
+	Field   int // the index of the field with the class of each position, an int32 below Classes; data.Ignored: no loss
 }
 
 // Params implements Module.
@@ -64,4 +65,26 @@ func (c Classifier) logits(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x d
 		return nil
 	}, wide, class, right)
 	return logits, hidden
+}
+
+// Below returns, for each field of a sample, what its numbers must be below because a module of this
+// package uses them as indices, or 0.
+func (m *Model) Below(fields []data.Field) []int {
+	below := make([]int, len(fields))
+	named := func(name string) {
+		if i := slices.IndexFunc(fields, func(f data.Field) bool { return f.Name == name }); i >= 0 {
+			below[i] = m.Vocab
+		}
+	}
+	for _, mod := range m.Modules {
+		switch x := mod.(type) {
+		case embedding:
+			named(data.Input)
+		case head:
+			named(data.Target)
+		case Classifier:
+			below[x.Field] = x.Classes
+		}
+	}
+	return below
 }

@@ -304,10 +304,14 @@ func LoadTokenizer(file string) (name string, tokens bool, err error) {
 
 // Source returns the source of the job's data.
 func Source(c *Config) data.Source {
+	var below []int
+	if c.own.Data != nil {
+		below = Network(c).Below(c.own.Data.Fields())
+	}
 	return data.Source{
 		Text: c.Data.Text, Tokens: c.Data.Tokens, Documents: documents(c), DType: c.Data.DType, Tokenizer: Tokenizer(c), Validation: c.Data.Validation,
 		Context: c.Model.Context, Fit: fitting(c), Batch: c.Train.Batch, Vocab: c.Model.Vocab, Seed: c.Train.Seed, Found: c.found,
-		Samples: c.own.Data, Held: c.own.Validation,
+		Samples: c.own.Data, Held: c.own.Validation, Below: below,
 	}
 }
 
