@@ -152,8 +152,8 @@ func (w wrong) Read(sample int64, into []data.Values) error {
 
 func (w wrong) Counted(int64) int { return w.counted }
 
-// TestWrongSamples checks that a program's numbers are within the network's sizes: a kernel would read, and
-// write, beyond the logits.
+// TestWrongSamples checks that numbers of a program beyond the network's sizes are errors that name the sample:
+// a kernel can only end the process.
 func TestWrongSamples(t *testing.T) {
 	for want, d := range map[string]wrong{
 		"field class has 10 at 0; the network takes -1 to 9":       {class: 10, counted: 1},
