@@ -219,7 +219,7 @@ func withoutComments(raw []byte) []byte {
 		case in == 0 && c == '"':
 			in = '"'
 			continue
-		case in == 0 && c == '/' && (next == '/' || next == '*'):
+		case in == 0 && c == '/' && (next == '/' || next == '*') && (i == 0 || strings.IndexByte(" \t\r\n,{}[]\"", out[i-1]) >= 0): // not s3://
 			in = next
 			out[i], out[i+1] = ' ', ' '
 			i++

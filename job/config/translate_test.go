@@ -158,3 +158,16 @@ func TestAutoIsReported(t *testing.T) {
 		t.Errorf("%v\n%s", err, text)
 	}
 }
+
+// TestSlashesInFlowStyle checks that a job in braces keeps addresses and paths with two slashes.
+func TestSlashesInFlowStyle(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	testjob.Write(t, "flow.yaml", "// a comment\n{data: {text: [.//a.txt]}, /* another */ checkpoint: {dir: s3://runs/a}, // the last\n train: {steps: 3}}\n")
+	c, err := Load("flow.yaml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Checkpoint.Dir != "s3://runs/a" || c.Data.Text[0] != ".//a.txt" || c.Train.Steps != 3 {
+		t.Errorf("%q, %q, %d steps", c.Checkpoint.Dir, c.Data.Text, c.Train.Steps)
+	}
+}
