@@ -282,6 +282,24 @@ func TestMasks(t *testing.T) {
 			if !slices.Equal(got[0].ids, x.IDs) || mask != x.Mask {
 				t.Errorf("%s: %s:\n got %s\nwant %s", family, x.Messages, mask, x.Mask)
 			}
+			if len(messages.Items) == 2 {
+				checkCompletion(t, tok.(*Folder), messages, x.Mask)
+			}
+		}
+	}
+}
+
+// checkCompletion checks that the same tokens of a question and an answer are learned in a record of the
+// format prompt.
+func checkCompletion(t *testing.T, tok *Folder, messages jsonread.Value, mask string) {
+	d := &docReader{tok: tok, vocab: tok.Vocab(), Documents: Documents{Format: "prompt"}}
+	prompt, answer := messages.Items[0].Get("content"), messages.Items[1].Get("content")
+	x := d.completion(tok.parts(), jsonread.Value{Kind: jsonread.Object, Pairs: []jsonread.Pair{{Key: "prompt", Value: prompt}, {Key: "completion", Value: answer}}})
+	before, _ := tok.Around()
+	for i, want := range mask {
+		if x.err != nil || x.documents[0].learn[len(before)+i] != (want == '1') {
+			t.Errorf("%q and %q: token %d is learned: %v, want %c; %v", prompt.Text, answer.Text, i, want != '1', want, x.err)
+			return
 		}
 	}
 }

@@ -207,15 +207,27 @@ func (d *docReader) completion(e partEncoder, record jsonread.Value) example {
 		return example{err: err}
 	}
 	ids := d.encode(e, prompt+answer)
-	head := signed(e.part(nil, task{text: []byte(prompt), first: true}))
-	learn, n := make([]bool, len(ids)), 0
-	for n < min(len(head), len(ids)) && head[n] == ids[n] {
-		n++
-	}
+	learn, n := make([]bool, len(ids)), d.answerAt(e, ids, prompt, answer)
 	for i := n; i < len(ids); i++ {
 		learn[i] = true
 	}
 	return example{documents: []tokens{{ids, learn}}}
+}
+
+// answerAt returns how many of the ids of a prompt and an answer come before the first one with a
+// part of the answer.
+func (d *docReader) answerAt(e partEncoder, ids []int32, prompt, answer string) (n int) {
+	if f, ok := d.tok.(*Folder); ok {
+		before, _ := f.Around()
+		if starts := f.Starts(ids[len(before):], prompt+answer); starts != nil {
+			return len(before) + tokenAt(starts, len(prompt))
+		}
+	}
+	head := signed(e.part(nil, task{text: []byte(prompt), first: true}))
+	for n < min(len(head), len(ids)) && head[n] == ids[n] {
+		n++
+	}
+	return n
 }
 
 // chatExample encodes a conversation; dense is set for a row of Parquet.

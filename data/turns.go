@@ -245,10 +245,7 @@ func (c *Chat) encoded(text string, spans [][2]int) tokens {
 		if s[0] == s[1] {
 			continue
 		}
-		from, at := slices.BinarySearch(starts, s[0])
-		if from > 0 && !at {
-			from-- // the answer begins within this token
-		}
+		from := tokenAt(starts, s[0])
 		to, _ := slices.BinarySearch(starts, s[1])
 		if starts == nil {
 			from, to = c.countOf(ids, text[:s[0]], false), c.countOf(ids, text[:s[1]], true)
@@ -258,6 +255,16 @@ func (c *Chat) encoded(text string, spans [][2]int) tokens {
 		}
 	}
 	return tokens{ids, learn}
+}
+
+// tokenAt returns the number of the first token that begins at a position, or else of the one that
+// extends over it.
+func tokenAt(starts []int, at int) int {
+	i, exact := slices.BinarySearch(starts, at)
+	if i > 0 && !exact {
+		i--
+	}
+	return i
 }
 
 // countOf returns how many of ids make up the given beginning of their text. If the

@@ -27,13 +27,13 @@ func (t *Tokenizer) Decode(ids []int32, plain bool) string {
 
 // Starts returns the position in a text at which each of its ids begins, or nil if the text was
 // normalized or has unknown characters, so that its tokens do not spell it. A mark that the text
-// lacks has no length, and white space that an added token includes is part of a token next to it.
+// lacks has no length, nor has a token after the text, and white space that an added token includes is
+// part of a token next to it.
 func (t *Tokenizer) Starts(ids []int32, text string) []int {
 	starts, at := make([]int, 0, len(ids)), 0
 	for _, id := range ids {
-		piece := t.spelling(id)
-		n, ok := lengthOf(piece, text[at:])
-		if !ok {
+		n, ok := lengthOf(t.spelling(id), text[at:])
+		if !ok && at < len(text) {
 			return nil
 		}
 		starts = append(starts, at)
@@ -57,7 +57,10 @@ func lengthOf(piece, text string) (n int, ok bool) {
 		return len(bare), true
 	}
 	rest := strings.TrimLeftFunc(text, unicode.IsSpace)
-	return len(text) - len(rest) + len(piece), strings.HasPrefix(rest, piece)
+	if !strings.HasPrefix(rest, piece) {
+		return 0, false
+	}
+	return len(text) - len(rest) + len(piece), true
 }
 
 // spelling returns the text of a token, with spaces in place of marks.
