@@ -275,6 +275,9 @@ func TestRename(t *testing.T) {
 	if err := c.Rename(map[string]string{words: "x"}); err == nil || !strings.Contains(err.Error(), "no parameter "+words) {
 		t.Errorf("a name that is gone: %v", err)
 	}
+	if err := c.Rename(map[string]string{a: ""}); err == nil || !strings.Contains(err.Error(), "the new name of "+a+" is empty") {
+		t.Errorf("an empty name: %v", err)
+	}
 }
 
 // A file made to exhaust memory gets the memory that any file may use, and no more.

@@ -295,6 +295,9 @@ func (c *Checkpoint) Rename(names map[string]string) error {
 		if c.index[[2]string{old, checkpoint.Master}] == nil {
 			return input.BadInput(fmt.Errorf("%s has no parameter %s", c.Path, checkpoint.Plain(old)))
 		}
+		if names[old] == "" {
+			return input.BadInput(fmt.Errorf("the new name of %s is empty", checkpoint.Plain(old)))
+		}
 	}
 	for _, t := range c.tensors { // in one pass, since names may be swapped
 		if to, ok := names[t.Name]; ok {
