@@ -374,3 +374,24 @@ func TestLearn(t *testing.T) {
 		t.Errorf("validation has parts of %d conversations", len(held))
 	}
 }
+
+// TestManyAnswers checks that a conversation of many answers is refused if their tokens can be found
+// only by encoding its beginning again for each.
+func TestManyAnswers(t *testing.T) {
+	dir := t.TempDir()
+	ownFolder(t, dir, "qwen", nil)
+	tok, err := NewTokenizer(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Chat{tok: tok.(*Folder)}
+	spans := make([][2]int, 20_000)
+	for i := range spans {
+		spans[i] = [2]int{4 * i, 4*i + 3}
+	}
+	for text, refused := range map[string]bool{strings.Repeat("abc ", 20_000): false, strings.Repeat("e\u0301 ", 20_000): true} {
+		if _, err := c.encoded(text, spans); (err != nil) != refused {
+			t.Errorf("%.8q: %v", text, err)
+		}
+	}
+}

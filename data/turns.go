@@ -60,7 +60,7 @@ func (c *Chat) Examples(talk Talk, first int, learn string) ([]tokens, error) {
 		return nil, err
 	}
 	if learn == "all" {
-		return []tokens{c.encoded(whole.Text, [][2]int{{0, len(whole.Text)}})}, nil
+		return one(c.encoded(whole.Text, [][2]int{{0, len(whole.Text)}}))
 	}
 	if spans := whole.Generated; len(spans) > 0 {
 		if first > 0 {
@@ -69,14 +69,14 @@ func (c *Chat) Examples(talk Talk, first int, learn string) ([]tokens, error) {
 		if learn == "last" {
 			spans = spans[len(spans)-1:]
 		}
-		return []tokens{c.encoded(whole.Text, spans)}, nil
+		return one(c.encoded(whole.Text, spans))
 	}
 	r := &renderer{c, talk, talk.Messages.(*chat.List), len(whole.Text)}
 	turns, err := r.turns(whole.Text, first, learn == "last")
 	if err != nil {
 		return nil, err
 	}
-	return r.distribute(whole.Text, turns), nil
+	return r.distribute(whole.Text, turns)
 }
 
 // turns returns the answers from message first on, or the last of them.
@@ -208,9 +208,9 @@ func (c *Chat) before(a, b string, at int) int {
 
 // distribute returns the examples in which the answers, given from the last to the first, are
 // learned: as many as possible in the whole text, then in the longest of the texts of others.
-func (r *renderer) distribute(whole string, turns []turn) []tokens {
+func (r *renderer) distribute(whole string, turns []turn) ([]tokens, error) {
 	if len(turns) == 0 {
-		return []tokens{r.encoded(whole, nil)}
+		return one(r.encoded(whole, nil))
 	}
 	var examples []tokens
 	for text := whole; len(turns) > 0; {
@@ -227,20 +227,32 @@ func (r *renderer) distribute(whole string, turns []turn) []tokens {
 			}
 		}
 		if len(spans) > 0 {
-			examples = append(examples, r.encoded(text, spans))
+			x, err := r.encoded(text, spans)
+			if err != nil {
+				return nil, err
+			}
+			examples = append(examples, x)
 		}
 		if turns = left; len(left) > 0 {
 			text = left[0].text
 		}
 	}
-	return examples
+	return examples, nil
 }
 
+func one(x tokens, err error) ([]tokens, error) { return []tokens{x}, err }
+
+// mostAgain limits how many bytes encoded encodes again for one text.
+const mostAgain = 1 << 30
+
 // encoded encodes a text and marks the tokens in spans, ranges of bytes, as learned.
-func (c *Chat) encoded(text string, spans [][2]int) tokens {
+func (c *Chat) encoded(text string, spans [][2]int) (tokens, error) {
 	ids := c.tok.Plain([]byte(text))
 	learn := make([]bool, len(ids))
 	starts := c.tok.Starts(ids, text)
+	if starts == nil && 2*len(spans) > mostAgain/max(1, len(text)) {
+		return tokens{}, fmt.Errorf("%d answers in a text of %d bytes, which the tokenizer normalizes, are too many; divide the conversation", len(spans), len(text))
+	}
 	for _, s := range spans {
 		if s[0] == s[1] {
 			continue
@@ -254,7 +266,7 @@ func (c *Chat) encoded(text string, spans [][2]int) tokens {
 			learn[i] = true
 		}
 	}
-	return tokens{ids, learn}
+	return tokens{ids, learn}, nil
 }
 
 // tokenAt returns the number of the first token that begins at a position, or else of the one that
