@@ -38,7 +38,7 @@ type apart interface {
 	vfs.FS
 	// Apart reports whether that is so in a folder of checkpoints.
 	Apart(root string) bool
-	// OnDisk returns the folder on this host's disk that is saved to.
+	// OnDisk returns the folder on this host's disk to which checkpoints are saved.
 	OnDisk(root string) string
 	// Keep removes from this host's folder the checkpoints, and base folders, with other names.
 	Keep(root string, names []string) error

@@ -302,7 +302,7 @@ func (d description) conflicts(t *tokenizer.Tokenizer, class string) (reasons []
 	return reasons
 }
 
-// otherwise says that a class contradicts tokenizer.json, and what to write instead.
+// otherwise returns an error that a class contradicts tokenizer.json, with advice.
 func (d description) otherwise(class string) string {
 	says, advice := "tokenizer_config.json names "+class, "name PreTrainedTokenizerFast there"
 	if strings.TrimSuffix(d.config.Class, "Fast") != class {

@@ -35,7 +35,8 @@ var formNotes = map[string]string{
 	"prompt and completion": "chats: the messages of prompt, then those of completion, of which the assistant's are learned",
 }
 
-// alongside are the keys of any form that are passed to the template or refused.
+// alongside lists keys that records of any format may have: they are passed to the template or
+// refused.
 var alongside = []string{"tools", "functions", "chat_template_kwargs", "label"}
 
 // forms returns the forms of conversations; messages is the key of the usual one.
@@ -258,7 +259,7 @@ func namedMessages(items []jsonread.Value) (list []jsonread.Value, shared bool, 
 	return list, shared, nil
 }
 
-// weighed refuses answers to learn that are to count less or not at all.
+// weighed refuses answers to learn whose weight is below 1.
 func (c conversation) weighed(learn string) error {
 	list, _ := c.talk.Messages.(*chat.List)
 	for i := c.first; list != nil && i < len(list.Items); i++ {

@@ -36,7 +36,7 @@ func (r *run) publish(context.Context) (err error) {
 	return nil
 }
 
-// asks are what clients of the server have asked for, which rank 0 looks at between steps.
+// asks contains the requests of clients, which rank 0 reads between steps.
 type asks struct {
 	at    atomic.Int64 // steps that rank 0 has done
 	begun atomic.Bool  // training
@@ -74,8 +74,8 @@ func (r *run) traceSoon(ctx context.Context, steps int) (watch.Traced, error) {
 	}
 }
 
-// sooner is how many steps at most, after the last one of rank 0, come before those of a trace: the
-// one under way, and the one that tells all ranks.
+// sooner is the maximum number of steps between the last one of rank 0 and the first of a trace:
+// the one under way, and the one that informs all ranks.
 const sooner = 2
 
 func (r *run) askTrace(steps int) (*traceAsk, error) {
@@ -95,7 +95,7 @@ func (r *run) askTrace(steps int) (*traceAsk, error) {
 	return ask, nil
 }
 
-// wantTrace returns how many steps a client wants to be traced, on rank 0, once.
+// wantTrace returns the number of steps that a client wants traced, once, on rank 0.
 func (l *loop) wantTrace() int {
 	if l.rank.Rank != 0 {
 		return 0
@@ -119,7 +119,7 @@ func (l *loop) beginSample() {
 	}
 }
 
-// endSample returns the parts of a step that was measured. A trace of the next steps begins.
+// endSample returns the parts of a measured step, and begins a requested trace of the next steps.
 func (l *loop) endSample(next int) (parts sim.Exposure, err error) {
 	if l.rank.Rank == 0 {
 		l.asks.at.Store(int64(l.at))

@@ -54,7 +54,8 @@ func (r *run) useStore(ctx context.Context) (err error) {
 	return err
 }
 
-// badLocal turns an error of the folder on disk into a problem of its key. Others stay as they are.
+// badLocal converts an error of the folder on disk to a problem of its key, and returns other
+// errors unchanged.
 func badLocal(c *config.Config, err error) error {
 	path := ""
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {
@@ -68,8 +69,8 @@ func badLocal(c *config.Config, err error) error {
 	return config.Problems{config.ProblemOf(c, "checkpoint.local", fmt.Sprintf("%s: checkpoints cannot be saved there: %v", path, input.Cause(err)), "want a folder that can be created and written to")}
 }
 
-// diskFull adds the key that names another folder to the error of a save that a full or read-only disk has
-// ended. Errors of other ranks are texts.
+// diskFull adds advice, the key for another folder, to the error of a save that failed on a full or
+// read-only disk. It recognizes errors of other ranks by their text.
 func diskFull(c *config.Config, err error) error {
 	causes := []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EACCES}
 	if err == nil || !slices.ContainsFunc(causes, func(cause error) bool { return strings.Contains(err.Error(), cause.Error()) }) {
@@ -114,8 +115,8 @@ func (r *run) closeStore(ended error) {
 	}
 }
 
-// latest returns the checkpoint that --resume latest continues from, "" if there is none. After closeStore it
-// does not ask the server, which may be why the run ended.
+// latest returns the checkpoint that --resume latest continues from, "" if there is none. After
+// closeStore it does not ask the server, whose failure may have ended the run.
 func (r *run) latest() string {
 	if r.store != nil {
 		return r.newest

@@ -347,7 +347,7 @@ func (c *Checkpoint) leaveOut(d *torchfile.Dict, used string) {
 	}
 }
 
-// shown returns a key of a dictionary for people.
+// shown returns a key of a dictionary as text for messages.
 func shown(key any) string {
 	if s, ok := key.(string); ok {
 		return s

@@ -49,8 +49,7 @@ func (c *Checkpoint) putState(o *torchfile.Dict, params []param, lookup stateOf)
 	return nil
 }
 
-// unused records the state of a parameter, or of a group, that is of no known kind, such as AMSGrad's
-// max_exp_avg_sq.
+// unused records state of unknown kinds of a parameter or group, such as AMSGrad's max_exp_avg_sq.
 func (c *Checkpoint) unused(of string, state *torchfile.Dict) {
 	for kind, v := range entries(state) {
 		if localOf(v) != nil && kind != "step" && !slices.Contains(moments, kind) {

@@ -136,7 +136,7 @@ func (Files) Apart(root string) bool {
 	return s3.Is(root) && err == nil && p.Mirror.Apart
 }
 
-// OnDisk returns the folder on this host's disk that is saved to.
+// OnDisk returns the folder on this host's disk to which checkpoints are saved.
 func (Files) OnDisk(root string) string {
 	if p, err := find(root); s3.Is(root) && err == nil && p.local != "" {
 		return p.local
@@ -144,7 +144,7 @@ func (Files) OnDisk(root string) string {
 	return root
 }
 
-// Offline reports whether what the folder contains is known without asking the server.
+// Offline reports whether the folder's content is known without asking the server.
 func (m *Mirror) Offline() bool {
 	m.state.Lock()
 	defer m.state.Unlock()

@@ -200,8 +200,8 @@ func (m *Mirror) upload(ctx context.Context, name string) error {
 	return nil
 }
 
-// there reports whether a file was uploaded. A follower looks whether it still is: the leader deletes what
-// an earlier run left in a folder of the same name.
+// there reports whether a file was uploaded. A follower checks that it still exists, because the
+// leader deletes files of an earlier run from a folder of the same name.
 func (m *Mirror) there(ctx context.Context, file, mark string) (bool, error) {
 	m.state.Lock()
 	sent := m.sent[file] == mark

@@ -171,9 +171,10 @@ func newRemote(hosts []host, ssh, addr string, copied bool, names []string, errs
 // copyName begins the names of copies of this program on hosts; the digest follows.
 const copyName = ".cache/zeroth/zeroth-"
 
-// copyTo copies this program to a host that does not have it, and removes copies of other versions that
-// have not been touched for a month. Every launch touches its copy when it begins, and its processes do
-// once a day, so that copies in use stay, also those that other hosts use by a shared file system.
+// copyTo copies this program to a host that does not have it, and removes copies of other versions
+// that have not been touched for a month. Every launch touches its copy when it begins, and its
+// processes do once a day, so copies in use stay, including those used by other hosts on a shared
+// file system.
 func (r remote) copyTo(h host, local string) error {
 	f, err := os.Open(local)
 	if err != nil {
@@ -191,8 +192,8 @@ func (r remote) copyTo(h host, local string) error {
 	return r.finish(c, h)
 }
 
-// touchCopy touches the copy of the program that this process runs, if it runs one, now and then until
-// the function that it returns is called.
+// touchCopy touches the copy of the program that this process runs, if any, at intervals until end
+// is called.
 func touchCopy() (end func()) {
 	exe, err := os.Executable()
 	if err != nil || !strings.Contains(filepath.ToSlash(exe), "/"+copyName) {
@@ -306,7 +307,8 @@ func (r remote) answers(h host) error {
 	return r.finish(c, h)
 }
 
-// answering returns the slots of the hosts that can be used, the names of the others, and why they cannot.
+// answering returns the slots of the hosts that can be used, the names of the others, and the
+// reason.
 func (r remote) answering() (slots []int, silent []string, why error) {
 	errs := make([]error, len(r.hosts))
 	var all sync.WaitGroup

@@ -153,7 +153,7 @@ func (s *supervisor) reachable() ([]int, error) {
 	return slices.DeleteFunc(slots, func(slot int) bool { return slices.Contains(s.bad, slot) }), nil
 }
 
-// longestLook is the longest time between two looks at a host that does not answer.
+// longestLook is the maximum time between two attempts to reach a host that does not answer.
 const longestLook = 10 * time.Minute
 
 // regain waits until a host that did not answer does so again. Then it makes the processes save

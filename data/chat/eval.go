@@ -405,8 +405,8 @@ var functions = map[string]Value{
 	}),
 }
 
-// unknown are Python's methods that methods lacks, by the kind of value. Without a call, a template
-// sees them before keys.
+// unknown lists Python's methods that methods lacks, by kind of value. Even without a call,
+// templates resolve them before keys.
 var unknown = map[string][]string{
 	"a map":    strings.Fields("clear copy fromkeys pop popitem setdefault update"),
 	"a list":   strings.Fields("append clear copy count extend index insert pop remove reverse sort"),

@@ -57,7 +57,7 @@ func plainText(f func(c *caller, s string) string) filter {
 
 func unchanged(_ *caller, s string) string { return s }
 
-// several are the letters of which Python's upper makes several.
+// several contains the letters that Python's upper expands to several letters.
 const several = "ßŉǰΐΰևẖẗẘẙẚὐὒὔὖᾀᾁᾂᾃᾄᾅᾆᾇᾈᾉᾊᾋᾌᾍᾎᾏᾐᾑᾒᾓᾔᾕᾖᾗᾘᾙᾚᾛᾜᾝᾞᾟᾠᾡᾢᾣᾤᾥᾦᾧᾨᾩᾪᾫᾬᾭᾮᾯᾲᾳᾴᾶᾷᾼῂῃῄῆῇῌῒΐῖῗῢΰῤῦῧῲῳῴῶῷῼﬀﬁﬂﬃﬄﬅﬆﬓﬔﬕﬖﬗ"
 
 func upper(c *caller, s string) string {
@@ -78,7 +78,7 @@ func capitalized(c *caller, s string) string {
 	return upper(c, s[:n]) + lower(c, s[n:])
 }
 
-// plainCase refuses letters that Python converts in another way than one by one.
+// plainCase refuses letters that Python does not convert one by one.
 func (c *caller) plainCase(s, special string) {
 	c.r.spend(c.at, len(s))
 	if i := strings.IndexFunc(s, func(r rune) bool { return r >= 0x80 && strings.ContainsRune(special, r) }); i >= 0 {

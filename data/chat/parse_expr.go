@@ -184,7 +184,7 @@ var constants = map[string]Value{"true": true, "True": true, "false": false, "Fa
 // reserved are words that cannot be variables.
 var reserved = []string{"if", "else", "elif", "for", "in", "is", "and", "or", "not", "set", "import", "recursive", "endif", "endfor"}
 
-// absent are variables that every template or macro has in the reference.
+// absent lists variables that every template or macro has in the reference but not here.
 var absent = []string{"self", "varargs", "kwargs", "lipsum", "cycler", "joiner"}
 
 func (p *parser) primary() expr {

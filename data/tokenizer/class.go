@@ -11,8 +11,8 @@ import (
 // Some classes of transformers 5.23 build a tokenizer of their own from the vocabulary, the merges,
 // the added tokens and the post-processor in a tokenizer.json, whatever else it says.
 
-// building are the classes that build a tokenizer, besides those that Splits knows, or that do
-// not read a tokenizer.json.
+// building lists the classes that build a tokenizer, in addition to those that Splits knows, or
+// that do not read a tokenizer.json.
 var building = strings.Fields(`Albert Bart Barthez Bartpho Bert BertGeneration BertJapanese Bertweet BigBird BioGpt Blenderbot BlenderbotSmall ByT5 CLIP CTRL Camembert
 	Canine Clvp CodeLlama Cohere ConvBert Cpm CpmAnt DPRContextEncoder DPRQuestionEncoder DPRReader Deberta DebertaV2 Dia DistilBert Esm Esmc FNet FSMT FastSpeech2Conformer
 	Flaubert Funnel GPTNeoXJapanese GPTSw3 Herbert LED Lasr LayoutLMv2 LayoutLMv3 LayoutXLM Luke Lxmert M2M100 MBart MBart50 MLuke MPNet Marian MarkupLM Mgpstr MobileBert

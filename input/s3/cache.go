@@ -75,7 +75,8 @@ func (c *Client) copied(bucket string, o Object) bool {
 	return errors.Is(input.Look(f), input.ErrLocked) || o.isAt(path, f)
 }
 
-// isAt reports whether a path has the version of an object that its mark, open from the beginning, names.
+// isAt reports whether the file at path has the version of the object that mark, read from its
+// beginning, names.
 func (o Object) isAt(path string, mark io.Reader) bool {
 	had, err := io.ReadAll(io.LimitReader(mark, 4096))
 	st, missing := os.Stat(path)

@@ -129,8 +129,8 @@ func (env settings) connect() (*Client, error) {
 	return &Client{core, at.Host}, nil
 }
 
-// bounded limits the bytes of answers other than the content of objects: they are XML, which takes many
-// times as much memory as text.
+// bounded limits the bytes of answers other than the content of objects: they are XML, which needs
+// many times its size in memory.
 type bounded struct{ http.RoundTripper }
 
 // mostAnswer is the limit of an answer, in bytes. A list of 1000 of the longest keys takes less.

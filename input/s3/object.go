@@ -28,7 +28,7 @@ type Object struct {
 	Modified time.Time
 }
 
-// object describes what the server says of an object, which must have a size.
+// object returns the server's description of an object, which must have a size.
 func object(bucket string, i minio.ObjectInfo) (Object, error) {
 	if i.Size < 0 {
 		return Object{}, fmt.Errorf("%s%s/%s: the server's answer has no size of the object", scheme, bucket, i.Key)
@@ -88,7 +88,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// errReplaced is the error of an object that has another version than it had.
+// errReplaced reports that an object was replaced by another version.
 var errReplaced = errors.New("the object was replaced while it was read; start again")
 
 // ReadAt fills b with an object's bytes from off. If etag is not empty, an object that has
@@ -194,8 +194,8 @@ func (c *Client) Create(ctx context.Context, bucket, key string, b []byte) error
 }
 
 // body is sent again from its start if an attempt fails, while the transport may still read it for
-// that attempt. Bytes that this takes from the next attempt change its checksum, so that the server
-// refuses it and one more follows.
+// that attempt. Bytes that this removes from the next attempt change its checksum, so the server
+// refuses it and another follows.
 type body struct {
 	mu sync.Mutex
 	r  *bytes.Reader

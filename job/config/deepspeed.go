@@ -181,7 +181,7 @@ func deepSpeedJob(t *translation) {
 	t.warmup()
 }
 
-// defaults3 lists what DeepSpeed's optimizers use where params has nothing.
+// defaults3 lists the defaults of DeepSpeed's optimizers for keys that params lacks.
 var defaults3 = map[string][][2]string{
 	"adamw": {{"lr", "1e-3"}, {"betas", "[0.9, 0.999]"}, {"weight_decay", "0"}},
 	"adam":  {{"lr", "1e-3"}, {"betas", "[0.9, 0.999]"}, {"weight_decay", "0"}},
@@ -206,8 +206,8 @@ func (t *translation) optimizer() {
 	}
 }
 
-// muon gives the settings of DeepSpeed's Muon to its two parts: lr is that of both, and betas and eps are
-// the AdamW's.
+// muon assigns the settings of DeepSpeed's Muon to its two parts: lr to both, betas and eps to
+// AdamW.
 func (t *translation) muon() {
 	if lr := t.has("optimizer.lr"); lr != nil && t.has("optimizer.adamw.lr") == nil {
 		t.put("optimizer.adamw.lr", lr)

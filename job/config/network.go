@@ -113,7 +113,7 @@ func (r *reader) checkOwnData() {
 	}
 }
 
-// unknown reports whether a program has still to provide the job's network.
+// unknown reports whether the program has not provided the job's network yet.
 func (c *Config) unknown() bool { return c.Model.Family == program && c.own.Model == nil }
 
 // validates reports whether there is data to evaluate on, as far as it is known.
@@ -124,8 +124,8 @@ func (c *Config) validates() bool {
 	return c.Data.Validation > 0
 }
 
-// metricPattern is what names of metrics match: TensorBoard, MLflow and Prometheus accept them as
-// they are.
+// metricPattern matches the names of metrics, which TensorBoard, MLflow and Prometheus accept
+// unchanged.
 const metricPattern = `^[a-z][a-z0-9_]*$`
 
 var metricName = regexp.MustCompile(metricPattern)

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// encoded is a rank's work on its way to process 0.
+// encoded is a rank's part of a trace as sent to process 0.
 type encoded struct {
 	Rank   int
 	Host   string   // empty if all ranks are on one
@@ -26,8 +26,8 @@ const (
 	spanNumbers
 )
 
-// Encode returns the sample for Merge, in at most most bytes; see Trace.Encode. Of a nil Sample it is
-// nil.
+// Encode returns the sample for Merge, in at most most bytes; see Trace.Encode. It returns nil for
+// a nil Sample.
 func (s *Sample) Encode(host string, most int) []byte {
 	if s == nil {
 		return nil
@@ -36,7 +36,7 @@ func (s *Sample) Encode(host string, most int) []byte {
 }
 
 // Encode returns the work of a rank of this process for Merge, in at most most bytes: older tasks
-// that do not fit are left out. The host names the clock. Without a task that fits it is nil.
+// that do not fit are omitted. The host names the clock. It returns nil if no task fits.
 func (t *Trace) Encode(local int, host string, most int) []byte {
 	if t == nil {
 		return nil
@@ -79,8 +79,8 @@ func (t *Trace) encode(local int, host string, from int64) []byte {
 	return b
 }
 
-// Merge combines the encoded work of ranks in one trace. Ranks with none are left out. Clocks of hosts
-// other than the first rank's are corrected.
+// Merge combines the encoded work of ranks into one trace, omitting ranks without any. Clocks of
+// hosts other than the first rank's are corrected.
 func Merge(all [][]byte) (*Trace, error) {
 	t := &Trace{}
 	var host string

@@ -405,7 +405,7 @@ func (e Exposure) Line() string {
 		ms(e.Seconds), ms(e.Compute), ms(e.Exposed), 100*e.Exposed/e.Seconds, peers, offload, ms(e.Seconds-e.Compute-e.Exposed-e.Offload), e.Steps, norm)
 }
 
-// Gather adds the encoded work of all ranks, for Write alone.
+// Gather adds the encoded work of all ranks, which only Write uses.
 func (t *Trace) Gather(all [][]byte) (err error) {
 	t.whole, err = Merge(all)
 	if err == nil {

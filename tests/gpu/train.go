@@ -26,7 +26,7 @@ type outcome struct {
 // the driver for the process (0 if it reports none).
 type memory struct{ planned, held, counted int64 }
 
-// traced is train with a trace, whose summary tells the host's wait.
+// traced is like train, with a trace, whose summary contains the host's wait.
 func (s *session) traced(ctx context.Context, job string, sets ...string) (outcome, error) {
 	return s.run(ctx, job, []string{"--trace", filepath.Join(s.work, "trace.json"), "--set", "checkpoint.save_on_exit=false"}, sets)
 }

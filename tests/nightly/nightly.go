@@ -2,8 +2,8 @@
 // of cases runs a few fixed ones; with ZEROTH_NIGHTLY=1, as set by .ci/nightly, it runs all of
 // them.
 //
-// Tests that import it collect garbage at a heap of 16 MiB and more, not 4: most of them allocate
-// much, keep little, and spent a tenth of their processor time on collections.
+// Tests that import it collect garbage only above a heap of 16 MiB, not 4: most of them allocate
+// much and retain little, and spent a tenth of their processor time on collections.
 package nightly
 
 import (

@@ -97,8 +97,8 @@ func TrainOn(t *testing.T, c *config.Config, ranks []*setup.Rank) Outcome {
 	return out
 }
 
-// TrainInto runs the job on open ranks, which may be only some of the job's ranks. Whoever sends
-// to turn may write to the outcome.
+// TrainInto runs the job on open ranks, which may be only some of the job's ranks. A rank must send
+// to turn before writing to the outcome.
 func TrainInto(c *config.Config, ranks []*setup.Rank, out *Outcome, turn chan struct{}) error {
 	return setup.Together(ranks, func(r *setup.Rank) error {
 		if err := Fresh(r); err != nil {

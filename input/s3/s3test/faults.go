@@ -25,9 +25,9 @@ type Faults struct {
 	off   bool
 }
 
-// Kinds are the kinds of faults: connections that break while a request is sent, or before its answer,
-// errors of the server, slow answers, lists that are older than the last change, and credentials that are
-// refused.
+// Kinds lists the kinds of faults: connections that break while a request is sent, or before its
+// answer, errors of the server, slow answers, lists that are older than the last change, and
+// credentials that are refused.
 var Kinds = []string{"cut", "lost", "500", "slow", "stale", "expired"}
 
 // Disturb makes a server fail until End. The requests that fail are drawn with a seed.

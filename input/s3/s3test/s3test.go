@@ -1,5 +1,5 @@
-// Package s3test serves object storage for tests, with faults: in the memory of this process, or, if
-// ZEROTH_VERSITYGW is the path of a versitygw, by that in a folder.
+// Package s3test serves object storage for tests, with faults: from the memory of this process or,
+// if ZEROTH_VERSITYGW is the path of a versitygw, by that program from a folder.
 package s3test
 
 import (
@@ -32,7 +32,7 @@ type Server struct {
 	seen    []string
 }
 
-// objects are the objects of the bucket.
+// objects accesses the objects of the bucket.
 type objects interface {
 	put(key string, b []byte) error
 	// sizes returns the sizes in bytes of all objects at an instant.
