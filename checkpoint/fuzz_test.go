@@ -128,8 +128,8 @@ func FuzzOpenForged(f *testing.F) {
 	})
 }
 
-// FuzzNewest checks that whatever COMMIT or the manifest of the newest checkpoint contain, after
-// a run went back, an older checkpoint is never returned instead.
+// FuzzNewest checks that, after a run went back to an earlier step, no older checkpoint is returned
+// as the newest, whatever the newest one's COMMIT or manifest contain.
 func FuzzNewest(f *testing.F) {
 	mem := &vfstest.Mem{}
 	var paths []string

@@ -49,8 +49,9 @@ func saveRemote(h *Hold, step, n int) error {
 	return err
 }
 
-// While requests fail, checkpoints are saved, pruned and, by the runs after crashes, uploaded: no half
-// checkpoint is ever visible, and in the end the newest are in object storage, with their bytes.
+// TestRemoteFaults checks that while requests fail, checkpoints are saved, pruned and, by the runs
+// after crashes, uploaded: no half checkpoint is ever visible, and in the end object storage
+// contains the newest, with their bytes.
 func TestRemoteFaults(t *testing.T) {
 	for i := range nightly.Of(1, 100) {
 		kind := s3test.Kinds[i%len(s3test.Kinds)]

@@ -214,7 +214,8 @@ func TestProblemsKeepTheirCause(t *testing.T) {
 	}
 }
 
-// Consecutive ** count as one: a search reads each folder once, however many there are.
+// TestSearchReadsFoldersOnce checks that consecutive ** count as one: a search reads each folder
+// once.
 func TestSearchReadsFoldersOnce(t *testing.T) {
 	dir := tree(t, map[string]string{strings.Repeat("a/", 40) + "x.txt": "text"})
 	for _, stars := range []int{1, 2, 6, 50} {

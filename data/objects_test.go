@@ -15,7 +15,8 @@ import (
 	"zeroth/input/s3/s3test"
 )
 
-// Files in object storage are the data that they are on disk, in the same order, and are fetched once.
+// TestObjects checks that files in object storage give the same data as on disk, in the same order,
+// and are fetched once.
 func TestObjects(t *testing.T) {
 	server := s3test.Serve(t)
 	packed := func(text string) string {

@@ -101,11 +101,11 @@ func (s *Split) window(input, target []int32, at int64) error {
 	target[n-1] = s.corpus.At(at + int64(n))
 	for _, id := range input {
 		if uint64(id) >= uint64(s.corpus.vocab) {
-			return fmt.Errorf("%s changed after it was opened: it now has the id %d, with a vocabulary of %d", s.corpus.named(at), id, s.corpus.vocab)
+			return fmt.Errorf("%s changed after it was opened: it now contains id %d, beyond the vocabulary of %d", s.corpus.named(at), id, s.corpus.vocab)
 		}
 	}
 	if id := target[n-1]; uint64(id) >= uint64(s.corpus.vocab) {
-		return fmt.Errorf("%s changed after it was opened: it now has the id %d, with a vocabulary of %d", s.corpus.named(at+int64(n)), id, s.corpus.vocab)
+		return fmt.Errorf("%s changed after it was opened: it now contains id %d, beyond the vocabulary of %d", s.corpus.named(at+int64(n)), id, s.corpus.vocab)
 	}
 	return nil
 }

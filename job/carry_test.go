@@ -17,7 +17,7 @@ import (
 	"zeroth/nn"
 )
 
-// A checkpoint that somebody has made is not obeyed as to where its files go.
+// TestForeignAttachments checks that a forged checkpoint cannot choose where its files are written.
 func TestForeignAttachments(t *testing.T) {
 	folder := configtest.ModelFolder(t, hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, Eps: 1e-5}})
 	for path, want := range map[string]string{
@@ -54,7 +54,8 @@ func TestForeignAttachments(t *testing.T) {
 	}
 }
 
-// Files are read up to a bound, which is said before memory is taken.
+// TestAttachmentsHaveALimit checks that files are read up to a limit, which is checked before
+// memory is allocated.
 func TestAttachmentsHaveALimit(t *testing.T) {
 	folder := configtest.ModelFolder(t, hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, Eps: 1e-5}})
 	big, err := os.Create(filepath.Join(folder, "tokenizer.json"))
@@ -70,8 +71,8 @@ func TestAttachmentsHaveALimit(t *testing.T) {
 	}
 }
 
-// The tokenizer that goes with a run's model is the one its tokens are of: that
-// of the folder the model came from, as it is there, or the job's.
+// TestCarriedTokenizer checks that a run's model contains the tokenizer of its tokens: that of the
+// folder the model came from, unchanged, or the job's.
 func TestCarriedTokenizer(t *testing.T) {
 	testjob.InFolder(t, "data: {text: [a.txt]}\nmodel: {context: 8}\ntrain: {steps: 1, micro_batch: 1}\nparallel: {ranks: 2}\n")
 	testjob.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 500))

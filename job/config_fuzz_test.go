@@ -15,8 +15,8 @@ import (
 	"zeroth/nn"
 )
 
-// Whatever bytes come, OpenHardware reports or describes a machine that a step
-// can be replayed on.
+// FuzzHardware checks that OpenHardware, for any bytes, returns an error or a machine on which a
+// step can be simulated.
 func FuzzHardware(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "machine.json")
 	example, err := os.ReadFile("../examples/machine.json")
@@ -46,8 +46,7 @@ func FuzzHardware(f *testing.F) {
 	})
 }
 
-// Whatever bytes a config.json has, a job that begins with it is refused, or can be
-// planned.
+// FuzzPlanOfModel checks that a job with any config.json is refused or can be planned.
 func FuzzPlanOfModel(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "config.json")
 	for _, family := range []string{"gpt2", "llama"} {

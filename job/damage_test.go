@@ -14,8 +14,8 @@ import (
 	"zeroth/job/testjob"
 )
 
-// A metrics file that is damaged keeps no run from going on: it is set aside
-// whole, under a name that says so, and what can be read of it goes on.
+// TestDamagedMetrics checks that a damaged metrics file does not keep a run from continuing: the
+// whole file is renamed, and its readable lines are continued.
 func TestDamagedMetrics(t *testing.T) {
 	testjob.InTinyFolder(t)
 	var want []int
@@ -70,7 +70,7 @@ func TestDamagedMetrics(t *testing.T) {
 		if err != nil || !bytes.Equal(aside, raw) {
 			t.Errorf("%s: the file that was set aside: %v", c.name, err)
 		}
-		if told := strings.Join(h.notes, "\n"); !strings.Contains(told, "metrics: "+path+":") || !strings.Contains(told, "the file was moved to "+path+".damaged-1, and a new one has the readable lines") {
+		if told := strings.Join(h.notes, "\n"); !strings.Contains(told, "metrics: "+path+":") || !strings.Contains(told, "the file was moved to "+path+".damaged-1, and a new one contains the readable lines") {
 			t.Errorf("%s: %s", c.name, told)
 		}
 		steps, _, err := report.ReadMetrics(path)
@@ -94,8 +94,7 @@ func TestDamagedMetrics(t *testing.T) {
 	}
 }
 
-// Damage that comes while the run goes on costs a part of the drawing, not the
-// run.
+// TestMetricsDamagedMeanwhile checks that damage during a run costs part of the plot, not the run.
 func TestMetricsDamagedMeanwhile(t *testing.T) {
 	testjob.InTinyFolder(t)
 	h := &heard{onStep: func(s report.Step) {

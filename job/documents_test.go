@@ -16,8 +16,8 @@ import (
 	"zeroth/job/testjob"
 )
 
-// The loss is the mean over the targets that are learned: padding and prompts
-// change nothing, however ranks divide the documents.
+// TestLossOfDocuments checks that the loss is the mean over the learned targets: padding and
+// prompts do not change it, however ranks divide the documents.
 func TestLossOfDocuments(t *testing.T) {
 	testjob.InTinyFolder(t)
 	var lines strings.Builder
@@ -50,8 +50,8 @@ func TestLossOfDocuments(t *testing.T) {
 	}
 }
 
-// TestTrimmedDropout checks that what is dropped follows from the number of a sample and a position,
-// however many positions of a micro-batch are computed.
+// TestTrimmedDropout checks that dropout masks depend on the number of the sample and the position,
+// not on how many positions of a micro-batch are computed.
 func TestTrimmedDropout(t *testing.T) {
 	testjob.InTinyFolder(t)
 	var lines strings.Builder
@@ -166,7 +166,8 @@ func TestPackedRunGoesOn(t *testing.T) {
 	}
 }
 
-// A run of documents goes on with their format, though its job does not say it.
+// TestDocumentsKeepTheirFormat checks that a run of documents continues with their format if its
+// job omits it.
 func TestDocumentsKeepTheirFormat(t *testing.T) {
 	testjob.InTinyFolder(t)
 	testjob.Write(t, "sums.jsonl", strings.Repeat("{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n", 40))

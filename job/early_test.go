@@ -15,8 +15,8 @@ import (
 	"zeroth/job/testjob"
 )
 
-// A run ends when so many evaluations in a row are no better than the best, as a run
-// that is done; interrupted anywhere it ends after the same step.
+// TestEarlyStop checks that a run ends as done after the given number of evaluations without
+// improvement, and after the same step if it is interrupted anywhere.
 func TestEarlyStop(t *testing.T) {
 	testjob.InTinyFolder(t)
 	// A learning rate that high is worse from some step on.
@@ -64,7 +64,8 @@ func TestEarlyStop(t *testing.T) {
 	}
 }
 
-// A pipeline ends when the same job without one does, after the same evaluations.
+// TestEarlyStopOfPipelines checks that a pipeline ends after the same evaluations as the same job
+// without one.
 func TestEarlyStopOfPipelines(t *testing.T) {
 	testjob.InTinyFolder(t)
 	var whole *heard
@@ -93,7 +94,7 @@ func TestEarlyStopOfPipelines(t *testing.T) {
 	}
 }
 
-// What is no number is no better than anything.
+// TestStaleEvaluations checks that a loss that is not a number is no improvement.
 func TestStaleEvaluations(t *testing.T) {
 	var e state.Early
 	for i, loss := range []float64{math.NaN(), 3, 3, 2, math.Inf(1), math.NaN(), 2.5} {

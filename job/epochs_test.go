@@ -16,8 +16,8 @@ import (
 	"zeroth/job/testjob"
 )
 
-// A run of epochs takes as many steps as read every window so often; what its last
-// step reads beyond is of the next epoch.
+// TestEpochs checks that a run of epochs takes as many steps as it needs to read every window that
+// often, and that its last step reads the beginning of the next epoch.
 func TestEpochs(t *testing.T) {
 	testjob.InTinyFolder(t)
 	base := []string{"train.steps=null", "train.batch=null", "train.micro_batch=1", "parallel.ranks=4", "train.accumulate=2", "train.eval_every=0"}
@@ -72,8 +72,8 @@ func TestEpochs(t *testing.T) {
 	}
 }
 
-// A run of epochs goes on to its last step, knows when nothing is left, and with more
-// epochs goes on again.
+// TestEpochsGoOn checks that a run of epochs resumes up to its last step, then has nothing to do,
+// and continues if it is given more epochs.
 func TestEpochsGoOn(t *testing.T) {
 	testjob.InTinyFolder(t)
 	sets := []string{"train.steps=null", "train.epochs=0.1", "schedule=null", "checkpoint.every=2", "checkpoint.save_on_exit=true"}
@@ -116,7 +116,7 @@ func TestEpochsGoOn(t *testing.T) {
 	}
 }
 
-// Epochs beside steps, and more than can be counted, are refused.
+// TestEpochProblems checks that epochs together with steps, and too many epochs, are refused.
 func TestEpochProblems(t *testing.T) {
 	testjob.InTinyFolder(t)
 	_, err := config.Load("job.yaml", []string{"train.epochs=1"})

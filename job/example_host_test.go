@@ -47,8 +47,8 @@ func (m gate) Backward(q nn.Ops, _ nn.Scratch, w, dw []device.Buffer, _ *nn.Batc
 	}, x, d, w[0], dw[0])
 }
 
-// A module whose arithmetic is written in Go, not in kernels of ours, trains at stage
-// 3 with checkpoints, a plan and metrics.
+// ExampleRun_onHost trains a module with its arithmetic in plain Go at stage 3, with checkpoints, a
+// plan and metrics.
 func ExampleRun_onHost() {
 	dir, err := os.MkdirTemp("", "gate")
 	check(err)

@@ -85,8 +85,8 @@ optimizer: {lr: 1e-2}
 checkpoint: {every: 2}
 `
 
-// An image classifier: data, network, loss and accuracy are the program's; stages, checkpoints,
-// plans and metrics are ours.
+// ExampleRun_images trains an image classifier: data, network, loss and accuracy belong to the
+// program; stages, checkpoints, plans and metrics to zeroth.
 func ExampleRun_images() {
 	out, remove := temporary()
 	defer remove()

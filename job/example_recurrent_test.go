@@ -110,8 +110,8 @@ func words() job.Options {
 	return job.Options{Model: net}
 }
 
-// A recurrent language model: the layer is the program's, between an embedding and a head of ours;
-// text, tokenizer and validation are those of the job.
+// ExampleRun_recurrent trains a recurrent language model: its layer belongs to the program, between
+// an embedding and a head of zeroth; text, tokenizer and validation are the job's.
 func ExampleRun_recurrent() {
 	out, remove := temporary()
 	defer remove()

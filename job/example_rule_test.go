@@ -36,7 +36,7 @@ optimizer: {type: program, lr: 0.1}
 checkpoint: {every: 2}
 `
 
-// An update rule of the program's, for a model of ours.
+// ExampleRun_rule trains a model of the job file with an update rule of the program.
 func ExampleRun_rule() {
 	out, remove := temporary()
 	defer remove()

@@ -38,8 +38,8 @@ func (m mix) Backward(q nn.Ops, mem nn.Scratch, w, dw []device.Buffer, b *nn.Bat
 	q.AddTo(d, d, dx)
 }
 
-// A module of the caller's, mixed into a GPT-2, trains at stage 3 with
-// checkpoints, a plan and metrics.
+// ExampleRun trains a GPT-2 that contains a module of the program at stage 3, with checkpoints, a
+// plan and metrics.
 func ExampleRun() {
 	dir, err := os.MkdirTemp("", "mix")
 	check(err)

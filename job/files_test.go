@@ -11,7 +11,7 @@ import (
 	"zeroth/job/testjob"
 )
 
-// Only regular files are read, and nobody waits for others.
+// TestJobsThatAreNoFiles checks that only regular files are read, without blocking on others.
 func TestJobsThatAreNoFiles(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	testjob.Pipe(t, "pipe")

@@ -37,8 +37,8 @@ func written(t *testing.T, c *config.Config, folder string) {
 	}
 }
 
-// However the ranks shared them, the parameters are exported whole, and a job
-// that starts from the folder has the bits of one that starts fresh.
+// TestExportAndStart checks that the parameters are exported whole, however ranks divided them, and
+// that a job that starts from the folder has the bits of one that starts fresh.
 func TestExportAndStart(t *testing.T) {
 	testjob.InTinyFolder(t)
 	for i, sets := range [][]string{
@@ -75,7 +75,8 @@ func TestExportAndStart(t *testing.T) {
 	}
 }
 
-// What a folder lacks is said, all of it, by the key that names the folder.
+// TestFolderThatDoesNotFit checks that everything a folder lacks is reported, with the key that
+// names the folder.
 func TestFolderThatDoesNotFit(t *testing.T) {
 	testjob.InTinyFolder(t)
 	if err := os.Mkdir("hf", 0o777); err != nil {

@@ -119,8 +119,8 @@ func (f *flights) sleep() bool {
 	}
 }
 
-// end dumps once more if the run failed, when all operations of its ranks are known. With
-// several processes every error counts as a failure, because it is one to the others.
+// end dumps once more if the run failed, when all operations of its ranks are known. With several
+// processes every error counts as a failure, because the other processes see it as one.
 func (f *flights) end(ctx context.Context, err error) {
 	close(f.over)
 	f.all.Wait()

@@ -17,8 +17,8 @@ import (
 	"zeroth/job/testjob"
 )
 
-// Ranks of one process that part are dumped, and told apart by the dumps; what a rank
-// fails with by itself is said, and dumped nowhere, for no other is to be looked at.
+// TestFaultIsDumped checks that ranks of one process that diverge are dumped, and that the dumps
+// show it. If a rank fails by itself, its error is reported and nothing is dumped.
 func TestFaultIsDumped(t *testing.T) {
 	testjob.InTinyFolder(t)
 	own := errors.New("the disk of rank 1")
@@ -59,7 +59,7 @@ func TestFaultIsDumped(t *testing.T) {
 	}
 }
 
-// Who asks for dumps has them, and the run goes on to its end.
+// TestDumpIsAsked checks that requested dumps are written and that the run continues to its end.
 func TestDumpIsAsked(t *testing.T) {
 	testjob.InTinyFolder(t)
 	asked, seen := make(chan struct{}), make(chan struct{})

@@ -17,7 +17,8 @@ import (
 	"zeroth/job/watch"
 )
 
-// Folders that were made and stayed empty are taken away again, others not.
+// TestFoldersLeaveNothing checks that folders that were created and stayed empty are removed, and
+// others are not.
 func TestFoldersLeaveNothing(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	for _, sets := range [][]string{nil, {"checkpoint.every=1"}, {"checkpoint.every=1", "checkpoint.dir=x/y/new"}, {"checkpoint.every=1", "checkpoint.dir=other/folder"}} {
@@ -76,8 +77,8 @@ func TestFoldersLeaveNothing(t *testing.T) {
 	}
 }
 
-// A run that died after it made its folder of checkpoints, and before it locked it, is not
-// in the way. Other empty folders are.
+// TestFolderOfCheckpointsIsEmpty checks that a folder of checkpoints whose run died between
+// creating and locking it does not block a new run, but that other empty folders do.
 func TestFolderOfCheckpointsIsEmpty(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	c := configtest.MustLoad(t, "checkpoint.every=1")
@@ -117,7 +118,8 @@ func TestFolderOfAKilledRun(t *testing.T) {
 	f.release()
 }
 
-// A link to nothing in the place of a run folder is refused and stays.
+// TestLinkForARunFolderStays checks that a dangling link in place of a run folder is refused and
+// stays.
 func TestLinkForARunFolderStays(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	if err := os.Symlink("nowhere", "link"); err != nil {
@@ -134,8 +136,8 @@ func TestLinkForARunFolderStays(t *testing.T) {
 	}
 }
 
-// Of two runs that would write to one folder, whichever of theirs it is, the
-// second is refused and told which process has it.
+// TestFoldersAreOneRuns checks that if two runs would write to the same folder, of whatever kind,
+// the second is refused and names the process that uses it.
 func TestFoldersAreOneRuns(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	on := func(out, dir string) (*folders, error) {
@@ -164,9 +166,9 @@ func TestFoldersAreOneRuns(t *testing.T) {
 	}
 }
 
-// A folder of checkpoints that cannot be used is a mistake in the job, found
-// before anything is trained and whatever checkpoint.on_error is; so is one
-// with checkpoints of another run, which retention would delete.
+// TestFolderOfCheckpoints checks that an unusable folder of checkpoints is reported as a mistake in
+// the job before training, whatever checkpoint.on_error is; so is a folder with checkpoints of
+// another run, which retention would delete.
 func TestFolderOfCheckpoints(t *testing.T) {
 	testjob.InTinyFolder(t)
 	if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=7"), Options{Out: "old", Observer: &heard{}}); err != nil {
@@ -190,8 +192,8 @@ func TestFolderOfCheckpoints(t *testing.T) {
 	}
 }
 
-// A path in which the last files of a run would have no names is refused before anything
-// is trained, and one that is as long as can be is written to, all of it.
+// TestLongFolders checks that a path too long for the names of a run's last files is refused before
+// training, and that the longest possible path is written to completely.
 func TestLongFolders(t *testing.T) {
 	testjob.InTinyFolder(t)
 	deep := func(bytes int) string {
@@ -217,7 +219,8 @@ func TestLongFolders(t *testing.T) {
 	}
 }
 
-// A run that made no checkpoints is not begun anew over its parameters.
+// TestNothingToResume checks that a run without checkpoints is not started again over its
+// parameters.
 func TestNothingToResume(t *testing.T) {
 	testjob.InTinyFolder(t)
 	if err := Run(t.Context(), configtest.MustLoad(t), Options{Out: "run", Observer: &heard{}}); err != nil {
@@ -229,7 +232,8 @@ func TestNothingToResume(t *testing.T) {
 	}
 }
 
-// What a run found before it had the folders must still be so when it has them.
+// TestCheckpointsThatChangeMeanwhile checks that a run fails if checkpoints change between its look
+// at the folders and its lock on them.
 func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
 	testjob.InTinyFolder(t)
 	trainedRun(t)
@@ -267,7 +271,7 @@ func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
 	}
 }
 
-// So is a folder to offload to.
+// TestFolderToOffloadTo checks the same for a folder to offload to.
 func TestFolderToOffloadTo(t *testing.T) {
 	testjob.InTinyFolder(t)
 	if _, err := os.Stat("/proc/self"); err != nil {
@@ -279,7 +283,8 @@ func TestFolderToOffloadTo(t *testing.T) {
 	}
 }
 
-// Two runs at once offload to one folder, each to files of its own.
+// TestTwoRunsOffloadToOneFolder checks that two concurrent runs can offload to one folder, each to
+// its own files.
 func TestTwoRunsOffloadToOneFolder(t *testing.T) {
 	testjob.InTinyFolder(t)
 	if err := os.Mkdir("disk", 0o755); err != nil {

@@ -14,8 +14,8 @@ import (
 	"zeroth/job/testjob"
 )
 
-// A module in Go trains to the same losses at all stages, also where activations are
-// computed again.
+// TestModuleOnHost checks that a module in Go trains to the same losses at all stages, and with
+// recomputed activations.
 func TestModuleOnHost(t *testing.T) {
 	testjob.InFolder(t, tiny)
 	testjob.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 100))

@@ -14,8 +14,8 @@ import (
 	"zeroth/nn"
 )
 
-// Every key of a job that names a file or a folder takes ~; a home whose name
-// could be a pattern is none.
+// TestPathsAtHome checks that every key for a file or folder accepts ~, but not a home folder whose
+// name could be a pattern.
 func TestPathsAtHome(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	home := filepath.Join(t.TempDir(), "m[e]*")

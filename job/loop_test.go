@@ -55,8 +55,8 @@ func (h *heard) Note(s string) {
 func (h *heard) Warn(s string)         { h.Note(s) }
 func (h *heard) Done(s report.Summary) { h.sums = append(h.sums, s) }
 
-// A run tells and writes every step and every evaluation that is due, and ends
-// with a sample from the model it has written.
+// TestTrain checks that a run prints and writes every step and every due evaluation, and ends with
+// a sample from the model it has written.
 func TestTrain(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	testjob.InTinyFolder(t)
@@ -106,7 +106,8 @@ func TestTrain(t *testing.T) {
 	}
 }
 
-// The header is the job's, with the numbers that only building it shows.
+// TestHeader checks that the header describes the job, with the numbers that only building it
+// shows.
 func TestHeader(t *testing.T) {
 	testjob.InTinyFolder(t)
 	h := &heard{}
@@ -131,8 +132,8 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// A run that is asked to stop does so after the step it is in, on all ranks, and
-// keeps what there is.
+// TestStop checks that a run that is asked to stop does so after the current step, on all ranks,
+// and saves its results.
 func TestStop(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	testjob.InTinyFolder(t)
@@ -172,7 +173,7 @@ func stoppedBy(err, reason error, steps int) bool {
 	return errors.As(err, &s) && errors.Is(err, reason) && s.Step == steps && s.Checkpoint == ""
 }
 
-// Asked at the last step, a run is not stopped but done.
+// TestStopAtTheEnd checks that a run that is asked to stop at its last step is done, not stopped.
 func TestStopAtTheEnd(t *testing.T) {
 	testjob.InTinyFolder(t)
 	ctx, stop := context.WithCancel(t.Context())
@@ -189,7 +190,8 @@ func TestStopAtTheEnd(t *testing.T) {
 	}
 }
 
-// Asked while the data is read, it leaves nothing.
+// TestStopWhileReading checks that a run that is asked to stop while it reads the data leaves no
+// files.
 func TestStopWhileReading(t *testing.T) {
 	testjob.InTinyFolder(t)
 	reason := errors.New("enough")
@@ -201,7 +203,8 @@ func TestStopWhileReading(t *testing.T) {
 	}
 }
 
-// A folder where a file should be is a mistake that is found before anything is done.
+// TestTrainCannotWrite checks that a folder in place of a file is reported as a mistake before
+// anything is done.
 func TestTrainCannotWrite(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	testjob.InTinyFolder(t)
@@ -221,9 +224,8 @@ func TestTrainCannotWrite(t *testing.T) {
 	}
 }
 
-// The samples of an evaluation are the same whatever the ranks and
-// micro-batches they are dealt to: spread evenly over all that was held out,
-// and different ones as far as there are so many.
+// TestValidationSamples checks that the samples of an evaluation are the same for all ranks and
+// micro-batches: spread evenly over the validation data, and distinct if there are enough.
 func TestValidationSamples(t *testing.T) {
 	testjob.InTinyFolder(t)
 	var want []string
@@ -269,8 +271,8 @@ func TestValidationSamples(t *testing.T) {
 	}
 }
 
-// The samples of a step are those of its place in the training order, dealt to
-// ranks and micro-batches in turn.
+// TestTrainingSamples checks that the samples of a step follow from its place in the training
+// order, and are dealt to ranks and micro-batches in turn.
 func TestTrainingSamples(t *testing.T) {
 	testjob.InTinyFolder(t)
 	c := configtest.MustLoad(t, "parallel.ranks=2", "train.accumulate=2")
@@ -297,7 +299,8 @@ func TestTrainingSamples(t *testing.T) {
 	}
 }
 
-// Of the errors of all ranks the one that is no consequence is returned.
+// TestTogether checks that of the errors of all ranks, one that is not a consequence of another is
+// returned.
 func TestTogether(t *testing.T) {
 	testjob.InTinyFolder(t)
 	ranks, err := setup.Open(setup.Local(configtest.MustLoad(t, "parallel.ranks=3")))
@@ -329,7 +332,7 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// Reading is told every two seconds, from the second on.
+// TestReadingIsReported checks that reading is reported every two seconds, from the second on.
 func TestReadingIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &heard{}
@@ -345,8 +348,8 @@ func TestReadingIsReported(t *testing.T) {
 	})
 }
 
-// A validation loss that is no number is told as what it says of the training,
-// written as null, and kept from the metrics of checkpoints.
+// TestValidationLossIsNoNumber checks that a validation loss that is not a number is reported as
+// divergence, written as null, and omitted from the metrics of checkpoints.
 func TestValidationLossIsNoNumber(t *testing.T) {
 	testjob.InTinyFolder(t)
 	h := &heard{}
@@ -372,8 +375,8 @@ func TestValidationLossIsNoNumber(t *testing.T) {
 	}
 }
 
-// A run that ends before its schedule does says so, also where its steps follow from
-// epochs.
+// TestScheduleLongerThanTheRun checks that a run that ends before its schedule reports it, even if
+// its steps follow from epochs.
 func TestScheduleLongerThanTheRun(t *testing.T) {
 	testjob.InTinyFolder(t)
 	for sets, want := range map[string]string{

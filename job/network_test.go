@@ -22,9 +22,9 @@ precision: fp32
 checkpoint: {every: 3}
 `
 
-// A network of the caller's trains to the same losses at all stages (of one
-// micro-batch a step, as any), its final parameters have no config.json, and a job
-// without it does not go on from its checkpoint.
+// TestGivenNetwork checks that a program's network trains to the same losses at all stages (with
+// one micro-batch a step), that its final parameters have no config.json, and that a job without it
+// cannot continue from its checkpoint.
 func TestGivenNetwork(t *testing.T) {
 	testjob.InFolder(t, tiny)
 	testjob.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 100))
@@ -58,8 +58,8 @@ func TestGivenNetwork(t *testing.T) {
 	}
 }
 
-// Where memory is short, other settings are searched for a network of the caller's as for any
-// other.
+// TestGivenNetworkIsSearched checks that other settings are searched for a program's network, too,
+// if memory is short.
 func TestGivenNetworkIsSearched(t *testing.T) {
 	testjob.InFolder(t, tiny)
 	err := job.Run(t.Context(), load("job.yaml", "parallel.memory=100kB"), job.Options{Model: mixed(16, 8), Out: "run"})

@@ -9,7 +9,8 @@ import (
 	"zeroth/job/testjob"
 )
 
-// A run that was not as planned is reported, and the run does not end because of it.
+// TestUnplannedEventsAreReported checks that a run that differs from its plan is reported and
+// continues.
 func TestUnplannedEventsAreReported(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	c := configtest.MustLoad(t)

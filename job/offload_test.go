@@ -11,8 +11,8 @@ import (
 	"zeroth/job/testjob"
 )
 
-// The header says what is offloaded, and how much of it is where; files that
-// dead runs have left are removed, and that is said.
+// TestOffloadIsReported checks that the header reports how much is offloaded and where, and that
+// files of dead runs are removed and reported.
 func TestOffloadIsReported(t *testing.T) {
 	testjob.InTinyFolder(t)
 	if err := os.Mkdir("disk", 0o755); err != nil {

@@ -14,8 +14,8 @@ import (
 	"zeroth/job/testjob"
 )
 
-// A run that goes on writes through no link in its folder and waits for no pipe there:
-// it refuses both before it does anything, and by name.
+// TestRunFolderIsItsOwn checks that a resumed run writes through no link in its folder and blocks
+// on no pipe there: it refuses both by name before it does anything.
 func TestRunFolderIsItsOwn(t *testing.T) {
 	testjob.InTinyFolder(t)
 	run := func(steps string) error {

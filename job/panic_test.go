@@ -34,8 +34,8 @@ func (m broken) Forward(q nn.Ops, _ nn.Scratch, w []device.Buffer, _ *nn.Batch, 
 func (broken) Backward(nn.Ops, nn.Scratch, []device.Buffer, []device.Buffer, *nn.Batch, device.Buffer, device.Buffer, *nn.Saved) {
 }
 
-// A panic in a module of a program's own ends the program by that panic, which names
-// the unit and the module.
+// TestModulePanics checks that a panic in a program's module ends the program with a panic that
+// names the unit and the module.
 func TestModulePanics(t *testing.T) {
 	if where := os.Getenv("ZEROTH_PANICS"); where != "" {
 		testjob.InFolder(t, tiny)

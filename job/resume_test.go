@@ -52,8 +52,8 @@ func listing(t *testing.T, folder string) map[string]string {
 	return all
 }
 
-// A run that is done is not done again: nothing is touched, and that is said.
-// So it is if it has gone further than it is now asked to.
+// TestResumeOfAFinishedRun checks that a finished run, also one that went further than now asked,
+// is reported as done and not changed.
 func TestResumeOfAFinishedRun(t *testing.T) {
 	testjob.InTinyFolder(t)
 	trainedRun(t)
@@ -77,8 +77,8 @@ func TestResumeOfAFinishedRun(t *testing.T) {
 	}
 }
 
-// Damage that is found only when parameters are read, since COMMIT and manifest are
-// whole, is refused as all damage: with the newest whole checkpoint to go on from.
+// TestResumeOfDamagedData checks that damage found only when parameters are read, since COMMIT and
+// manifest are intact, is refused like all damage, naming the newest intact checkpoint.
 func TestResumeOfDamagedData(t *testing.T) {
 	testjob.InTinyFolder(t)
 	if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=3", "checkpoint.save_on_exit=false"), Options{Out: "run", Observer: &heard{}}); err != nil {
@@ -109,8 +109,8 @@ func TestResumeOfDamagedData(t *testing.T) {
 	}
 }
 
-// A run that was killed between its last checkpoint and its parameters is ended
-// by a resume, which has no loss to tell and counts no step again.
+// TestResumeOfARunWithoutItsParameters checks that resuming a run killed between its last
+// checkpoint and its parameters writes them, without reporting a loss or counting a step again.
 func TestResumeOfARunWithoutItsParameters(t *testing.T) {
 	testjob.InTinyFolder(t)
 	trainedRun(t)
@@ -145,8 +145,8 @@ func TestResumeOfARunWithoutItsParameters(t *testing.T) {
 	}
 }
 
-// What the job says of the model must be as in the checkpoint, key by key; what
-// it does not say comes from there, also what no key says.
+// TestResumeComparesTheModel checks that the job's model keys must equal the checkpoint's, key by
+// key, and that omitted keys, and settings without a key, come from the checkpoint.
 func TestResumeComparesTheModel(t *testing.T) {
 	testjob.InTinyFolder(t)
 	llama := []string{"model.family=llama", "model.kv_heads=1", "model.ffn=24", "model.rope_theta=5000", "model.tied=true", "model.width=16", "model.heads=4"}
@@ -221,9 +221,9 @@ func TestResumeComparesTheModel(t *testing.T) {
 	}
 }
 
-// What the job does not say of how it trains is as in the checkpoint; what it
-// says other than that is told, with the learning rate before and now. Where the
-// order of the data would not go on it is refused.
+// TestResumeComparesTheTraining checks that omitted training keys come from the checkpoint, that
+// changed ones are reported, with the learning rate before and after, and that a change to the
+// order of the data is refused.
 func TestResumeComparesTheTraining(t *testing.T) {
 	testjob.InTinyFolder(t)
 	trainedRun(t, "optimizer={lr: 1e-3, betas: [0.8, 0.9], weight_decay: 0.02}", "schedule={type: linear, min_lr: 2e-4, warmup: 2}", "train.clip=0.5", "precision=fp32", "train.batch=8", "train.micro_batch=null", "train.seed=9", "data.validation=0.2")
@@ -277,7 +277,8 @@ func TestResumeComparesTheTraining(t *testing.T) {
 	}
 }
 
-// Groups of parameters last, and what is other is told.
+// TestResumeComparesGroups checks that groups of parameters are inherited, and that changes are
+// reported.
 func TestResumeComparesGroups(t *testing.T) {
 	testjob.InTinyFolder(t)
 	const groups = `[{match: "*.bias", lr: 1e-4, weight_decay: 0}]`
@@ -299,8 +300,8 @@ func TestResumeComparesGroups(t *testing.T) {
 	}
 }
 
-// The steps in which wsd falls last, as other keys of the schedule, unless what they
-// follow from is another.
+// TestResumeKeepsTheDecay checks that the steps in which wsd falls are inherited like other keys of
+// the schedule, unless the keys they follow from change.
 func TestResumeKeepsTheDecay(t *testing.T) {
 	testjob.InTinyFolder(t)
 	trainedRun(t, "schedule={type: wsd, decay: 3}")
@@ -324,8 +325,8 @@ func linear(lr, least float64, warmup, steps, at int) float64 {
 	return lr + (least-lr)*float64(at-warmup+1)/float64(steps-warmup)
 }
 
-// A checkpoint that does not say its model or its job, as older ones may not,
-// is resumed if its tensors fit.
+// TestResumeOfOlderCheckpoints checks that an old checkpoint that records neither its model nor its
+// job is resumed if its tensors fit.
 func TestResumeOfOlderCheckpoints(t *testing.T) {
 	testjob.InTinyFolder(t)
 	trainedRun(t)
@@ -402,8 +403,8 @@ func withState(t *testing.T, ck *checkpoint.Checkpoint, root, state string) {
 	}
 }
 
-// A run that begins with the evaluation that the one before had no time for is
-// observed at the step after the next.
+// TestObservedAfterAnEvaluation checks that a run that begins with the evaluation that the previous
+// one had no time for is observed at the step after the next.
 func TestObservedAfterAnEvaluation(t *testing.T) {
 	testjob.InTinyFolder(t)
 	trainedRun(t, "train.steps=3", "model.layers=3")

@@ -90,8 +90,8 @@ func Run(ctx context.Context, c *config.Config, o Options) (err error) {
 	return cmp.Or(err, r.whyStopped(ctx))
 }
 
-// Complete returns the job with the network, the data and the rule of the options. Of that,
-// plan.New and package fit return the memory and the time of a step.
+// Complete returns the job with the network, the data and the rule of the options. plan.New and
+// package fit compute its memory and step time.
 func (o Options) Complete(c *config.Config) (*config.Config, error) {
 	return c.With(config.Own{Model: o.Model, Data: o.Data, Validation: o.Validation, Rule: o.Rule})
 }

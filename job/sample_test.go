@@ -36,8 +36,8 @@ func sampled(t *testing.T, o generate.Options) string {
 	return b.String()
 }
 
-// A sample is a function of the model, the prompt and the seed. A prompt beyond
-// the context counts with its end, and text goes on beyond the context.
+// TestSample checks that a sample depends only on the model, the prompt and the seed, that only the
+// end of a prompt beyond the context counts, and that text continues beyond the context.
 func TestSample(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	trained(t)
@@ -64,9 +64,9 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// Each of many prompts is answered as it is alone, however many are continued at once:
-// beside shorter and longer ones, ones that begin alike, ones beyond the context, and
-// ones that stop early.
+// TestManySamples checks that each of many prompts gets the same answer as alone, however many are
+// processed at once: with shorter and longer ones, common beginnings, prompts beyond the context,
+// and early stops.
 func TestManySamples(t *testing.T) {
 	trained(t)
 	o := generate.Options{Run: "run", Tokens: 12, Rules: generate.Rules{Temperature: 1, TopP: 0.9}, Seed: 5}
@@ -99,8 +99,8 @@ func TestManySamples(t *testing.T) {
 	}
 }
 
-// A text ends before the first stop string, also one of several tokens, here bytes;
-// the prompt may have it.
+// TestSampleStop checks that a text ends before the first stop string, even one of several tokens,
+// here bytes, and that the prompt may contain it.
 func TestSampleStop(t *testing.T) {
 	trained(t)
 	o := generate.Options{Run: "run", Prompt: "line 1", Tokens: 30, Rules: generate.Rules{Temperature: 1}, Seed: 5}
@@ -123,7 +123,8 @@ func TestSampleStop(t *testing.T) {
 	}
 }
 
-// A vocabulary that is larger than the tokenizer's has tokens that mean nothing.
+// TestSampleOnlyTokens checks the tokens beyond the tokenizer's in a larger vocabulary, which have
+// no text.
 func TestSampleOnlyTokens(t *testing.T) {
 	trained(t, "model.vocab=5000")
 	for seed := range uint64(3) {

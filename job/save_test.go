@@ -21,8 +21,8 @@ import (
 	"zeroth/shard"
 )
 
-// Checkpoints that cannot be deleted end the run, or are told of where the job
-// says so, at the next save or at the end.
+// TestRetentionThatFails checks that checkpoints that cannot be deleted end the run or, if the job
+// asks for it, are reported at the next save or at the end.
 func TestRetentionThatFails(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	for _, onError := range []string{"stop", "continue"} {
@@ -49,8 +49,9 @@ func TestRetentionThatFails(t *testing.T) {
 	}
 }
 
-// A rank that fails by itself, because old checkpoints cannot be deleted, ends the
-// run: the others, which begin the next save, hear of it and wait for nobody.
+// TestOneRankFailsBeforeASave checks that a rank that fails by itself, because old checkpoints
+// cannot be deleted, ends the run: the others, which begin the next save, are informed and wait for
+// nobody.
 func TestOneRankFailsBeforeASave(t *testing.T) {
 	for _, async := range []string{"true", "false"} {
 		t.Run("async "+async, func(t *testing.T) {
@@ -71,8 +72,8 @@ func TestOneRankFailsBeforeASave(t *testing.T) {
 	}
 }
 
-// An old checkpoint with something in it that is not of the run stays, which the
-// run says once, and goes on.
+// TestRetentionKeepsForeignFiles checks that an old checkpoint that contains a foreign file stays,
+// which the run reports once before it continues.
 func TestRetentionKeepsForeignFiles(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	c := configtest.MustLoad(t, "checkpoint.dir=ckpt", "checkpoint.keep=1", "checkpoint.on_error=stop")
@@ -118,7 +119,8 @@ func TestRetentionKeepsForeignFiles(t *testing.T) {
 	}
 }
 
-// A run that could not draw its losses is not done: the same command draws them.
+// TestMissingPlotsAreDrawn checks that a run that could not draw its losses is not done: the same
+// command draws them.
 func TestMissingPlotsAreDrawn(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	c := configtest.MustLoad(t, "model={layers: 1, heads: 1, width: 8, context: 4}", "data.validation=0", "train.steps=2", "train.batch=2", "parallel.ranks=1", "train.micro_batch=1", "checkpoint.every=1")

@@ -12,8 +12,8 @@ import (
 	"zeroth/job/testjob"
 )
 
-// Of a state.json whose digests fit nothing is believed: each number has its
-// bounds, and what else tells of the step and the tensors must agree.
+// TestForgedState checks that nothing in a state.json whose digests do not fit is trusted: each
+// number has limits, and all records of the step and the tensors must agree.
 func TestForgedState(t *testing.T) {
 	testjob.InTinyFolder(t)
 	trainedRun(t)

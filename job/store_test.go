@@ -18,8 +18,9 @@ import (
 	"zeroth/job/testjob"
 )
 
-// A run that is stopped while the server of its checkpoints refuses requests ends soon, names the
-// checkpoint to continue from, and the folder with what is not uploaded. The run that continues uploads it.
+// TestStopWithoutServer checks that a run stopped while the server of its checkpoints refuses
+// requests ends soon, and names the checkpoint to continue from and the folder with the files to
+// upload, which the next run uploads.
 func TestStopWithoutServer(t *testing.T) {
 	defer func(d time.Duration) { mostFlush = d }(mostFlush)
 	mostFlush = 10 * time.Millisecond

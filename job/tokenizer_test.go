@@ -20,7 +20,7 @@ import (
 	"zeroth/job/testjob"
 )
 
-// notes collects what a sample has to say.
+// sampleWith samples with the given options and collects its notices in notes.
 func sampleWith(t *testing.T, o generate.Options) (text string, notes []string, err error) {
 	t.Helper()
 	var b bytes.Buffer
@@ -29,8 +29,8 @@ func sampleWith(t *testing.T, o generate.Options) (text string, notes []string, 
 	return b.String(), notes, err
 }
 
-// A run's tokenizer is in its model's folder: the model is sampled with it when
-// the folder it came from is gone, and wherever the model goes.
+// TestRunsKeepTheirTokenizer checks that a run's tokenizer is in its model's folder, so the model
+// can be sampled without the original folder, wherever it is moved.
 func TestRunsKeepTheirTokenizer(t *testing.T) {
 	testjob.InTinyFolder(t)
 	testjob.WriteVocabulary(t, "own", 300)
@@ -71,8 +71,8 @@ func TestRunsKeepTheirTokenizer(t *testing.T) {
 	}
 }
 
-// A text ends where the model, the settings of generation or the tokenizer say
-// that one ends.
+// TestSampleEnds checks that a text ends at the end-of-text tokens of the model, the generation
+// settings and the tokenizer.
 func TestSampleEnds(t *testing.T) {
 	trained(t)
 	o := generate.Options{Run: "run", Prompt: "line 1", Tokens: 30, Rules: generate.Rules{Temperature: 1}, Seed: 5}
@@ -121,7 +121,7 @@ func TestSampleReportsCutText(t *testing.T) {
 	}
 }
 
-// Parameters that are no numbers make an error, not a token.
+// TestSampleOfNaN checks that parameters that are not numbers cause an error instead of a token.
 func TestSampleOfNaN(t *testing.T) {
 	trained(t)
 	path := "run/model/model.safetensors"
@@ -166,7 +166,7 @@ func TestScreen(t *testing.T) {
 	}
 }
 
-// Ids of a type that the job names are trained on as they are.
+// TestTokensOfAType checks that ids of the type that the job names are trained on unchanged.
 func TestTokensOfAType(t *testing.T) {
 	testjob.InTinyFolder(t)
 	var small, wide []byte

@@ -20,8 +20,8 @@ import (
 	"zeroth/zero"
 )
 
-// A run's trace has every rank's queues, what they did for which unit, and the
-// steps; the run's summary tells what was exposed. Without a trace it does not.
+// TestTraceOfARun checks that a run's trace contains every rank's queues, their tasks with units,
+// and the steps, and that the run's summary reports exposed communication only with a trace.
 func TestTraceOfARun(t *testing.T) {
 	dir := t.TempDir()
 	text := filepath.Join(dir, "a.txt")
@@ -60,10 +60,9 @@ func TestTraceOfARun(t *testing.T) {
 	}
 }
 
-// Counters of a trace show the plan: in every step the peak is reached, and what
-// is allocated is never exceeded; also of many micro-batches, and of a forecast.
-// A step may begin while the gradients of the last are still in use, which no
-// plan of a single step has.
+// TestCounters checks that the counters of a trace follow the plan: every step reaches the peak and
+// never exceeds the allocation, with many micro-batches and in a forecast, too. A step may begin
+// while the last one's gradients are still in use, which no plan of a single step shows.
 func TestCounters(t *testing.T) {
 	dir := t.TempDir()
 	text := filepath.Join(dir, "a.txt")
@@ -150,8 +149,8 @@ func checkCounters(t *testing.T, write func(io.Writer) error, c *config.Config, 
 	}
 }
 
-// A run has in use, in each category, what was planned, at every event of its
-// step, whatever the job; and the files show it.
+// TestMeasuredIsPlanned checks that the memory in use equals the plan in each category at every
+// event of a step, for any job, and that the files show it.
 func TestMeasuredIsPlanned(t *testing.T) {
 	dir := t.TempDir()
 	text := filepath.Join(dir, "a.txt")

@@ -17,10 +17,9 @@ import (
 	"zeroth/zero"
 )
 
-// Units that every rank has whole, beside others that are sharded, train to the
-// same bits: their gradients are summed over the same ranks in the same order (of
-// one micro-batch), the norm counts them once, and ranks share the reading and
-// saving of their state.
+// TestUnitsOfAllRanks checks that units that every rank has whole, among sharded ones, train to the
+// same bits: their gradients are summed over the same ranks in the same order (of one micro-batch),
+// the norm counts them once, and ranks share the reading and saving of their state.
 func TestUnitsOfAllRanks(t *testing.T) {
 	for stage := 1; stage < 4; stage++ {
 		var stats [2]zero.Stats

@@ -31,8 +31,8 @@ func (onHosts) Self() setup.Self {
 	return setup.Self{At: collective.Placement{Local: []int{0, 1, 2}, HostRanks: 1}}
 }
 
-// Ranks with a host each have more processors than ranks that share one, and so more
-// workspace: the account at the end compares them with the plan of this launch.
+// TestAccountIsOfThisLaunch checks that the final account compares with the plan of this launch:
+// ranks on separate hosts have more processors than ranks that share one, and so more work space.
 func TestAccountIsOfThisLaunch(t *testing.T) {
 	testjob.InTinyFolder(t)
 	h := &heard{}
@@ -44,8 +44,8 @@ func TestAccountIsOfThisLaunch(t *testing.T) {
 	}
 }
 
-// Hosts may be reached at addresses of their own and have the token in files of their
-// own; in all else they have one job.
+// TestAddressesPerHost checks that hosts may have their own addresses and token files, but must
+// agree on all other keys of the job.
 func TestAddressesPerHost(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	state := func(set string) map[string]string {

@@ -67,8 +67,8 @@ func (o *oracle) dropWide(place int, p float64, width int, x []float64) []float6
 	return y
 }
 
-// kept returns training's factor of the weight of a key for a query of a head, with dropout of
-// probability p: device.Attn's definition.
+// kept returns the factor that dropout of probability p applies to the weight of a key for a query
+// of a head in training, as device.Attn defines it.
 func (o *oracle) kept(layer int, p float64, b, h, t, s int) float64 {
 	d := device.Dropout{Seed: o.drops.Seed}
 	limit, row := math.Round(p*65536), o.drops.Row+uint64(b*o.T+t)+uint64(h)<<44

@@ -34,11 +34,11 @@ import (
 // The header is text, padded with zeros to a block, so that `head` on a leftover file
 // identifies it:
 //
-//	zeroth offload 1
-//	run 4bd1c2a09f
-//	rank 3
-//	layout 8e1f00c4
-//	bytes 1207959552
+// 	zeroth offload 1
+// 	run 4bd1c2a09f
+// 	rank 3
+// 	layout 8e1f00c4
+// 	bytes 1207959552
 const (
 	blockSize = 4096 // bytes; the alignment of direct transfers
 	magic     = "zeroth offload 1\n"
@@ -412,8 +412,8 @@ func (l *lanes) await(at *lane, b *block, i int) error {
 	}
 }
 
-// close ends the goroutines, at once or, if one is stuck, when its chunk is
-// done; which it is, is the result.
+// close ends the goroutines. It waits for them and returns true, unless one is stuck: then it
+// returns false, and they end when that chunk is done.
 func (l *lanes) close() (idle bool) {
 	for _, at := range l.lane {
 		close(at.todo)

@@ -139,8 +139,7 @@ func (s *Store) Release(unit, i int, used device.Event, changed bool) device.Eve
 	return s.writeBack(unit, t, o, used)
 }
 
-// writeBack copies a tile's parameter from the slot an update wrote it to, after used has
-// fired, to where it rests.
+// writeBack copies a tile's updated parameter from its slot to its storage, after used has fired.
 func (s *Store) writeBack(unit int, t *tile, o *slot, used device.Event) device.Event {
 	u := &s.units[unit]
 	src := u.as(o.buf, t.at.Len())

@@ -123,8 +123,8 @@ func (t *Trainer) trim(in *input, micro int) {
 	}
 }
 
-// read fills an input once its previous micro-batch is done, while those in between are computed.
-// With a nil fill, the input is unchanged.
+// read fills an input once the micro-batch that used it last is done, while the ones in between are
+// computed. With a nil fill, the input is unchanged.
 func (t *Trainer) read(at, micro int, fill Batches) error {
 	in := &t.inputs[at]
 	if err := in.free.Await(); err != nil {

@@ -72,7 +72,8 @@ func TestWrongValues(t *testing.T) {
 	}
 }
 
-// What a file has besides parameters is listed, whatever its key, and a part of a tensor is no tensor.
+// TestLeftOut checks that everything in a file other than parameters is listed, whatever its key,
+// and that a part of a tensor is not taken for a tensor.
 func TestLeftOut(t *testing.T) {
 	object := func(class string) func(p *torchfile.Pickler) {
 		return func(p *torchfile.Pickler) {
@@ -105,7 +106,7 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-// State of an optimizer that has no kind here is listed.
+// TestUnusedState checks that optimizer state of unknown kinds is listed.
 func TestUnusedState(t *testing.T) {
 	x := &torchfile.Tensor{Shape: []int{2}}
 	c := &Checkpoint{}
@@ -122,7 +123,7 @@ func TestUnusedState(t *testing.T) {
 	}
 }
 
-// A step is a whole number.
+// TestStep checks that a step must be a whole number.
 func TestStep(t *testing.T) {
 	for bits, want := range map[uint32]string{0x40400000: "3 <nil>", 0x406ccccd: "0 a step of 3.7", 0x7fc00000: "0 a step of NaN", 0x7f800000: "0 a step of +Inf", 0x7149f2ca: "0 a step of 1.0000000150474662e+30"} {
 		x, err := torchfile.Raw("x", bytes.NewReader(binary.LittleEndian.AppendUint32(nil, bits)), 0, "F32", nil)
@@ -136,7 +137,7 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// The offsets of a file take no more memory than its tensors.
+// TestShardOffsets checks that the offsets of a file need no more memory than its tensors.
 func TestShardOffsets(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"a": {"saved_offsets": [3, 0]}}`:                              "map[a:[3 0]] <nil>",
@@ -153,7 +154,8 @@ func TestShardOffsets(t *testing.T) {
 	}
 }
 
-// The parameters behind an optimizer's numbers follow from shapes, or the checkpoint is refused.
+// TestNumbered checks that the parameters behind an optimizer's numbers follow from shapes, or that
+// the checkpoint is refused.
 func TestNumbered(t *testing.T) {
 	matrix, vector := []int{4, 4}, []int{4}
 	for name, test := range map[string]struct {
@@ -251,7 +253,7 @@ func TestSurplusElementsAreRefused(t *testing.T) {
 	}
 }
 
-// Names may be swapped; aliases of shared parameters follow.
+// TestRename checks that names may be swapped, and that aliases of shared parameters follow.
 func TestRename(t *testing.T) {
 	c, err := Open("testdata/dcp/plain/pytorch_model.bin")
 	if err != nil {
@@ -280,7 +282,8 @@ func TestRename(t *testing.T) {
 	}
 }
 
-// A file made to exhaust memory gets the memory that any file may use, and no more.
+// TestMostMemory checks that a file made to exhaust memory gets only the memory that any file may
+// use.
 func TestMostMemory(t *testing.T) {
 	for name, ops := range map[string]string{
 		"lists": strings.Repeat("]", 1<<20), "dictionaries": strings.Repeat("}K\x01K\x01s", 1<<20), "numbers": "](" + strings.Repeat("J\x00\x00\x01\x00", 1<<20),

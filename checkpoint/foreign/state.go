@@ -117,7 +117,7 @@ func numbered(o *torchfile.Dict, params []param, lookup stateOf) (map[any]string
 		left = append(rest, left...)
 	}
 	if count > 0 && len(left) > 0 {
-		return nil, fmt.Errorf(unnamed+"it has %d of %d, and which is unknown (%s and others are frozen, or not parameters)", count, len(params), checkpoint.Plain(left[0].name))
+		return nil, fmt.Errorf(unnamed+"it has state for only %d of %d, and nothing identifies these (%s and others are frozen, or not parameters)", count, len(params), checkpoint.Plain(left[0].name))
 	}
 	return names, nil
 }

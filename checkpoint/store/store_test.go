@@ -87,8 +87,8 @@ func mine(keys []string) []string {
 	return slices.DeleteFunc(keys, func(k string) bool { return strings.HasPrefix(k, "a/"+leasePrefix) })
 }
 
-// What is saved is visible at once, from the disk, and uploaded with COMMIT last; older copies leave the
-// disk, and a deletion deletes COMMIT first.
+// TestMirror checks that a saved checkpoint is visible on disk at once and uploaded with COMMIT
+// last, that older copies are deleted from the disk, and that a deletion deletes COMMIT first.
 func TestMirror(t *testing.T) {
 	server := s3test.Serve(t)
 	m := use(t, Options{})
@@ -125,8 +125,9 @@ func TestMirror(t *testing.T) {
 	}
 }
 
-// A checkpoint that the disk has altered is uploaded once, never committed and named at the end; later
-// ones are uploaded. What refers to an altered base is not.
+// TestAltered checks that a checkpoint altered on disk is uploaded once, never committed, and
+// reported at the end, and that later ones are uploaded, except those that refer to an altered
+// base.
 func TestAltered(t *testing.T) {
 	for bad, after := range map[string]int{"step-00000001": 1, "base-0123456789abcdef": 0} {
 		t.Run(bad, func(t *testing.T) {
@@ -163,8 +164,8 @@ func TestAltered(t *testing.T) {
 	}
 }
 
-// A checkpoint that is pruned while its COMMIT is being written, with an answer or without, is never there
-// in part.
+// TestPrunedWhileCommitted checks that a checkpoint pruned while its COMMIT is being written, with
+// or without an answer, never exists in part.
 func TestPrunedWhileCommitted(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		server := s3test.Serve(t)
@@ -225,8 +226,8 @@ func TestHalf(t *testing.T) {
 	}
 }
 
-// Without network saves go on, and are uploaded in order when it is back. Another process of the host
-// finds what is missing after a crash.
+// TestNetworkLoss checks that saves continue without the network and are uploaded in order when it
+// returns, and that after a crash another process of the host uploads the rest.
 func TestNetworkLoss(t *testing.T) {
 	server := s3test.Serve(t)
 	dir := t.TempDir()
@@ -298,7 +299,7 @@ func follow(t *testing.T, local string) *Mirror {
 	return m
 }
 
-// Hosts that share nothing commit when all have uploaded.
+// TestApart checks that hosts that share nothing commit when all have uploaded.
 func TestApart(t *testing.T) {
 	server := s3test.Serve(t)
 	hosts := apart(t, "b938dae4")
@@ -317,8 +318,8 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// A part that a host's disk has altered is not uploaded, so that the leader cannot commit it. One that was
-// deleted after its upload is uploaded again.
+// TestApartDamage checks that a part altered on a host's disk is not uploaded, so the leader cannot
+// commit it, and that a part deleted after its upload is uploaded again.
 func TestApartDamage(t *testing.T) {
 	const part, commit = "a/step-00000001/data-00001-000.safetensors", "a/step-00000001/COMMIT"
 	server := s3test.Serve(t)
@@ -345,8 +346,8 @@ func TestApartDamage(t *testing.T) {
 	}
 }
 
-// A second holder is refused if the first renews its lease meanwhile, and takes over if that has expired;
-// the first learns so.
+// TestLease checks that a second holder is refused if the first renews its lease meanwhile, and
+// takes over if it expires, of which the first is informed.
 func TestLease(t *testing.T) {
 	defer func(a, b time.Duration) { term, poll = a, b }(term, poll)
 	term, poll = time.Hour, time.Millisecond
@@ -410,7 +411,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// Names on disk are the machine's, and objects are not written in place.
+// TestOther checks that names on disk are passed to the machine's file system, and that objects are
+// not written in place.
 func TestOther(t *testing.T) {
 	s3test.Serve(t).Put(t, "x", []byte("words"))
 	dir := t.TempDir()

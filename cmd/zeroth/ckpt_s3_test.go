@@ -11,8 +11,9 @@ import (
 	"zeroth/input/s3/s3test"
 )
 
-// A run with its checkpoints in object storage continues on another host, whose disk has none of them, with
-// the bits of a run on disk. Commands treat such a folder as one on disk.
+// TestObjectStorage checks that a run with its checkpoints in object storage continues on another
+// host, without any of them on its disk, with the bits of a run on disk, and that commands treat
+// such a folder like one on disk.
 func TestObjectStorage(t *testing.T) {
 	server := s3test.Serve(t)
 	inFolder(t)

@@ -97,7 +97,7 @@ func readHostfile(path string, slots int) (hosts []host, err error) {
 		hosts = append(hosts, h)
 	}
 	if len(hosts) == 0 {
-		return nil, fmt.Errorf("%s names no host; want lines such as: node1 slots=4", path)
+		return nil, fmt.Errorf("%s lists no hosts; want lines such as: node1 slots=4", path)
 	}
 	return hosts, distinct(hosts)
 }

@@ -15,8 +15,9 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// Runs whose requests to object storage fail, and that are killed again and again, end with the bits of an
-// undisturbed run. Half a checkpoint is never visible, even if the copies on the disk are lost.
+// TestKilledAmongFaults checks that runs whose requests to object storage fail, and that are killed
+// repeatedly, end with the bits of an undisturbed run. Half a checkpoint is never visible, even if
+// the copies on disk are lost.
 func TestKilledAmongFaults(t *testing.T) {
 	server := s3test.Serve(t)
 	inFolder(t)

@@ -19,7 +19,7 @@ func lost(me, victim int, err error) error {
 	case !errors.Is(err, collective.ErrClosed):
 		return fmt.Errorf("error %v after rank %d closed", err, victim)
 	case me == victim && isPeer:
-		return fmt.Errorf("the rank that closed hears: %v", err)
+		return fmt.Errorf("the rank that closed gets: %v", err)
 	case me != victim && (!isPeer || peer.Rank != victim):
 		return fmt.Errorf("error %v after rank %d closed, want its name", err, victim)
 	}

@@ -26,9 +26,9 @@ func Messages(v Value) (*List, error) {
 	return out, nil
 }
 
-// withReasoning returns a message without keys that are none. If it has reasoning, its first
-// name's value is reasoning_content, which most templates read, and, unless it is there, thinking,
-// which gpt-oss reads.
+// withReasoning returns a message without keys that are none. If it has reasoning under any name,
+// the value also becomes reasoning_content, which most templates read, and thinking, which gpt-oss
+// reads, unless that exists.
 func withReasoning(m *Dict) *Dict {
 	var reasoning Value
 	for _, name := range []string{"reasoning_content", "thinking", "reasoning"} {

@@ -98,7 +98,7 @@ func (t *Tokenizer) readDecoder(s step) error {
 	return nil
 }
 
-// decoder reads a step; times is how much longer the text may be after it.
+// decoder reads a step; times is the most by which the step multiplies the length of a text.
 func decoder(s step, times *int) (decode, error) {
 	switch s.kind() {
 	case "ByteLevel":

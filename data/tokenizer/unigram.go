@@ -105,8 +105,8 @@ func (e *Encoder) unigrams(ids []uint32, p []byte) []uint32 {
 	return e.backwards(ids, p, best)
 }
 
-// backwards appends the ids of the best way to divide a piece of text. Unknown characters that
-// follow each other are one piece, which is written by its bytes if there are tokens for them.
+// backwards appends the ids of the best way to divide a piece of text. Consecutive unknown
+// characters are one piece, encoded as bytes if there are tokens for them.
 func (e *Encoder) backwards(ids []uint32, p []byte, best []path) []uint32 {
 	var ends []int // of pieces, from the last to the first
 	for at := len(p); at > 0; {

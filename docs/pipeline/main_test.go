@@ -8,7 +8,7 @@ import (
 	"zeroth/pipe"
 )
 
-// The drawing in the docs is the one that the simulation makes.
+// TestDrawing checks that the drawing in the docs equals that of the simulation.
 func TestDrawing(t *testing.T) {
 	want, err := drawing()
 	if err != nil {
@@ -19,8 +19,8 @@ func TestDrawing(t *testing.T) {
 	}
 }
 
-// Boxes are as wide as their actions take, follow each other on a rank, and begin when what
-// they need is done.
+// TestBoxes checks that boxes are as wide as their actions take, follow each other on a rank, and
+// begin when their inputs are complete.
 func TestBoxes(t *testing.T) {
 	for _, s := range shapes {
 		boxes, _, err := simulate(s)

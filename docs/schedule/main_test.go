@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// A recording has each unit's passes in order on the compute queue, and what
-// they need or bring on the others.
+// TestRecord checks that a recording contains each unit's passes in order on the compute queue, and
+// the operations they need or issue on the other queues.
 func TestRecord(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "job.yaml")
 	job := "data: {text: [main.go]}\nmodel: {layers: 2, heads: 1, width: 8, context: 8}\ntrain: {micro_batch: 1}\nparallel: {ranks: 2}\n"

@@ -62,7 +62,7 @@ func refused(t *testing.T, name string, files Files, words ...string) {
 	}
 }
 
-// A download has huggingface_hub's layout, and is not repeated.
+// TestFetch checks that a download has huggingface_hub's layout and is not repeated.
 func TestFetch(t *testing.T) {
 	h := serve(t)
 	folder := fetchAll(t, Config)
@@ -104,7 +104,7 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// A connection that ends in the middle, and errors that pass, are followed by a request for the rest.
+// TestResume checks that after broken connections and temporary errors the rest is requested.
 func TestResume(t *testing.T) {
 	h := serve(t)
 	var cuts, busy int
@@ -132,7 +132,8 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// What a killed process has left is continued by the next one, also if it is damaged or too long.
+// TestResumeLater checks that the next process continues the download of a killed one, even if its
+// file is damaged or too long.
 func TestResumeLater(t *testing.T) {
 	for name, left := range map[string]func([]byte) []byte{
 		"whole":   func(b []byte) []byte { return b[:2<<20] },
@@ -157,7 +158,7 @@ func TestResumeLater(t *testing.T) {
 	}
 }
 
-// A file with a wrong bit gets no name, whether it is in git or not.
+// TestDamage checks that a file with a wrong bit gets no name, whether it is in git or not.
 func TestDamage(t *testing.T) {
 	for _, name := range []string{"config.json", "model.safetensors"} {
 		t.Run(name, func(t *testing.T) {
@@ -213,7 +214,8 @@ func TestBrokenServers(t *testing.T) {
 	refused(t, "hf://org/tiny", Config, "does not answer like a Hub; check HF_ENDPOINT")
 }
 
-// The token goes to the endpoint alone, and the signature of a redirect into no message.
+// TestToken checks that the token is sent only to the endpoint, and that no message contains the
+// signature of a redirect.
 func TestToken(t *testing.T) {
 	h := serve(t)
 	h.Token = "hf_test"
@@ -249,7 +251,7 @@ func TestToken(t *testing.T) {
 	fetchAll(t, Config)
 }
 
-// Who may not download is told why, and what to do.
+// TestRefusals checks that users who may not download are told why, and what to do.
 func TestRefusals(t *testing.T) {
 	h := serve(t)
 	for _, name := range []string{"hf://", "hf://a/b/c", "hf://org/../tiny", "hf://org/tiny@", "hf://org/tiny@../main", "hf://org/tiny@a//b", "hf://models--org/x", "hf://org/tiny@\x1b[31m"} {
@@ -273,7 +275,7 @@ func TestRefusals(t *testing.T) {
 	refused(t, "hf://org/tiny", Config, "HF_ENDPOINT is not the address of a server")
 }
 
-// An index names the files with weights, and nothing else.
+// TestIndex checks that an index may list only files with weights.
 func TestIndex(t *testing.T) {
 	h := serve(t)
 	delete(h.Files, "model.safetensors")
@@ -344,7 +346,7 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
-// Without a connection, the cache has to do.
+// TestOffline checks that only the cache is used without a connection.
 func TestOffline(t *testing.T) {
 	h := serve(t)
 	t.Setenv("HF_HUB_OFFLINE", "1")
@@ -393,7 +395,8 @@ func TestUnresolved(t *testing.T) {
 	}
 }
 
-// Of several who want the same files, one asks and downloads.
+// TestTogether checks that of several processes that want the same files, one requests and
+// downloads them.
 func TestTogether(t *testing.T) {
 	h := serve(t)
 	h.Fault = func(_ http.ResponseWriter, r *http.Request) bool {
@@ -416,7 +419,7 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// A download ends with its context.
+// TestCancel checks that a download ends with its context.
 func TestCancel(t *testing.T) {
 	h := serve(t)
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -11,8 +11,8 @@ import (
 	"zeroth/input/s3/s3test"
 )
 
-// A model in object storage is downloaded as one on the Hub: first what describes it, then its
-// weights, each file once.
+// TestObjects checks that a model in object storage is downloaded like one on the Hub: first its
+// description, then its weights, each file once.
 func TestObjects(t *testing.T) {
 	server := s3test.Serve(t)
 	for name, text := range map[string]string{"config.json": "{}", "tokenizer.json": "{}", "notes.pdf": "no", "model.safetensors.index.json": `{"weight_map": {"x": "a.safetensors"}}`,

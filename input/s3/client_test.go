@@ -18,7 +18,8 @@ import (
 	"zeroth/input/s3/s3test"
 )
 
-// The bucket is in the host's name at Amazon and where the environment asks for it.
+// TestAddresses checks that the host's name contains the bucket at Amazon and if the environment
+// asks for it.
 func TestAddresses(t *testing.T) {
 	for _, e := range s3test.Environment("", t.TempDir()) {
 		name, value, _ := strings.Cut(e, "=")
@@ -69,8 +70,8 @@ func TestProfile(t *testing.T) {
 	}
 }
 
-// A server with a certificate of a private authority is trusted if the environment names that, else the
-// error says how.
+// TestPrivateAuthority checks that a server with a certificate of a private authority is trusted if
+// the environment names it, and that the error otherwise explains how.
 func TestPrivateAuthority(t *testing.T) {
 	server := s3test.Serve(t)
 	private := httptest.NewUnstartedServer(server.Inner)

@@ -29,8 +29,8 @@ func connect(t *testing.T) *s3.Client {
 
 func always() error { return nil }
 
-// Objects in one request and in parts are what was written, in every range, although requests fail and
-// connections break.
+// TestObjects checks that objects in one request and in parts read back as written, in every range,
+// although requests fail and connections break.
 func TestObjects(t *testing.T) {
 	server := s3test.Serve(t)
 	c, ctx := connect(t), t.Context()
@@ -70,7 +70,8 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// Create does not replace an object, and what is missing is fs.ErrNotExist.
+// TestConditions checks that Create does not replace an object, and that a missing object gives
+// fs.ErrNotExist.
 func TestConditions(t *testing.T) {
 	s3test.Serve(t)
 	c, ctx := connect(t), t.Context()
@@ -96,8 +97,8 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// A small object that is replaced between its description and its content is read again. One that is
-// replaced again and again, and a copy, are errors.
+// TestReplaced checks that a small object replaced between its description and its content is read
+// again, and that repeated replacement, and replacement during a copy, are errors.
 func TestReplaced(t *testing.T) {
 	server := s3test.Serve(t)
 	c, ctx := connect(t), t.Context()
@@ -176,7 +177,8 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// Room refuses copies that the disk cannot hold, but neither existing ones nor those that are being made.
+// TestRoom checks that Room refuses copies that do not fit the disk, but not copies that exist or
+// are being made.
 func TestRoom(t *testing.T) {
 	server := s3test.Serve(t)
 	c := connect(t)
@@ -217,7 +219,8 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// Answers without a size, with a negative one, or without end are errors, before memory is taken.
+// TestHostileAnswers checks that answers without a size, with a negative size, or without end are
+// errors before memory is allocated.
 func TestHostileAnswers(t *testing.T) {
 	server := s3test.Serve(t)
 	c := connect(t)

@@ -119,7 +119,7 @@ func TestBenchWithoutGPU(t *testing.T) {
 		t.Error(err)
 	}
 	err := Options{Groups: []string{"gpu"}}.CheckGPU()
-	if want := "gpu: this zeroth is not built for GPUs; build it with scripts/build-cuda"; err == nil || !machine.BuiltForGPUs && err.Error() != want {
+	if want := "gpu: this binary was built without GPU support; build one with scripts/build-cuda"; err == nil || !machine.BuiltForGPUs && err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
 	b := quickBench(t.Context())

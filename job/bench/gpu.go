@@ -23,7 +23,7 @@ func (o Options) CheckGPU() error {
 		return nil
 	}
 	if !machine.BuiltForGPUs {
-		return errors.New("gpu: this zeroth is not built for GPUs; build it with scripts/build-cuda")
+		return errors.New("gpu: this binary was built without GPU support; build one with scripts/build-cuda")
 	}
 	if _, err := machine.UsableGPUs(); err != nil {
 		return fmt.Errorf("gpu: %w", err)

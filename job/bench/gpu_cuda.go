@@ -264,7 +264,7 @@ func (g *gpuBench) launching() error {
 		return err
 	}
 	x = g.alloc(device.F32, 1)
-	if err := g.line("launch, waited for", 1, "launch/s", "", func() { g.q.Zero(x); g.q.Mark().Await() }); err != nil {
+	if err := g.line("launch and wait", 1, "launch/s", "", func() { g.q.Zero(x); g.q.Mark().Await() }); err != nil {
 		return err
 	}
 	gpu, err := driver.Open(g.dev.Info().Ordinal)

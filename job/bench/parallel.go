@@ -118,7 +118,7 @@ func (x *Comparison) simulator(all []chosen, hardware *sim.Hardware, progress fu
 	return func(c *config.Config) (*sim.Result, error) { return SimulateHere(c, h) }
 }
 
-// Planned returns what Compare would plan for each way, without running or simulating it.
+// Planned returns the plan of each way as Compare makes it, without running or simulating the job.
 func Planned(load Load, names []string, m plan.Machine) (planned []Compared, err error) {
 	c, err := load(nil)
 	if err != nil {

@@ -411,7 +411,7 @@ func TestCombinationsOfSections(t *testing.T) {
 	}
 }
 
-// The day that chat templates see is that on which the job was first loaded.
+// TestDate checks that chat templates get the day on which the job was first loaded.
 func TestDate(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	chats := []string{"data.text=null", "data.documents=[a.jsonl]", "data.format=chat", "data.tokenizer=bytes"}
@@ -429,7 +429,8 @@ func TestDate(t *testing.T) {
 	}
 }
 
-// A cap of scores keeps attention from tensor cores, which a job on GPUs is told.
+// TestScoreCapIsReported checks that a job on GPUs reports that soft-capped scores exclude tensor
+// cores.
 func TestScoreCapIsReported(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	for device, want := range map[string]int{"cpu": 0, "cuda": 1} {

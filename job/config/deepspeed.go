@@ -56,7 +56,7 @@ var deepSpeedKeys = also3(also3(also3(map[string]theirs{
 	"prescale_gradients":             {same: no, note: "gradients are only scaled by the mean; want false"},
 	"gradient_predivide_factor":      {same: []string{"1"}},
 	"zero_allow_untested_optimizer":  {note: "nothing to set: every optimizer works at every stage"},
-	"zero_force_ds_cpu_optimizer":    {note: "nothing to set: there is one optimizer for host memory"},
+	"zero_force_ds_cpu_optimizer":    {note: "nothing to set: there is only one optimizer for host memory"},
 	"aio":                            {note: "nothing to set: the disk's queue tunes itself"},
 	"elasticity.enabled":             {same: no, note: "the batch does not depend on the number of ranks: want false, and train_batch_size"},
 	"checkpoint":                     {note: "nothing to set: checkpoints load on any number of ranks"},

@@ -186,7 +186,8 @@ func TestJobWithoutItsExtension(t *testing.T) {
 	}
 }
 
-// Rules of retention are read as a job file and as a command line has them.
+// TestKeepOnACommandLine checks that rules of retention are read the same from a job file and a
+// command line.
 func TestKeepOnACommandLine(t *testing.T) {
 	for text, want := range map[string]string{"3": "3", "last=1": "1", "last=1,best=val_loss": "{last: 1, best: val_loss}", "every_steps=1000,last=2": "{last: 2, every_steps: 1000}",
 		"{last: 2, best: loss}": "{last: 2, best: loss}"} {

@@ -79,7 +79,7 @@ func wrongServer(text string) string {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "":
 		return "it is not the address of a server"
 	case u.User != nil:
-		return "it has a password in it, which would be written to job.yaml"
+		return "it contains a password, which would be written to job.yaml"
 	}
 	return ""
 }

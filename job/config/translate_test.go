@@ -8,8 +8,9 @@ import (
 	"zeroth/job/testjob"
 )
 
-// Configurations of other programs are the jobs that their documentation says they are; the shapes are
-// those of transformers, Axolotl, LLaMA-Factory, ms-swift and Accelerate.
+// TestTranslated checks that configurations of other programs become the jobs that their
+// documentation describes, in the forms of transformers, Axolotl, LLaMA-Factory, ms-swift and
+// Accelerate.
 func TestTranslated(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	for name, test := range map[string]struct{ theirs, ours string }{
@@ -91,7 +92,8 @@ func TestTranslated(t *testing.T) {
 	}
 }
 
-// What has another meaning or none is refused where it stands.
+// TestTranslatedRefuses checks that keys with another meaning, or none, are refused with their
+// position.
 func TestTranslatedRefuses(t *testing.T) {
 	testjob.InFolder(t, testjob.Least)
 	for theirs, want := range map[string]string{
@@ -125,7 +127,8 @@ func TestTranslatedRefuses(t *testing.T) {
 	}
 }
 
-// Every key of the tables names one of ours, and every word one of its values.
+// TestTranslatedKeys checks that every key in the tables names one of ours, and every word one of
+// its values.
 func TestTranslatedKeys(t *testing.T) {
 	for _, d := range dialects() {
 		for key, e := range d.keys {

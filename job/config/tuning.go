@@ -42,7 +42,7 @@ func (r *reader) resolveTuning() {
 	}
 }
 
-// adapterFrom sets the adapters to those of a folder. What the job sets must be the same.
+// adapterFrom sets the adapters to those of a folder. Keys that the job sets must agree with them.
 func (r *reader) adapterFrom() {
 	l := &r.Config.Train.LoRA
 	a, err := hf.OpenAdapter(l.From, r.Config.Model)

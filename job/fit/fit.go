@@ -382,8 +382,8 @@ func newSearch(c *config.Config, l Limits) (*search, error) {
 	return s, err
 }
 
-// run measures every way to set the job. If a way must offload a part of its optimizer state, it
-// also measures the least such part. It weighs those that fit. Without all it weighs none and
+// run measures all settings of the job. If a setting must offload part of its optimizer state, it
+// also measures the smallest such part. With all, it weighs the settings that fit; otherwise it
 // stops at the first that fits.
 func (s *search) run(all bool) error {
 	var ways []*config.Config

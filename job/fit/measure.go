@@ -88,10 +88,10 @@ type runKey struct {
 	modules string
 }
 
-// steady returns the number of layers from which on another layer changes nothing but its own
-// share. There is one layer for every slot of parameters, of gradients (two) and of whole-matrix
-// updates (three, from three units on), and a tile for every slot of the staging rings. The
-// network's last module shares a slot with the additional layer.
+// steady returns a number of layers beyond which each further layer only adds its own share. It
+// counts one layer for every slot of parameters, of gradients (two) and of whole-matrix updates
+// (three, from three units on), and a tile for every slot of the staging rings. The network's last
+// module shares a slot with the additional layer.
 func (s *search) steady(k unitKey) int {
 	n := max(k.prefetch+1, 2) + 1
 	if s.updates > 0 {

@@ -12,9 +12,9 @@ import (
 // values has to be allocated before the messages are known.
 const ConversationContext = 4096
 
-// Converse answers messages with the model's chat template. next returns one message after the other,
-// and io.EOF at the end; each is answered knowing those before it and their answers. Answers are
-// written and reported as by Many.
+// Converse answers messages with the model's chat template. next returns the messages in turn, then
+// io.EOF; each is answered in the context of the earlier messages and answers. Answers are written
+// and reported as by Many.
 func Converse(ctx context.Context, o Options, next func() (string, error), w io.Writer, onAnswer func(Answer) error) error {
 	o.Chat, o.Context = true, cmp.Or(o.Context, ConversationContext)
 	s, err := load(o)

@@ -6,8 +6,8 @@ var granite = family{
 	read:    readGranite,
 }
 
-// readGranite reads Hugging Face's GraniteConfig: Llama with a factor of the scores in place of their
-// scale, and factors of embeddings, of additions to the residual stream, and, as a divisor, of logits.
+// readGranite reads Hugging Face's GraniteConfig: Llama with multipliers of embeddings, attention
+// scores (replacing their scale) and residual additions, and a divisor of logits.
 func readGranite(o *object) (Model, []string) {
 	m, notes := readLlama(o)
 	factor := func(key string) float64 { return o.number(key, 1, Positive) }

@@ -61,8 +61,8 @@ var peftIgnored = []string{"auto_mapping", "base_model_name_or_path", "inference
 	"exclude_modules", "layers_to_transform", "layers_pattern", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "megatron_core", "qalora_group_size",
 	"runtime_config"}
 
-// readAdapterConfig parses an adapter_config.json and refuses, by name, everything that would
-// compute something else.
+// readAdapterConfig parses an adapter_config.json and refuses, by name, all settings that would
+// change the computation.
 func readAdapterConfig(raw []byte) (c adapterConfig, err error) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &all); err != nil || all == nil {

@@ -77,7 +77,7 @@ func TestAdapterLayers(t *testing.T) {
 	}
 }
 
-// What would compute something else is refused by its name.
+// TestAdapterRefusals checks that settings that would change the computation are refused by name.
 func TestAdapterRefusals(t *testing.T) {
 	for more, want := range map[string]string{
 		`"use_dora": true`:                        "use_dora: true is not supported",

@@ -6,7 +6,7 @@ import (
 	"zeroth/nn"
 )
 
-// Every parameter is listed once, even if its unit is used twice.
+// TestParameters checks that every parameter is listed once, even if its unit is used twice.
 func TestParameters(t *testing.T) {
 	g := nn.GPT2{Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 32}}
 	n, names := 0, map[string]bool{}

@@ -393,12 +393,12 @@ func FirstHost(list string) (string, error) {
 		if host, _, _ := strings.Cut(list, ","); host != "" {
 			return host, nil
 		}
-		return "", fmt.Errorf("%q names no host", list)
+		return "", fmt.Errorf("%q contains no host", list)
 	}
 	ranges, rest, ok := strings.Cut(list[open+1:], "]")
 	first := strings.FieldsFunc(ranges, func(c rune) bool { return c == ',' || c == '-' })
 	if !ok || len(first) == 0 {
-		return "", fmt.Errorf("%q names no host", list)
+		return "", fmt.Errorf("%q contains no host", list)
 	}
 	if next := strings.IndexByte(rest, ','); next >= 0 {
 		rest = rest[:next]

@@ -142,7 +142,7 @@ func TestFindRefuses(t *testing.T) {
 		{"LWS_GROUP_SIZE=4 LWS_LEADER_ADDRESS=a", launch.Flags{}, "LWS_GROUP_SIZE is set and LWS_WORKER_INDEX is not"},
 		{"LWS_GROUP_SIZE=4 LWS_WORKER_INDEX=1", launch.Flags{}, "LeaderWorkerSet does not give the address of process 0"},
 		{"OMPI_COMM_WORLD_RANK=1", launch.Flags{}, "OMPI_COMM_WORLD_SIZE is not"},
-		{strings.ReplaceAll(srun, "node[007-008]", "["), launch.Flags{}, `SLURM_STEP_NODELIST: "[" names no host`},
+		{strings.ReplaceAll(srun, "node[007-008]", "["), launch.Flags{}, `SLURM_STEP_NODELIST: "[" contains no host`},
 		{"", launch.Flags{Rank: 3, World: 3, Addr: "h:1"}, "--rank 3 in a world of 3 processes; want 0 to 2"},
 		{"", launch.Flags{World: 3}, `--addr="": want host:port`},
 	} {
@@ -152,7 +152,8 @@ func TestFindRefuses(t *testing.T) {
 	}
 }
 
-// Processes of a run derive the same ports; those of other runs likely differ.
+// TestDerivedPorts checks that processes of a run derive the same ports, likely different from
+// those of other runs.
 func TestDerivedPorts(t *testing.T) {
 	find := func(e string, parent int) launch.Process {
 		p, err := launch.Find(launch.Flags{Parent: parent}, env(e))

@@ -405,7 +405,7 @@ func TrimMetrics(path string, step int, note func(string)) (*Log, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w; it cannot be moved away: %w", l.Damage, err)
 		}
-		note(fmt.Sprintf("%v: %d lines cannot be read; the file was moved to %s, and a new one has the readable lines", l.Damage, l.Lost, aside))
+		note(fmt.Sprintf("%v: %d lines cannot be read; the file was moved to %s, and a new one contains the readable lines", l.Damage, l.Lost, aside))
 	}
 	f, err := input.Create(path)
 	if err != nil {

@@ -100,9 +100,9 @@ func RankKind(c *config.Config, rank int) int {
 	return config.Mesh(c).At(rank, shard.Pipeline)
 }
 
-// FewMicro returns the maximum number of micro-batches in a dry run of a step. One stage needs the
-// first, the last and one of the equal ones between. A pipeline is full after several for each
-// rank, but GPipe has all in flight.
+// FewMicro returns the maximum number of micro-batches in a dry run of a step. Without a pipeline
+// three are enough: the first, the last, and one for all between, which are equal. A pipeline is
+// full after several per rank, except with GPipe, which has all micro-batches in flight.
 func FewMicro(c *config.Config) int {
 	switch p := Pipeline(c); {
 	case p > 1 && c.PipelineShape().Schedule == pipe.GPipe:

@@ -89,7 +89,7 @@ func widest(text string) (n int) {
 	return n
 }
 
-// set returns rows in columns.
+// set returns the rows aligned in columns.
 func set(align string, rows [][]string) string {
 	widths := make([]int, len(align))
 	for _, row := range rows {

@@ -151,9 +151,9 @@ func TestSimulatedIsTheScheduleOnAClock(t *testing.T) {
 	}
 }
 
-// told returns a recording in which queue a runs two kernels, queue b runs one after the first of
+// crossing returns a recording in which queue a runs two kernels, queue b runs one after the first of
 // them, and the host waits for b before it issues the last one on a.
-func told() *Recording {
+func crossing() *Recording {
 	l := newRecording()
 	for _, q := range []string{"a", "b"} {
 		l.Queues = append(l.Queues, &recordedQueue{Name: q})
@@ -179,7 +179,7 @@ func TestSimulationSharesProcessors(t *testing.T) {
 		{1, []float64{0, 1}, 5},   // a needs none
 		{0.5, []float64{0, 1}, 9}, // b alone needs twice what there is
 	} {
-		r := &pipelineRank{Recording: told(), seconds: seconds, wants: test.wants, there: test.there}
+		r := &pipelineRank{Recording: crossing(), seconds: seconds, wants: test.wants, there: test.there}
 		(&simulation{ranks: []*pipelineRank{r}}).run(true)
 		ends, a := r.waited, r.tracks[0].All()
 		if math.Abs(ends[0]-test.want) > 1e-9 || len(a) != 3 || a[2].Start != int64(1e9*test.want) {

@@ -15,7 +15,8 @@ const (
 	dcpFixture   = "../../checkpoint/foreign/testdata/dcp/fsdp2-fp32-w2"
 )
 
-// Moments without a step cannot go on: the correction of their bias is unknown.
+// TestImportNeedsTheStep checks that moments without a step are refused, because their bias
+// correction is unknown.
 func TestImportNeedsTheStep(t *testing.T) {
 	f, err := OpenForeign(filepath.Join(dcpFixture, "step-3"), "", "")
 	if err != nil {
@@ -40,8 +41,8 @@ func TestImportNeedsTheStep(t *testing.T) {
 	}
 }
 
-// Of two names for one tensor, the model may have the one that the file has second. A parameter that
-// is in the file with an unsupported type, or only as another, is not called missing.
+// TestForeignNames checks that if a tensor has two names, the model may use the second, and that a
+// parameter with an unsupported type, or stored only as another, is not reported as missing.
 func TestForeignNames(t *testing.T) {
 	const words, head = "transformer.wte.weight", "lm_head.weight"
 	for _, test := range []struct {

@@ -18,8 +18,8 @@ import (
 	"zeroth/zero"
 )
 
-// One half of small staging memory is filled while the other is written, and
-// not before its own parts are given back.
+// TestStagingHalves checks that one half of a small staging memory is filled while the other is
+// written, and not before its own parts are returned.
 func TestStagingHalves(t *testing.T) {
 	s := &staging{buf: device.OfF32(make([]float32, 10)), halved: true}
 	take := func(n int, mark float32) func() {
@@ -62,9 +62,9 @@ func TestStagingHalves(t *testing.T) {
 	whole.take(1)
 }
 
-// What rests on disk is read once for all replicas together, give or take the
-// chunks in which it is summed, and ahead: while a part of one tile is written,
-// the next tile is read.
+// TestSavedFromDiskOnceAndAhead checks that state on disk is read once for all replicas together,
+// apart from the chunks in which it is summed, and ahead: while a part of one tile is written, the
+// next tile is read.
 func TestSavedFromDiskOnceAndAhead(t *testing.T) {
 	var read atomic.Int64
 	files := vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {

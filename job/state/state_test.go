@@ -15,8 +15,8 @@ import (
 	"zeroth/job/setup"
 )
 
-// What is taken has numbers that a run can go on with, and is taken again when
-// it is written.
+// FuzzState checks that an accepted state has numbers from which a run can continue, and is
+// accepted again after it is written.
 func FuzzState(f *testing.F) {
 	f.Add([]byte(`{"step": 7, "updates": 6, "skipped": 1, "samples": 28, "tokens": 224, "early_stop": {"best": 2.5, "step": 4, "stale": 1}, "loss_scale": {"Dynamic": true, "Scale": 65536, "Min": 1, "Window": 1000, "Hysteresis": 2, "Left": 2, "Clean": 5},
 		"seed": 1, "data": "0a", "context": 8, "config": "train: {steps: 9, batch: 4}\n", "model": {"model_type": "gpt2"}, "version": "zeroth"}`))
@@ -64,8 +64,8 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// Files without a format number mean what the versions meant that wrote them, and newer
-// formats are refused.
+// TestFormats checks that files without a format number mean what the versions that wrote them
+// meant, and that newer formats are refused.
 func TestFormats(t *testing.T) {
 	const job = `"samples": 8, "data": "0a", "config": "model:\n  family: gpt2\n`
 	for raw, dropout := range map[string]float64{

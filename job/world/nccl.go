@@ -78,7 +78,7 @@ func (w *World) ownNetwork() {
 	}
 }
 
-// addsUp returns which library sums, so that all processes can agree on it.
+// addsUp returns the library that sums, so that all processes can agree on it.
 func (w *World) addsUp() string {
 	if w.nccl == "" {
 		return "ranks, in rank order"

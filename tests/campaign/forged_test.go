@@ -111,7 +111,7 @@ func (f *forger) step() string { return filepath.Join(f.dir, "run/ckpt", f.run.n
 func (f *forger) forgeFile(path string) {
 	v := parseJSON(f.trial, f.read(path))
 	forge(f.rng, v)
-	f.told(path, v.String())
+	f.put(path, v.String())
 }
 
 // forgeLength replaces one value by many small ones, up to 64 MB of them.
@@ -124,7 +124,7 @@ func (f *forger) forgeLength(path string) {
 	}
 	nodes := v.all()
 	pick(f.rng, nodes[1:]).set(list)
-	f.told(path, v.String())
+	f.put(path, v.String())
 }
 
 // forgeTensors adds up to a quarter of a million empty tensors to a safetensors file, with a
@@ -139,11 +139,11 @@ func (f *forger) forgeTensors(path string) {
 		fmt.Fprintf(&more, `,"transformer.h.%d.attn.bias%s":{"dtype":%s,"shape":[0],"data_offsets":[0,0]}`, i, pick(f.rng, []string{"", ".x"}), kind)
 	}
 	header += more.String() + "}"
-	f.told(path, string(binary.LittleEndian.AppendUint64(nil, uint64(len(header))))+header+string(b[n:]))
+	f.put(path, string(binary.LittleEndian.AppendUint64(nil, uint64(len(header))))+header+string(b[n:]))
 }
 
-// told writes a forged file and logs it.
-func (f *forger) told(path, content string) {
+// put writes a forged file and logs it.
+func (f *forger) put(path, content string) {
 	was := string(f.read(path))
 	f.write(path, content)
 	at := 0
@@ -173,7 +173,7 @@ func (f *forger) forgeExtents(path string) {
 			target.set(pick(f.rng, absurdJSON))
 		}
 	}
-	f.told(path, v.String())
+	f.put(path, v.String())
 }
 
 // forgeHeader changes the JSON or the length of a safetensors header, or both.
@@ -194,7 +194,7 @@ func (f *forger) forgeHeader(path string) {
 		text += strings.Repeat(" ", int(n)-len(text))
 		claimed = n
 	}
-	f.told(path, string(binary.LittleEndian.AppendUint64(nil, claimed))+text+string(rest))
+	f.put(path, string(binary.LittleEndian.AppendUint64(nil, claimed))+text+string(rest))
 }
 
 // forgeBlocks changes the contents of blocks, which a decoder must survive, and updates the
@@ -205,7 +205,7 @@ func (f *forger) forgeBlocks(path string) {
 	for range 1 + f.rng.IntN(8) {
 		b[n+f.rng.IntN(len(b)-n)] = pick(f.rng, []byte{0, 1, 2, 3, 4, 0x7f, 0x80, 0xff})
 	}
-	f.told(path, string(b))
+	f.put(path, string(b))
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -323,7 +323,7 @@ func (f *forger) positions() ended {
 	default:
 		v.at(key).set(what)
 	}
-	f.told(path, v.String())
+	f.put(path, v.String())
 	f.vouch("state.json")
 	e := f.everyReader()
 	if e.code == 0 {
@@ -403,7 +403,7 @@ func (f *forger) vocabulary(name string) ended {
 	} else {
 		lines := []string{"#version: 0.2", "t h", "e r", "th e", "o n"}
 		lines = slices.Insert(lines, f.rng.IntN(len(lines)+1), pick(f.rng, []string{"", " ", "  ", "t", "t h", "t h e", "\x1b[2J x", "\u202e x", "\x00 \x00", "x y", strings.Repeat("t", 1<<20), strings.Repeat("t ", 70_000), "\xff \xfe", "\r", "#version", "Ġ t", "t\th"}))
-		f.told(path, strings.Join(lines, "\n"))
+		f.put(path, strings.Join(lines, "\n"))
 	}
 	return f.zeroth([]int{1}, "train", "job.yaml", "--set", "data={text: [text.txt], tokenizer: gpt2, vocab: vocab}", "--set", "train={steps: 1, micro_batch: 1}", "--out", "trained")
 }
@@ -444,7 +444,7 @@ func (f *forger) metrics() ended {
 	v := parseJSON(f.trial, []byte(lines[i]))
 	forge(f.rng, v)
 	lines[i] = v.String() + "\n"
-	f.told(path, strings.Join(lines, ""))
+	f.put(path, strings.Join(lines, ""))
 	e := f.resume(f.run)
 	if e.code != 0 {
 		f.Errorf("checkpoints are whole, and the run does not go on:\n%s", brief(e.said()))
@@ -456,7 +456,7 @@ func (f *forger) metrics() ended {
 func (f *forger) jobOfRun() ended {
 	o := &odds{trial: f.trial}
 	path := filepath.Join(f.dir, "run/job.yaml")
-	f.told(path, o.damaged(f.read(path)))
+	f.put(path, o.damaged(f.read(path)))
 	f.zeroth([]int{1}, "ckpt", "ls", "run")
 	e := f.start(0, "sample", "--run", "run", "--tokens", "3").wait()
 	e.out = ""

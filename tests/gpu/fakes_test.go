@@ -237,8 +237,8 @@ const (
 
 const broken = "first-kernels,kernel/AddRow,kernel/SumRows,queue/Order,kernel-tables"
 
-// broken climbs with a kernel that is broken in some way, checks that kernel/SumRows is the only
-// rung that fails, and returns the verdicts.
+// broken runs the tests with a kernel that is broken in some way, checks that kernel/SumRows is the
+// only rung that fails, and returns the verdicts.
 func (c *container) broken(t *testing.T, how, why string, args []string) map[string]string {
 	t.Helper()
 	said, table, code := c.climb(t, []string{"FAKECUDA_BROKEN=" + how + ":columns"}, args...)

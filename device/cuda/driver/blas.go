@@ -240,7 +240,7 @@ func (b *BLAS) Unfused() (lines []string) {
 			}
 		}
 		if n > 0 {
-			lines = append(lines, fmt.Sprintf("cuBLASLt has no algorithm for a %v, of %d such shapes: separate kernels compute the fused part", *least, n))
+			lines = append(lines, fmt.Sprintf("cuBLASLt has no algorithm for a %v (%d such shapes so far): separate kernels compute the fused part", *least, n))
 		}
 	}
 	return lines

@@ -123,7 +123,8 @@ func (c *Comm) refused(code C.int, call string, args ...any) error {
 	return e
 }
 
-// issued is refused for an operation on n elements or bytes. It allocates nothing unless there is an error.
+// issued is like refused, for an operation on n elements or bytes, and accepts ErrInProgress. It
+// allocates nothing unless there is an error.
 func (c *Comm) issued(code C.int, call string, n int) error {
 	switch code {
 	case 0:

@@ -83,9 +83,9 @@ func repeated(t *testing.T) []byte {
 	return file.Bytes()
 }
 
-// A page whose header is honest and small, as is everything in the footer, becomes as
-// many bytes as its values say. parquet-go decodes a page at once; the program's
-// reader decodes a row.
+// TestPageOfPrefixes checks a page with an honest, small header and footer that expands to as many
+// bytes as its values demand. parquet-go decodes a page at once; the program's reader decodes a
+// row.
 func TestPageOfPrefixes(t *testing.T) {
 	file := repeated(t)
 	f, err := reference.OpenFile(bytes.NewReader(file), int64(len(file)))
@@ -114,8 +114,8 @@ func TestPageOfPrefixes(t *testing.T) {
 	}
 }
 
-// A footer of a few bytes, which says that a list in it has a million items, has
-// parquet-go allocate them.
+// TestFooterOfLists checks a footer of a few bytes that announces a list of a million items, for
+// which parquet-go allocates memory.
 func TestFooterOfLists(t *testing.T) {
 	const items = 1 << 20
 	footer := []byte{0x15, 2, 0x19, 0xfc} // version 1; a list of structs: the schema

@@ -235,8 +235,8 @@ func geluGrad(c *build.Context, w width, t *constants, e elem, in []reg.VecVirtu
 }
 
 // siluPower returns the power of two in silu, e^-x = 2^z, for logistic, given an x within its
-// limits. For more than bf16, f is exact except for its own rounding, since the product's would
-// scale with x.
+// limits. For types wider than bf16, f has only its own rounding error, since that of a product
+// would grow with x.
 func siluPower(c *build.Context, w width, t *constants, x reg.VecVirtual, e elem) (n, f reg.VecVirtual) {
 	z := w.vec(c)
 	c.VMULPS(t.mem("siluZ"), x, z)
