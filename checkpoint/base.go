@@ -19,8 +19,8 @@ var baseForm = regexp.MustCompile(`^` + basePrefix + `[0-9a-f]{64}$`)
 // isBase reports whether a name is that of a base folder.
 func isBase(name string) bool { return baseForm.MatchString(name) }
 
-// beside returns the path of a base folder next to the checkpoint at a path.
-func beside(checkpoint, base string) string { return vfs.Join(checkpoint, "..", base) }
+// nextTo returns the path of a base folder next to the checkpoint at a path.
+func nextTo(checkpoint, base string) string { return vfs.Join(checkpoint, "..", base) }
 
 // readBase reads the manifest of a base folder and checks the sizes of its files.
 func readBase(fsys vfs.FS, dir string) (*manifest, error) {
@@ -35,7 +35,7 @@ func readBase(fsys vfs.FS, dir string) (*manifest, error) {
 func inBase(fsys vfs.FS, dir string, err error) error {
 	name := filepath.Base(dir)
 	if err != nil && missing(fsys, dir) {
-		return &Damage{File: name, Why: "is missing: it contains the tensors that checkpoints share, and belongs beside this one"}
+		return &Damage{File: name, Why: "is missing: it contains the tensors that checkpoints share, and belongs next to this one"}
 	}
 	if d := (*Damage)(nil); errors.As(err, &d) {
 		in := *d
@@ -47,7 +47,7 @@ func inBase(fsys vfs.FS, dir string, err error) error {
 
 // openBase opens the base folder and adds its tensors.
 func (c *Checkpoint) openBase() error {
-	dir := beside(c.Path, c.man.Base)
+	dir := nextTo(c.Path, c.man.Base)
 	b := &Checkpoint{Path: dir, fsys: c.fsys, index: map[key]*stored{}}
 	err := b.open()
 	c.files, c.Base = append(c.files, b.files...), b // even after an error: Close closes them
@@ -69,7 +69,7 @@ func (c *Checkpoint) openBase() error {
 	return nil
 }
 
-// checkBase checks that the base folder of a save exists and has none of its tensors.
+// checkBase checks that the base folder of a save exists and contains none of the save's tensors.
 func (s *Save) checkBase(m *manifest) error {
 	if m.Base == "" {
 		return nil

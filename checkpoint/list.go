@@ -256,7 +256,7 @@ func (e *Entry) read(fsys vfs.FS) error {
 	if err := sizes(fsys, e.Path, m); err != nil || m.Base == "" {
 		return err
 	}
-	b, err := readBase(fsys, beside(e.Path, m.Base))
+	b, err := readBase(fsys, nextTo(e.Path, m.Base))
 	if err == nil {
 		e.Base, e.BaseBytes = m.Base, b.bytes()
 	}

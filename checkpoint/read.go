@@ -159,7 +159,7 @@ type move struct {
 	into []byte
 }
 
-// find returns a tensor and the part of it in which a range counts.
+// find returns a tensor and the part of it in which r counts elements.
 func (c *Checkpoint) find(name, kind string, cut shard.Cut, r shard.Range) (*stored, shard.Param, error) {
 	s, ok := c.index[key{name, kind}]
 	if !ok {

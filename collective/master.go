@@ -24,7 +24,7 @@ func (g Master) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 
 func (g Master) inPlace(whole, own device.Buffer) {
 	if n := whole.N; g.Rank() == 0 && (own.N != n || own.Ptr != whole.Ptr) || g.Rank() > 0 && own.N > 0 {
-		panic(fmt.Sprintf("collective: rank %d of a master and others has %d elements of %d as its own", g.Rank(), own.N, n))
+		panic(fmt.Sprintf("collective: rank %d of a group with a master owns %d of %d elements", g.Rank(), own.N, n))
 	}
 }
 

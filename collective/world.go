@@ -151,8 +151,8 @@ type groupAxes struct {
 	axes []shard.Axis
 }
 
-// dimensions lists the roles of a mesh's groups, except links. Ends groups also contain the ranks
-// of inner stages here.
+// dimensions lists the roles of a mesh's groups, except links. Here, Ends groups also contain the
+// ranks of inner pipeline stages.
 func dimensions(m shard.Mesh) []groupAxes {
 	world := []shard.Axis{shard.Pipeline, shard.Replicate, shard.Shard, shard.Context, shard.Tensor}
 	share, same := m.Holders()

@@ -116,7 +116,7 @@ func (e *encoder) part(ids []uint32, t task) []uint32 {
 // parts returns an encoder for one goroutine.
 func (v *BPE) parts() partEncoder { return newEncoder(v) }
 
-// cut returns how much of a text to encode at once.
+// cut returns the number of bytes of a text to encode at once.
 func (v *BPE) cut(text []byte) int { return chunkLen(text) }
 
 // refuse returns nil: any bytes can be encoded.

@@ -58,7 +58,7 @@ func TestTokenFileChangesWhileItIsUsed(t *testing.T) {
 	const ids = 100_000
 	for name, change := range map[string]func(path string) error{
 		"it was truncated": func(path string) error { return os.Truncate(path, 5000) },
-		"the id 65535":     func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte{255}, 2*ids), 0o644) },
+		"id 65535":         func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte{255}, 2*ids), 0o644) },
 	} {
 		dir := t.TempDir()
 		path := filepath.Join(dir, "x.bin")

@@ -24,7 +24,7 @@ func shortSchedule(c *config.Config) string {
 	return ""
 }
 
-// header returns what is printed before step 1.
+// header returns the lines printed before step 1.
 func header(j *setup.Job, set *data.Set, out string, ranks []*setup.Rank) report.Header {
 	c, n := j.Config, 0
 	for _, p := range config.Parameters(c) {

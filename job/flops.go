@@ -13,8 +13,8 @@ import (
 	"zeroth/shard"
 )
 
-// countFlops finds the model's operations in a step and the peak of what computes them, on
-// process 0. A job that is too large to count them trains without MFU.
+// countFlops determines the model's operations in a step and the peak rate of the devices, on
+// process 0. A job too large for counting trains without MFU.
 func (r *run) countFlops(context.Context) error {
 	if r.self.Process > 0 {
 		return nil

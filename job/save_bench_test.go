@@ -42,7 +42,7 @@ func benchJob(b *testing.B, sets ...string) *config.Config {
 	return c
 }
 
-// ranksOf is the job's ranks with their initial parameters.
+// ranksOf returns the job's ranks with their initial parameters.
 func ranksOf(b *testing.B, j *setup.Job) []*setup.Rank {
 	b.Helper()
 	ranks, err := setup.Open(j)
@@ -99,8 +99,7 @@ func saveOnce(b *testing.B, ranks []*setup.Rank, savers []*state.Saver, step int
 	return slices.Max(waits), slices.Max(copies), took
 }
 
-// diskWrite is how long it takes to write and sync so many bytes one after the
-// other, and nothing else.
+// diskWrite returns the time to write and sync the given number of bytes sequentially.
 func diskWrite(b *testing.B, dir string, n int64) time.Duration {
 	b.Helper()
 	path, noise := filepath.Join(dir, "disk"), benchNoise(64<<20)

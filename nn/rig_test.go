@@ -265,8 +265,8 @@ func eachType(t *testing.T, f func(r *rig)) {
 	}
 }
 
-// stride returns a step with which n elements take at most most steps, coprime to the widths, so
-// that every column is visited.
+// stride returns a step that visits at most most of n elements. It is coprime to the widths, so
+// every column is visited.
 func stride(n, most int) int {
 	for _, step := range []int{1, 5, 7, 13, 17, 23, 29, 37, 43, 53, 71, 89, 113, 151} {
 		if n <= step*most {

@@ -34,11 +34,11 @@ import (
 // The header is text, padded with zeros to a block, so that `head` on a leftover file
 // identifies it:
 //
-// 	zeroth offload 1
-// 	run 4bd1c2a09f
-// 	rank 3
-// 	layout 8e1f00c4
-// 	bytes 1207959552
+//	zeroth offload 1
+//	run 4bd1c2a09f
+//	rank 3
+//	layout 8e1f00c4
+//	bytes 1207959552
 const (
 	blockSize = 4096 // bytes; the alignment of direct transfers
 	magic     = "zeroth offload 1\n"

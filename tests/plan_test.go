@@ -81,8 +81,8 @@ func TestInUseIsWithinAllocated(t *testing.T) {
 	}
 }
 
-// TestDeepSpeedEstimates compares with DeepSpeed's own figures in GiB, as printed: golden values
-// from the notes, which for the exact sizes of T5-3B match DeepSpeed's documentation.
+// TestDeepSpeedEstimates compares plans with the figures that DeepSpeed's estimators print, in GiB.
+// For the exact sizes of T5-3B these are in DeepSpeed's documentation.
 func TestDeepSpeedEstimates(t *testing.T) {
 	type figures struct{ cpu, gpu float64 }
 	for _, test := range []struct {

@@ -278,9 +278,9 @@ func TestReadmeKernels(t *testing.T) {
 	})
 }
 
-// TestPlanIsTheRoofline checks that `plan --machine h200`, which simulates a step with the rates
-// of the tables of docs/lab/kernels.md, gives about their times: for GPT-2, and for a Llama with
-// soft caps, which exclude tensor cores from attention, and without.
+// TestPlanIsTheRoofline checks that `plan --machine h200`, which simulates a step with the rates in
+// docs/lab/kernels.md, predicts about the times measured there: for GPT-2, and for a Llama with and
+// without soft caps, which exclude tensor cores from attention.
 func TestPlanIsTheRoofline(t *testing.T) {
 	h, err := sim.OpenHardware("h200")
 	if err != nil {

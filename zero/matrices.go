@@ -256,8 +256,8 @@ func (t *Trainer) orthogonalize(k int) {
 	*s.ready = c.Mark()
 }
 
-// eachBlock calls f with each block of a divided matrix: its place in the concatenated units of all
-// ranks, of each elements, and in the whole matrix x.
+// eachBlock calls f with each block of a divided matrix: its position in the concatenated units of
+// all ranks (each elements per rank), and its position in the whole matrix x.
 func (t *Trainer) eachBlock(p shard.Param, all device.Buffer, each int, x device.Mat, f func(part, of device.Mat)) {
 	index := t.cfg.Groups.Updates.Rank()
 	for rank := range t.cfg.Groups.Updates.Size() {

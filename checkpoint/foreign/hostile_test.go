@@ -168,7 +168,7 @@ func TestNumbered(t *testing.T) {
 		"two groups":           {[][]int{matrix, vector, matrix}, [][]int64{{0, 1}, {2}}, map[int64]int{0: 0, 1: 2, 2: 1}, "a c b"},
 		"one without state":    {[][]int{matrix, matrix, matrix}, [][]int64{{0, 1, 2}}, map[int64]int{0: 0, 2: 2}, "a b c"},
 		"groups, no state":     {[][]int{matrix, matrix, vector}, [][]int64{{0, 1}, {2}}, map[int64]int{1: 1, 2: 2}, "number 0 of group 0 has no state"},
-		"a frozen parameter":   {[][]int{matrix, matrix, matrix}, [][]int64{{0, 1}}, map[int64]int{0: 1, 1: 2}, "it has 2 of 3"},
+		"a frozen parameter":   {[][]int{matrix, matrix, matrix}, [][]int64{{0, 1}}, map[int64]int{0: 1, 1: 2}, "it has state for only 2 of 3"},
 		"layers in two groups": {[][]int{matrix, matrix}, [][]int64{{0}, {1}}, map[int64]int{0: 1, 1: 0}, "so it is unknown which is which"},
 		"other shapes":         {[][]int{matrix, vector}, [][]int64{{0, 1}}, map[int64]int{0: 1, 1: 0}, "has shape [4], but a, which is next, [4 4]"},
 		"too many":             {[][]int{matrix}, [][]int64{{0, 1}}, map[int64]int{0: 0, 1: 0}, "none is left for number 1"},

@@ -158,6 +158,6 @@ func bytesOf(s []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), 4*len(s))
 }
 
-// Bytes returns the memory of s in the format's form of F32. ok is false if this machine's byte order
-// differs, so that Decode or Encode must be used.
+// Bytes returns the memory of s, in the format of F32 elements. If this machine's byte order
+// differs, ok is false, and Decode or Encode must be used.
 func Bytes(s []float32) (b []byte, ok bool) { return bytesOf(s), littleEndian }

@@ -251,9 +251,9 @@ func readSizes(r *jsonread.Reader, most int) (sizes []int, err error) {
 	return sizes, err
 }
 
-// AppendHeader appends the header of tensors at the given offsets in the data. The header,
-// with its first 8 bytes, is padded with spaces to a multiple of align bytes and at least
-// least bytes.
+// AppendHeader appends the header of tensors at the given offsets in the data. The header, with its
+// first 8 bytes, is padded with spaces to a multiple of align bytes, and to a length of at least
+// least.
 func AppendHeader(b []byte, ts []Tensor, meta map[string]string, align, least int) ([]byte, error) {
 	start := len(b)
 	b = append(b, make([]byte, 8)...)

@@ -60,8 +60,8 @@ type holder struct {
 
 func leaseName(n int) string { return fmt.Sprintf("%s%08d", leasePrefix, n) }
 
-// acquire creates the next lease. While another is valid it waits until that is written again, which
-// shows that its holder lives, and returns a *vfs.Locked then.
+// acquire creates the next lease. While another is valid, it waits for its expiry. If the holder
+// renews that instead, acquire returns a *vfs.Locked.
 func (m *Mirror) acquire(ctx context.Context, owner string) (*lease, error) {
 	host, _ := os.Hostname() // only for messages
 	l := &lease{m: m, holder: holder{Owner: owner, Nonce: rand.Text(), Host: host, PID: os.Getpid()}}

@@ -67,8 +67,8 @@ var mirrors struct {
 	by map[string]*Mirror
 }
 
-// Use says how names in a folder in object storage are used from now on, until Close. Folders on
-// disk are ignored.
+// Use sets how names in a folder in object storage are used, until Close. Folders on disk are
+// ignored.
 func Use(root string, o Options) (*Mirror, error) {
 	m, err := newMirror(root)
 	if err != nil {

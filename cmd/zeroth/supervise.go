@@ -148,7 +148,7 @@ func (s *supervisor) reachable() ([]int, error) {
 		time.Sleep(time.Second)
 	}
 	if s.silent = silent; silent != nil {
-		fmt.Fprintf(s.errs, "zeroth: without hosts that do not answer: %s\n%s\n", strings.Join(silent, ", "), show.Escape(why.Error()))
+		fmt.Fprintf(s.errs, "zeroth: continuing without hosts that do not answer: %s\n%s\n", strings.Join(silent, ", "), show.Escape(why.Error()))
 	}
 	return slices.DeleteFunc(slots, func(slot int) bool { return slices.Contains(s.bad, slot) }), nil
 }

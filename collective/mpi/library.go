@@ -159,7 +159,7 @@ func irecv(b []byte, from, tag int) (r request, err error) {
 	return r, err
 }
 
-// pause yields the processor, for longer the more polls found nothing.
+// pause yields the processor, the longer the more polls found nothing.
 func pause(polls int) {
 	switch {
 	case polls < busyPolls:

@@ -93,7 +93,7 @@ func (p *peer) isDone() bool {
 // send writes a frame. A peer that does not read it within five seconds is given up.
 func (p *peer) send(kind uint32, body []byte) error { return p.sendWithin(shake, kind, body) }
 
-// sendWithin is like send, but gives the peer another time to read.
+// sendWithin is like send, with another time limit for the peer to read.
 func (p *peer) sendWithin(limit time.Duration, kind uint32, body []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -48,9 +48,9 @@ type group struct {
 	chunks []chunk // by requested column
 }
 
-// Rows calls emit for every row of a file, numbered from 1, with an object of the columns that
-// choose names, given those the file has, or with the error in this row. It returns errors of
-// choose and of the file.
+// Rows calls emit for every row of a file, numbered from 1, with an object of the chosen columns or
+// the error in the row. choose selects from the columns of the file. Rows returns errors of choose
+// and of the file.
 func Rows(ctx context.Context, r io.ReaderAt, size int64, choose func(have []string) ([]string, error), emit func(row int, record jsonread.Value, wrong error)) error {
 	f, err := open(r, size, choose)
 	if err != nil {

@@ -110,7 +110,7 @@ func registerAll(ends []*cuda.Communicator) error {
 }
 
 // TestNCCLRefusesMemory checks that different sizes on ranks, and freeing registered memory, are
-// refused, and that a missing rank is given up after a while.
+// refused, and that a missing rank is abandoned after a while.
 func TestNCCLRefusesMemory(t *testing.T) {
 	fake.Only(t) // NCCL words its refusals differently
 	if !again(t, 2) {

@@ -80,7 +80,7 @@ func TestFakesRefuseLaunches(t *testing.T) {
 	}
 }
 
-// launched launches fill, of nothing, as a kernel with that number of threads.
+// launched launches the kernel fill on an empty buffer with the given number of threads.
 func launched(t *testing.T, threads, shared uint32, params []byte) error {
 	t.Helper()
 	g, m := loaded(t)

@@ -55,7 +55,7 @@ func (f file) sum() string {
 
 var checksum = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
-// readTree reads the cached list of a commit; ok is false if there is none that is understood.
+// readTree reads the cached list of a commit; ok is false if there is no valid one.
 func readTree(cache string, m model) (t tree, ok bool) {
 	raw, err := input.Read(treeFile(cache, m), maxList)
 	if err == nil {

@@ -151,8 +151,8 @@ func (g *gpuBench) release() {
 	g.taken = g.taken[:0]
 }
 
-// timed returns the median duration of the work that issue issues, between idle queues. A sample
-// repeats issue as often as it has time for.
+// timed returns the median duration of the work that issue issues, starting and ending with idle
+// queues. A sample repeats issue while time remains.
 func (g *gpuBench) timed(seconds float64, issue func()) (one time.Duration, n int, err error) {
 	if g.err != nil {
 		return 0, 0, g.err

@@ -50,8 +50,8 @@ func openJob(tb testing.TB, job []string, stage int, t device.DType) (*config.Co
 }
 
 // flops returns the multiplications and additions per token by the model's arithmetic, forward and
-// backward: 6 for each parameter in a matrix product and, in each layer, 12 for each of C elements
-// of half of T positions.
+// backward: 6 for each parameter in a matrix product and, in each layer, 12 C for each of T/2
+// positions.
 func flops(m hf.Model) float64 {
 	c := float64(m.Width)
 	weights := float64(m.Layers)*12*c*c + float64(m.Vocab)*c

@@ -104,7 +104,7 @@ var linkProbe = world.Probe{Trips: 200, From: 4 * world.FrameBytes, Most: 1 << 3
 
 // Links measures the connections of a world with one rank per process, one after the other. All
 // processes must call it and get the same result. They also exchange mine, numbers about
-// themselves, of which each must pass the same number.
+// themselves: a list of the same length in every process.
 func Links(w *world.World, mine []float64) (links []Link, reports [][]float64, err error) {
 	f, err := join(w)
 	if err != nil {

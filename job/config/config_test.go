@@ -336,10 +336,10 @@ func TestCombinations(t *testing.T) {
 		{"model={family: llama, rope_theta: 0}", "model.rope_theta: 0 is out of range; want a positive number, such as 10000"},
 		{"model={family: llama, tied: yes}", "model.tied: yes is neither true nor false; want true or false"},
 		{"model={from: hf, context: 17}", "model.context: sequences of 17 tokens, but the model of hf supports at most 16; want a context of at most 16\n" +
-			"model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256"},
-		{"model={vocab: 65}", "model.vocab: the model knows 65 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256"},
-		{"model={from: hf}", "model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256"},
-		{"model={from: hf, layers: 3, vocab: 300}", "model.from: the model knows 100 tokens, but tokenizer bytes makes 256; want a vocabulary of at least 256\n" +
+			"model.from: the model's vocabulary has 100 tokens, but that of tokenizer bytes has 256; want a vocabulary of at least 256"},
+		{"model={vocab: 65}", "model.vocab: the model's vocabulary has 65 tokens, but that of tokenizer bytes has 256; want a vocabulary of at least 256"},
+		{"model={from: hf}", "model.from: the model's vocabulary has 100 tokens, but that of tokenizer bytes has 256; want a vocabulary of at least 256"},
+		{"model={from: hf, layers: 3, vocab: 300}", "model.from: the model's vocabulary has 100 tokens, but that of tokenizer bytes has 256; want a vocabulary of at least 256\n" +
 			"model.layers: not used: model.from brings its own config.json; remove it (--set model.layers=null removes it)\n" +
 			"model.vocab: not used: model.from brings its own config.json; remove it (--set model.vocab=null removes it)"},
 		{"model={family: gptj}", "model.family: gptj is not a valid value; want gpt2, llama or program"},

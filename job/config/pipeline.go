@@ -27,7 +27,7 @@ func (r *reader) resolvePipeline() {
 		r.refuse(fmt.Sprintf("%d stages for %d layers", s.Stages(), c.Model.Layers), fmt.Sprintf("want at most %d", c.Model.Layers), "parallel.pipeline", "pipeline.virtual", "model.layers", "model.from")
 	case p.Layers == nil:
 	case len(p.Layers) != s.Stages():
-		r.refuse(fmt.Sprintf("layers of %d stages, but there are %d", len(p.Layers), s.Stages()), "want a number for each stage, or leave it out", "pipeline.layers", "parallel.pipeline", "pipeline.virtual")
+		r.refuse(fmt.Sprintf("layers for %d stages, but there are %d", len(p.Layers), s.Stages()), "want a number for each stage, or leave it out", "pipeline.layers", "parallel.pipeline", "pipeline.virtual")
 	default:
 		sum := 0
 		for _, l := range p.Layers {

@@ -24,7 +24,7 @@ func TestPipelinesThatCannotBe(t *testing.T) {
 		"pipeline.virtual: GPipe has one stage per rank, not 2; want virtual: 1, or 2 and more with Interleaved1F1B":                                  {"parallel={ranks: 2, pipeline: 2}", "pipeline={schedule: GPipe, virtual: 2}"},
 		"pipeline.virtual: Interleaved1F1B needs several stages per rank, not one; want virtual: 1, or 2 and more with Interleaved1F1B":               {},
 		"pipeline.layers: 3 + 2 = 5 layers, but the model has 6; want as many, or leave it out":                                                       {"parallel={ranks: 2, pipeline: 2}", "pipeline.layers=[3, 2]"},
-		"pipeline.layers: layers of 3 stages, but there are 2; want a number for each stage, or leave it out":                                         {"parallel={ranks: 2, pipeline: 2}", "pipeline.layers=[2, 2, 2]"},
+		"pipeline.layers: layers for 3 stages, but there are 2; want a number for each stage, or leave it out":                                        {"parallel={ranks: 2, pipeline: 2}", "pipeline.layers=[2, 2, 2]"},
 		"train.batch: micro_batch 2 × accumulate 2 × shard × replicate 2 = 8, but batch is 16; want batch: 8, or leave one of the three out":          {"parallel={ranks: 4, pipeline: 2}", "train={micro_batch: 2, accumulate: 2, batch: 16}"},
 		"pipeline.virtual: not used: parallel.pipeline is 1: there are no stages; remove it":                                                          {"pipeline.virtual=2"},
 	} {

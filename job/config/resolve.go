@@ -176,7 +176,7 @@ func (r *reader) checkVocab(makes int) {
 		return
 	}
 	if written && c.Model.Vocab < makes {
-		r.refuse(fmt.Sprintf("the model knows %d tokens, but tokenizer %s makes %d", c.Model.Vocab, c.Data.Tokenizer, makes),
+		r.refuse(fmt.Sprintf("the model's vocabulary has %d tokens, but that of tokenizer %s has %d", c.Model.Vocab, c.Data.Tokenizer, makes),
 			fmt.Sprintf("want a vocabulary of at least %d", makes), "model.from", "model.vocab", "data.tokenizer", "data.vocab")
 	}
 }

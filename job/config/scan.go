@@ -87,7 +87,7 @@ func over(tokens token.Tokens) (*token.Token, string) {
 		c.count(t)
 		switch {
 		case t.Type == token.DirectiveType:
-			return t, "a line that begins with %, which is not read"
+			return t, "a directive (a line that begins with %), which is not supported"
 		case len(c.columns)+c.flow > jobDepth:
 			return t, fmt.Sprintf("lists and mappings nested more than %d deep", jobDepth)
 		case c.keys > jobKeys:

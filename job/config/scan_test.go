@@ -214,7 +214,7 @@ func TestYAMLIsReadOrRefused(t *testing.T) {
 		"~: 2\n":                                      "2:1: null: unknown key",
 		"[a, b]: 2\n":                                 "2:7: not YAML: ",
 		"? {a: b}\n: 2\n":                             "3:1: not YAML: ",
-		"%YAML 1.1\n---\n":                            "2:1: a line that begins with %, which is not read",
+		"%YAML 1.1\n---\n":                            "2:1: a directive (a line that begins with %), which is not supported",
 		"...\ntrain: {steps: 5}\n":                    "3:6: a second document after ---",
 		"train: {steps: 5}\n---\nx\n":                 "3:1: a second document after ---",
 		"train:\n\tsteps: 5\n":                        `3:1: not YAML: found character '\t' that cannot start any token; YAML indents with spaces`,

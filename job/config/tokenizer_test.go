@@ -63,7 +63,7 @@ func TestTokenizerOfModelFrom(t *testing.T) {
 		{"llama", "", "folder llama", "", ""},
 		{"llama", "data.tokenizer=folder", "folder llama", "", ""},
 		{"small", "", "folder small", "the tokenizer has 422 tokens, but the model only the first 421; text with one of the others is refused", ""},
-		{"none", "data.vocab=llama", "", "", "--set model.from=none: model.from: the model knows 300 tokens, but tokenizer folder makes 422; want a vocabulary of at least 422"},
+		{"none", "data.vocab=llama", "", "", "--set model.from=none: model.from: the model's vocabulary has 300 tokens, but that of tokenizer folder has 422; want a vocabulary of at least 422"},
 		{"own", "data.tokenizer=bytes", "bytes ", "the job's tokenizer is not its model's: the embeddings in own are for other tokens", ""},
 		{"own", "data.tokenizer=gpt2 data.vocab=own", "gpt2 own", "", ""},
 		{"own", "data.text= data.tokens=[a.bin]", "gpt2 own", "", ""},

@@ -231,8 +231,8 @@ func (c *Choice) words() string {
 	return words
 }
 
-// why explains in a sentence why the first choice is the best: what it saves over the job as it is
-// set, or if that does not fit, over the next slower choice.
+// why explains in a sentence why the first choice is the best: the time it saves compared with the
+// job as set or, if that does not fit, with the next slower choice.
 func (f *Result) why() string {
 	first, than, as := f.Fits[0], f.Job, "the job's own settings"
 	slower := func(c *Choice) bool { return c.Seconds() > first.Seconds()*tie }

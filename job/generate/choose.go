@@ -98,8 +98,9 @@ func (c *chooser) likely() (n int, sum float64) {
 	return n, sum
 }
 
-// first returns how many of the n most likely tokens come before the first, except the most likely
-// one, that is not in, and their weight. in is given a token's weight and the weight of those before.
+// first counts the most likely tokens, up to n, for which in returns true, and stops at the first
+// for which it does not. The most likely token always counts. It also returns their total weight.
+// in gets a token's weight and the total weight before it.
 func (c *chooser) first(n int, in func(weight, before float64) bool) (kept int, sum float64) {
 	for ; kept < n && (kept == 0 || in(c.weight(kept), sum)); kept++ {
 		sum += c.weight(kept)

@@ -172,7 +172,7 @@ func (s *sampler) encodeAll(prompts []string) (ids [][]int32, longest int, err e
 	return ids, longest, errors.Join(errs...)
 }
 
-// noteCut reports a text that is longer than what the model reads.
+// noteCut reports a text that is longer than the model can read.
 func (s *sampler) noteCut(which string, tokens int) {
 	if most := s.model.Context; tokens > most {
 		s.Note(fmt.Sprintf("%s has %d tokens, but the model reads at most %d; only the last %d are used", which, tokens, most, most))

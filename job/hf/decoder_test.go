@@ -287,7 +287,7 @@ func TestWrapperRefusals(t *testing.T) {
 		{`{"model_type": "gemma3"}`, "text_config is missing"},
 		{`{"model_type": "gemma3", "architectures": ["Gemma3ForSequenceClassification"], "text_config": {"vocab_size": 9}}`, `architectures "Gemma3ForSequenceClassification" is not supported; want Gemma3ForConditionalGeneration`},
 		{`{"model_type": "gemma3", "text_config": {"model_type": "llama"}}`, `text_config.model_type "llama" is not supported; want gemma3_text`},
-		{`{"model_type": "gemma3", "text_config": {"final_logit_softcapping": 30.0}}`, "text_config.final_logit_softcapping 30.0 has no effect in a Gemma3ForConditionalGeneration"},
+		{`{"model_type": "gemma3", "text_config": {"final_logit_softcapping": 30.0}}`, "text_config.final_logit_softcapping 30.0 applies in the language model, but not in a Gemma3ForConditionalGeneration"},
 		{`{"model_type": "gemma3", "text_config": {"tie_word_embeddings": false}}`, "tie_word_embeddings true and text_config.tie_word_embeddings false differ"},
 		{`{"model_type": "gemma3", "vocab_size": 10, "text_config": {"vocab_size": 9}}`, "vocab_size 10 and text_config.vocab_size 9 differ"},
 		{`{"model_type": "gemma3", "quantization_config": {"bits": 4}, "text_config": {"vocab_size": 9}}`, "quantization_config"},

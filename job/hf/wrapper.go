@@ -44,7 +44,7 @@ func languageModel(raw []byte) (config []byte, wrapped bool, err error) {
 		o.refuse("text_config.model_type \"%s\" is not supported; want gemma3_text", show.Brief(kind))
 	}
 	if !text.null("final_logit_softcapping") {
-		o.refuse("text_config.final_logit_softcapping %s has no effect in a Gemma3ForConditionalGeneration, but in its language model; want null", shown(text.raw("final_logit_softcapping")))
+		o.refuse("text_config.final_logit_softcapping %s applies in the language model, but not in a Gemma3ForConditionalGeneration; want null", shown(text.raw("final_logit_softcapping")))
 	}
 	const tied = "tie_word_embeddings"
 	if a, b := get(o, tied, true), get(text, tied, true); a != b {

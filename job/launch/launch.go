@@ -375,7 +375,7 @@ func (r *reading) skyPilot() {
 // rendezvousPort is the port of process 0 in a pod of its own.
 const rendezvousPort = 29400
 
-// leaderWorkerSet reads a pod of a group of LeaderWorkerSet, which has a name for its first pod.
+// leaderWorkerSet reads a pod of a LeaderWorkerSet group, which provides the name of its first pod.
 func (r *reading) leaderWorkerSet() {
 	r.process.Host, r.process.Ports, r.process.Run = r.get("LWS_LEADER_ADDRESS"), []int{rendezvousPort}, "lws:"+r.get("LWS_LEADER_ADDRESS")
 }

@@ -105,7 +105,7 @@ func Spare(c *Job) (bytes int64, where string) {
 			}
 		}
 		if ranks > 0 && (where == "" || g.Free/int64(ranks) < bytes) {
-			bytes, where = g.Free/int64(ranks), fmt.Sprintf("%v has %s free for %d", g, show.ByteSize(g.Free), ranks)
+			bytes, where = g.Free/int64(ranks), fmt.Sprintf("%v has %s free for %d ranks", g, show.ByteSize(g.Free), ranks)
 		}
 	}
 	return bytes, where

@@ -172,8 +172,8 @@ func (s *Saver) Retain(err error) error {
 	return err
 }
 
-// Stays returns the folders that the retention which Tidy waited for could not delete, each
-// once per run.
+// Stays returns the folders that retention could not delete, as found by the last Tidy, each once
+// per run.
 func (s *Saver) Stays() (news []checkpoint.Left) {
 	for _, x := range s.stays {
 		if !s.Reported[x.Name] {

@@ -30,8 +30,8 @@ type damage struct {
 
 func (d *damage) at() string { return filepath.Join(d.root, d.step, d.file) }
 
-// beside returns the path of the same file in another checkpoint.
-func (d *damage) beside() string { return filepath.Join(d.root, d.another(), d.file) }
+// sibling returns the path of the same file in another checkpoint.
+func (d *damage) sibling() string { return filepath.Join(d.root, d.another(), d.file) }
 
 func (d *damage) another() string {
 	others := slices.DeleteFunc(slices.Clone(d.steps), func(s string) bool { return s == d.step })
@@ -106,8 +106,8 @@ var mutated = []mutation{
 		d.write(other, string(a))
 		d.names = []string{d.file, filepath.Base(other)}
 	}},
-	{"another checkpoint's file", func(d *damage) { d.write(d.at(), string(d.read(d.beside()))) }},
-	{"another checkpoint's COMMIT", func(d *damage) { d.file = "COMMIT"; d.write(d.at(), string(d.read(d.beside()))) }},
+	{"another checkpoint's file", func(d *damage) { d.write(d.at(), string(d.read(d.sibling()))) }},
+	{"another checkpoint's COMMIT", func(d *damage) { d.file = "COMMIT"; d.write(d.at(), string(d.read(d.sibling()))) }},
 	{"another checkpoint's COMMIT and manifest", func(d *damage) {
 		other := d.another()
 		for _, d.file = range []string{"MANIFEST.json", "COMMIT"} {

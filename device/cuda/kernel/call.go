@@ -138,7 +138,7 @@ func begins(b *device.Buffer) uint64 {
 // mat passes rt.cuh's Mat. Elements are accessed in words if they are aligned.
 func (l list) mat(m *device.Mat) list { return l.rows(&m.Buf, m.Ld, 2) }
 
-// matUpTo is like mat, with words of at most words times four elements.
+// matUpTo is like mat, with words of at most 4·words elements.
 func (l list) matUpTo(m *device.Mat, words int) list { return l.rows(&m.Buf, m.Ld, words) }
 
 // vec passes a Mat of one row.

@@ -7,8 +7,8 @@ import (
 	"zeroth/job/config"
 )
 
-// EachWay calls f with jobs of more micro-batches than a dry run has, of every
-// stage, with and without every option that changes what a micro-batch needs.
+// EachWay calls f with jobs of more micro-batches than a dry run has, of every stage, with and
+// without every option that changes the memory of a micro-batch.
 func EachWay(t *testing.T, f func(t *testing.T, c *config.Config)) {
 	for _, sets := range [][]string{
 		{"zero.stage=0"}, {"zero.stage=1"}, {"zero.stage=2"}, {"zero.stage=3"},

@@ -380,8 +380,8 @@ func rope(c *build.Context, w width, t *constants, e elem) {
 // sumSquares uses eight lanes of float64 per block, one register on AVX-512 and two on AVX2, that
 // are added like sumSquares of sum.go, for a group of blocks at once, so that the fold costs little
 // more than for one. Products of float32 are exact in float64, so a multiply-add rounds as often.
-// The blocks of a group are far apart: a core reads several pages in parallel half as fast again as
-// one page after the other.
+// The blocks of a group are far apart: a core reads several pages in parallel 1.5 times as fast as
+// one after the other.
 //
 // A sum is m * 2^e with an integer m < 2^53. If its last bit is in the window, it is added as three
 // numbers: the two halves of the lower 64 bits of m * 2^(e - window's begin), and the bits above.

@@ -67,7 +67,7 @@ func (file *neonFile) declarations() []byte {
 	return append([]byte(head), file.stubs.Bytes()...)
 }
 
-// constants adds to the table.
+// constants adds constants to the table, each once.
 func (file *neonFile) constants(list ...constant) {
 	for _, k := range list {
 		if _, ok := file.at[k.name]; !ok {

@@ -218,8 +218,9 @@ func inTurns(c *build.Context, chains int, chain func(i int)) {
 	}
 }
 
-// byVectors processes n elements, a positive multiple of 16: on AVX-512 with many, some elements
-// times times interleaved, as long as there are enough, then one vector at a time with one.
+// byVectors processes n elements, a positive multiple of 16. On AVX-512 it first interleaves calls
+// of many, each for some elements, while enough elements remain; one processes the rest, a vector
+// at a time.
 func byVectors(c *build.Context, w width, at, n reg.GPVirtual, times, some int, many, one func(i int)) {
 	c.XORQ(at, at)
 	if w.lanes == 16 {
