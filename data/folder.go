@@ -47,7 +47,7 @@ func TokenizerFiles(dir string) (names []string) {
 
 // unsupported returns the error for an unsupported tokenizer.
 func unsupported(reasons ...string) error {
-	return fmt.Errorf("%s; without a tokenizer.json only GPT-2's text splitting is supported: encode the text elsewhere, with its own tokenizer, and give data.tokens", strings.Join(reasons, "; "))
+	return fmt.Errorf("%s; without a tokenizer.json only GPT-2's text splitting is supported; add a tokenizer.json, or encode the text with another program and set data.tokens", strings.Join(reasons, "; "))
 }
 
 // readFolder returns the tokenizer of a folder: a *BPE if that suffices, otherwise, or if
@@ -61,7 +61,7 @@ func readFolder(dir string) (Tokenizer, error) {
 		path := filepath.Join(dir, "tokenizer.json")
 		t, err := parseTokenizer(raw)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w; encode the text elsewhere, with its own tokenizer, and give data.tokens", path, err)
+			return nil, fmt.Errorf("%s: %w; or encode the text with another program and set data.tokens", path, err)
 		}
 		if !t.IsGPT2() || desc.hasChatTemplate() || !desc.splits(t, desc.class(true)) {
 			return desc.folder(dir, t)

@@ -182,7 +182,7 @@ func (d description) folder(dir string, t *tokenizer.Tokenizer) (f *Folder, err 
 		}
 	}
 	if reasons := d.conflicts(t, class); len(reasons) > 0 {
-		return nil, fmt.Errorf("%s: %s; encode the text elsewhere, with its own tokenizer, and give data.tokens", dir, strings.Join(reasons, "; "))
+		return nil, fmt.Errorf("%s; or encode the text with another program and set data.tokens", strings.Join(reasons, "; "))
 	}
 	f = &Folder{t, -1, as, nil}
 	if id, ok := t.ID(cmp.Or(string(d.config.EOS), EndOfText)); ok {
@@ -309,7 +309,7 @@ func (d description) otherwise(class string) string {
 		says = fmt.Sprintf("transformers reads the tokenizer of a model of type %s with %s", d.model.Type, class)
 	}
 	if d.model.Type == "qwen2" {
-		advice = "keep it in a folder of its own, name PreTrainedTokenizerFast in its tokenizer_config.json, and set data.tokenizer"
+		advice = "copy it to a folder of its own, name PreTrainedTokenizerFast in its tokenizer_config.json, and set data.vocab to that folder"
 	}
 	return fmt.Sprintf("%s, which splits text otherwise than tokenizer.json; if tokenizer.json is right, %s", says, advice)
 }

@@ -3,6 +3,7 @@ package data
 import (
 	"errors"
 	"fmt"
+	"os"
 )
 
 // EndOfText is the token that BPE vocabularies put between documents. If text contains it,
@@ -35,7 +36,10 @@ func openTokenizer(dir, name string) (Tokenizer, error) {
 	}
 	bpe, err := readFolder(inDir(dir, name))
 	if err != nil {
-		return nil, fmt.Errorf("%q is neither bytes nor gpt2 nor a folder with a supported tokenizer: %w", name, err)
+		if info, missing := os.Stat(inDir(dir, name)); missing == nil && info.IsDir() {
+			return nil, fmt.Errorf("the tokenizer in %q cannot be used: %w", name, err)
+		}
+		return nil, fmt.Errorf("%q is neither bytes nor gpt2 nor a folder with a tokenizer: %w", name, err)
 	}
 	return bpe, nil
 }

@@ -359,7 +359,7 @@ func TestCombinations(t *testing.T) {
 		{"data={documents: [none.jsonl]}", "data.documents: no file matches none.jsonl; relative paths start in the working directory"},
 		{"data={documents: [a.txt], tokenizer: none}", "data.tokenizer: text needs a tokenizer, but data.tokenizer is none; want bytes or gpt2"},
 		{"data={text: [a.txt], tokenizer: bytes, vocab: hf}", "data.vocab: not used: tokenizer bytes has no vocabulary of its own; remove it (--set data.vocab=null removes it)"},
-		{"data={text: [a.txt], tokenizer: gpt2, vocab: hf}", "data.vocab: \"hf\" is neither bytes nor gpt2 nor a folder with a supported tokenizer: open hf/vocab.json: no such file or directory; want a folder with tokenizer.json, or vocab.json and merges.txt"},
+		{"data={text: [a.txt], tokenizer: gpt2, vocab: hf}", "data.vocab: the tokenizer in \"hf\" cannot be used: open hf/vocab.json: no such file or directory; want a folder with tokenizer.json, or vocab.json and merges.txt"},
 		{"data={text: [a.txt], validation: 1.5}", "data.validation: 1.5 is out of range; want a fraction from 0 to 0.5, such as 0.01"},
 		{"parallel={ranks: 6, shard: 4}", "parallel.shard: shard 4 × replicate 1 = 4, but there are 6 ranks; want ranks: 4, or shard: -1 for ranks / replicate"},
 		{"parallel={replicate: 3}", "parallel.replicate: 4 ranks cannot be divided into 3 equal replicas; want replicate 2 or 4"},

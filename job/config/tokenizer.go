@@ -51,7 +51,7 @@ func (r *reader) resolveTokenizer() {
 	case len(d.Tokens) > 0 && (len(found) > 0 || !Gpt2Sized(r.Config.Model.Vocab)):
 		d.Tokenizer = "none"
 	case len(d.Text)+len(d.Documents) > 0 && len(found) > 0:
-		r.refuse(fmt.Sprintf("text is encoded with the model's tokenizer, but in model.from %v", err),
+		r.refuse(fmt.Sprintf("text is encoded with the model's tokenizer, but %v", err),
 			"or name a tokenizer with data.tokenizer if the model should learn other tokens", "model.from", "data.text", "data.documents")
 	case len(d.Text)+len(d.Documents) > 0:
 		r.refuse(fmt.Sprintf("text needs the tokenizer that the model of %s was trained with, but that folder has none", from),

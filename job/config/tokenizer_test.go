@@ -53,13 +53,13 @@ func TestTokenizerOfModelFrom(t *testing.T) {
 		note, err  string
 	}{
 		{"none", "", "", "", "--set model.from=none: model.from: text needs the tokenizer that the model of none was trained with, but that folder has none; name it with data.tokenizer (bytes or gpt2) or data.vocab, or use data.tokens, encoded with it elsewhere"},
-		{"qwen", "", "", "", `--set model.from=qwen: model.from: text is encoded with the model's tokenizer, but in model.from "qwen" is neither bytes nor gpt2 nor a folder with a supported tokenizer: tokenizer_config.json names the tokenizer class "Qwen2Tokenizer"; without a tokenizer.json only GPT-2's text splitting is supported`},
-		{"bad", "", "", "", `--set model.from=bad: model.from: text is encoded with the model's tokenizer, but in model.from "bad" is neither bytes nor gpt2 nor a folder with a supported tokenizer: bad/merges.txt:1: "x" is not two tokens`},
+		{"qwen", "", "", "", `--set model.from=qwen: model.from: text is encoded with the model's tokenizer, but the tokenizer in "qwen" cannot be used: tokenizer_config.json names the tokenizer class "Qwen2Tokenizer"; without a tokenizer.json only GPT-2's text splitting is supported`},
+		{"bad", "", "", "", `--set model.from=bad: model.from: text is encoded with the model's tokenizer, but the tokenizer in "bad" cannot be used: bad/merges.txt:1: "x" is not two tokens`},
 		{"own", "", "gpt2 own", "", ""},
 		{"bytes", "", "bytes ", "", ""},
 		{"gpt2", "", "gpt2 ", "", ""},
 		{"none", "data.tokenizer=bytes", "bytes ", "", ""},
-		{"qwen", "data.tokenizer=gpt2", "gpt2 ", "the job's tokenizer may not be its model's: \"qwen\" is neither", ""},
+		{"qwen", "data.tokenizer=gpt2", "gpt2 ", "the job's tokenizer may not be its model's: the tokenizer in \"qwen\" cannot be used", ""},
 		{"llama", "", "folder llama", "", ""},
 		{"llama", "data.tokenizer=folder", "folder llama", "", ""},
 		{"small", "", "folder small", "the tokenizer has 422 tokens, but the model only the first 421; text with one of the others is refused", ""},

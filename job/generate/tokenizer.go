@@ -24,7 +24,7 @@ func tokenizerOf(o Options, folder string, vocab int) (data.Tokenizer, error) {
 	if len(data.TokenizerFiles(folder)) > 0 {
 		t, err := data.NewTokenizer(folder)
 		if err != nil {
-			return nil, input.BadInput(fmt.Errorf("the tokenizer of %w; or %s", err, advice))
+			return nil, input.BadInput(fmt.Errorf("%w; or %s", err, advice))
 		}
 		return t, nil
 	}
