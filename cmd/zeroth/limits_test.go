@@ -88,7 +88,7 @@ func TestAbsurdInputs(t *testing.T) {
 		{2, "a step of 2097152 micro-batches is too long; want at most 262144, such as by a larger train.micro_batch", []string{"fit", "tiny.yaml", "--gpus", "8", "--set", "train.batch=16777216"}},
 		{0, "fits, fastest", []string{"fit", "tiny.yaml", "--gpus", "8", "--gpu-memory", "80GiB", "--set", "train.batch=735134400", "--set", "train.micro_batch=360", "--host-memory", "1TiB", "--disk", "1TB"}},
 		{0, "larger ones were not searched", []string{"fit", "tiny.yaml", "--gpus", "64", "--gpu-memory", "1000000TiB", "--largest", "model"}},
-		{2, "deeper than 32", []string{"plan", "brackets.yaml"}},
+		{2, "nested more than 32 deep", []string{"plan", "brackets.yaml"}},
 		{2, "more than 50000 words", []string{"train", "more.yaml"}},
 		{2, "more than 50000 words", []string{"plan", "braces.yaml"}},
 		{2, "more than 50000 words", []string{"plan", "dashes.yaml"}},
