@@ -153,7 +153,7 @@ func TestFused(t *testing.T) {
 		return
 	}
 	if want := env("UNFUSED"); want != "" {
-		for _, what := range []string{"a bias, of", "a bias and GELU", "the slope of GELU", "the gradient of a bias", "another matrix"} {
+		for _, what := range []string{"a bias (", "a bias and GELU", "the slope of GELU", "the gradient of a bias", "another matrix"} {
 			if !strings.Contains(strings.Join(lines, "\n"), "with "+what) {
 				t.Errorf("%q does not say %q", lines, what)
 			}
