@@ -37,7 +37,7 @@ func TestCarriersAgree(t *testing.T) {
 				c.Listener = ln
 			}
 			_, err := world.Enter(t.Context(), c)
-			if differ := rendezvous.Differences(""); !errors.As(err, &differ) || !strings.Contains(err.Error(), "what carries data") {
+			if differ := rendezvous.Differences(""); !errors.As(err, &differ) || !strings.Contains(err.Error(), "the transport of data") {
 				t.Errorf("process %d: %v", p, err)
 			}
 		})
