@@ -53,8 +53,12 @@ func TestObjectProblems(t *testing.T) {
 	server.Put(t, "empty.jsonl", nil)
 	server.Put(t, "twice/a.jsonl", []byte(`{"text": "one"}`))
 	server.Put(t, "twice//a.jsonl", []byte(`{"text": "other"}`))
-	for pattern, want := range map[string]string{"s3://runs/none-*.jsonl": "no object matches", "s3://runs/list.json": "JSON array", "s3://runs/empty.jsonl": "is empty",
-		"s3://runs/twice/**": "s3://runs/twice//a.jsonl: the local copy would be that of s3://runs/twice/a.jsonl;", "s3://nowhere/a.jsonl": "the bucket does not exist", "s3:///a": "want s3://BUCKET/KEY"} {
+	wrong := map[string]string{"s3://runs/none-*.jsonl": "no object matches", "s3://runs/list.json": "JSON array", "s3://runs/empty.jsonl": "is empty",
+		"s3://nowhere/a.jsonl": "the bucket does not exist", "s3:///a": "want s3://BUCKET/KEY"}
+	if os.Getenv("ZEROTH_VERSITYGW") == "" { // there, both keys are one file
+		wrong["s3://runs/twice/**"] = "s3://runs/twice//a.jsonl: the local copy would be that of s3://runs/twice/a.jsonl;"
+	}
+	for pattern, want := range wrong {
 		_, err := Open(t.Context(), Source{Documents: Documents{Format: "text", Files: []string{pattern}}, Tokenizer: "bytes", Context: 4})
 		if p := (*Problem)(nil); err == nil || !errors.As(err, &p) || p.Key != "documents[0]" || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", pattern, err)
