@@ -258,17 +258,51 @@ func wrongGo(t *testing.T, args []string, functions map[string]bool) (wrong []st
 			}
 		}
 		if i > 0 && (args[i-1] == "-run" || args[i-1] == "-bench") && arg != "^$" {
-			pattern, _, _ := strings.Cut(strings.TrimPrefix(arg, "/"), "/")
-			re, err := regexp.Compile(pattern)
-			if err != nil || !slices.ContainsFunc(slices.Collect(maps.Keys(functions)), re.MatchString) {
-				wrong = append(wrong, fmt.Sprintf("%s %s: no test has that name (%v)", args[i-1], arg, err))
-			}
+			wrong = append(wrong, wrongPattern(arg, functions)...)
 		}
 	}
 	if len(args) > 1 && args[0] == "run" && args[1] == "./cmd/zeroth" {
 		wrong = append(wrong, wrongZeroth(t, args[2:])...)
 	}
 	return wrong
+}
+
+// wrongPattern returns the alternatives of a -run or -bench pattern that match no function.
+func wrongPattern(arg string, functions map[string]bool) (wrong []string) {
+	pattern, _, _ := strings.Cut(arg, "/") // empty if it names subtests alone
+	before, rest, _ := strings.Cut(pattern, "(")
+	choices, after, _ := strings.Cut(rest, ")")
+	for choice := range strings.SplitSeq(choices, "|") {
+		re, err := regexp.Compile(before + choice + after)
+		if err != nil || !slices.ContainsFunc(slices.Collect(maps.Keys(functions)), re.MatchString) {
+			wrong = append(wrong, fmt.Sprintf("%s: no test is named %s (%v)", arg, before+choice+after, err))
+		}
+	}
+	return wrong
+}
+
+// TestChecksRunTests checks that every pattern of tests in .ci matches one, in each of its alternatives: a
+// step that runs none passes.
+func TestChecksRunTests(t *testing.T) {
+	functions, count := declared(t), 0
+	for _, file := range []string{"steps", "run", "nightly"} {
+		text, err := os.ReadFile(filepath.Join("..", "..", ".ci", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?:-run |RUN=)'?([^'\s;]+)`).FindAllStringSubmatch(string(text), -1) {
+			count++
+			for _, w := range wrongPattern(m[1], functions) {
+				t.Errorf(".ci/%s: %s", file, w)
+			}
+		}
+	}
+	if count < 15 {
+		t.Errorf("only %d patterns were read", count)
+	}
+	if len(wrongPattern("^Test(ChecksRun|Nowhere)", functions)) != 1 {
+		t.Error("a name that no test has is not found")
+	}
 }
 
 // wrongCommands returns the errors in the commands of a shell text.
