@@ -12,8 +12,8 @@ type Code uint8
 
 const (
 	Floats Code = iota
-	NF4
-	Int8
+	NF4         // see codes4.go
+	Int8        // see int8.go
 )
 
 // Codes contains the names of codes.
@@ -55,9 +55,9 @@ func (c Code) Span(lo, hi, cols int) (first, end int) {
 	return 1 + lo/nf4Span*nf4Words, nf4Length(hi)
 }
 
-// Encode codes the float32 elements of one piece, which it may round in place, to its words, which
-// must be zero, and returns the magnitudes for EncodeMagnitudes. A magnitude that is not finite belongs to elements without codes:
-// they have one that is not finite or, for Int8, is above 65504.
+// Encode codes the float32 elements of one piece to its words, which must be zero, and returns the
+// magnitudes for EncodeMagnitudes. It may round x in place. If an element is not finite or, for Int8,
+// larger than 65504, a magnitude is not finite and the codes are meaningless.
 func (c Code) Encode(words []uint32, x []float32) (most []float32) {
 	if c == Int8 {
 		return encodeInt8(words, x)
@@ -72,8 +72,8 @@ func (c Code) EncodeMagnitudes(words []uint32, most []float32) {
 	}
 }
 
-// Decode sets dst, of any float type, to the elements from lo on, a multiple of 64, of a matrix with
-// cols columns. For Int8 words may begin with any row, the first of those that lo counts.
+// Decode sets dst, of any float type, to the elements from lo on of a matrix with cols columns. For NF4,
+// lo is a multiple of 64. For Int8, words may begin at any row, from which lo counts.
 func (c Code) Decode(dst Buffer, words []uint32, lo, cols int) {
 	if c == Int8 {
 		decodeInt8(dst, words, lo, cols)

@@ -17,7 +17,7 @@ import (
 //	elements, two a byte with the first in the upper 4 bits, as many words as the group needs
 //
 // The mean is a sum in float32, whose order in PyTorch depends on the device and, of 32768 magnitudes or
-// more, on the number of threads. Here it is that of one thread with AVX2; see Mean.
+// more, on the number of threads. Here it is that of one thread with AVX2; see mean.
 const (
 	nf4Block = 64  // elements
 	nf4Group = 256 // blocks
@@ -131,9 +131,9 @@ var nf4Cells = func() (cells [1026]struct {
 // cellOf returns the cell of a number, and a large one for a number that is not in [-1, 1].
 func cellOf(v float32) uint { return uint(int(float32(v*512) + 512)) }
 
-// Mean returns the mean of magnitudes, added in the order of torch.mean on one thread: four vectors
+// mean returns the mean of magnitudes, added in the order of torch.mean on one thread: four vectors
 // of eight lanes side by side, in sums that cascade over four levels of 16 or more additions.
-func Mean(most []float32) float32 {
+func mean(most []float32) float32 {
 	const lanes, vectors, levels = 8, 4, 4
 	var sums [levels][vectors][lanes]float32
 	steps := len(most) / lanes / vectors
@@ -179,7 +179,7 @@ func Mean(most []float32) float32 {
 
 // encodeMagnitudes sets the magnitudes of all blocks of a matrix, and their mean.
 func encodeMagnitudes(words []uint32, most []float32) {
-	mean := Mean(most)
+	mean := mean(most)
 	words[0] = math.Float32bits(mean)
 	for g := 0; g*nf4Group < len(most); g++ {
 		encodeGroup(words[1+g*nf4Words:], most[g*nf4Group:min((g+1)*nf4Group, len(most))], mean)

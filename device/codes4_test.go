@@ -101,7 +101,7 @@ func TestMeanIsTorchs(t *testing.T) {
 		x[i] = float32(math.Abs(float64(x[i])))
 	}
 	for n, want := range nf4Fixture(t).Means {
-		if got := Mean(x[:n]); got != want {
+		if got := mean(x[:n]); got != want {
 			t.Errorf("the mean of %d is %v, want %v", n, got, want)
 		}
 	}

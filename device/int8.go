@@ -11,8 +11,7 @@ import "math"
 // int8Words returns the number of words of a row.
 func int8Words(cols int) int { return 1 + (cols+3)/4 }
 
-// encodeInt8 codes one row, which it rounds in place, and returns its magnitude. PyTorch divides a number by a tensor by
-// multiplying it with the reciprocal.
+// encodeInt8 codes one row, which it rounds in place, and returns its magnitude.
 func encodeInt8(words []uint32, x []float32) []float32 {
 	most := float32(0)
 	for i, v := range x {
@@ -25,7 +24,7 @@ func encodeInt8(words []uint32, x []float32) []float32 {
 	if most == 0 || !(most <= 65504) {
 		return []float32{most}
 	}
-	inverse := float32(1/most) * 127
+	inverse := float32(1/most) * 127 // as PyTorch computes 127 / most
 	for i, v := range x {
 		code := math.RoundToEven(float64(v * inverse))
 		words[1+i/4] |= uint32(uint8(int8(code))) << (8 * (i % 4))
