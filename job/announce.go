@@ -13,7 +13,7 @@ import (
 // shortSchedule returns a note if the run has fewer steps than its schedule takes.
 func shortSchedule(c *config.Config) string {
 	s, steps := c.Schedule, c.Train.Steps
-	switch left := steps - s.Warmup; {
+	switch left := steps - s.Warmup - s.Lag; {
 	case left < 0:
 		return fmt.Sprintf("schedule.warmup of %s steps is longer than the run of %s: the learning rate only rises to %.3g and never reaches optimizer.lr %.3g",
 			show.Grouped(int64(s.Warmup)), show.Grouped(int64(steps)), setup.Schedule(c).At(steps-1), c.Optimizer.LR)

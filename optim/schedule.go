@@ -17,9 +17,10 @@ const (
 // at step Warmup-1 (step 0 without warmup); its end, MinLR, at step Steps-1.
 //
 // The warmup is that of llm.c: step s < Warmup runs at LR*(s+1)/Warmup, so that
-// no step is wasted at zero; transformers uses LR*s/Warmup, one step behind.
-// Unlike in llm.c, the last step really runs at MinLR, and so do steps past the
-// end. If the peak is the last step or later, because Steps is 1 or
+// no step is wasted at zero. Unlike in llm.c, the last step really runs at
+// MinLR, and so do steps past the end. With a Lag, peak and end are that many
+// steps later, and the steps before the warmup run at zero: Lag 1 is the
+// schedule of transformers, and Lag 2 that of DeepSpeed. If the peak is the last step or later, because Steps is 1 or
 // Warmup >= Steps, the run only warms up.
 type Schedule struct {
 	Kind      Kind
@@ -27,18 +28,19 @@ type Schedule struct {
 	Warmup    int // steps
 	Steps     int // steps of the whole run, warmup included
 	Decay     int // length of WSD's final decay, in steps
+	Lag       int // steps
 }
 
 // At returns the learning rate of a step; the first update is step 0.
 func (s Schedule) At(step int) float64 {
-	peak := max(s.Warmup-1, 0)
+	peak, end := max(s.Warmup-1+s.Lag, 0), s.Steps-1+s.Lag
 	from := peak // the last step at LR
 	if s.Kind == WSD {
-		from = max(peak, s.Steps-1-s.Decay)
+		from = max(peak, end-s.Decay)
 	}
 	switch {
 	case step < peak:
-		return s.LR * float64(step+1) / float64(s.Warmup)
+		return s.LR * float64(max(step+1-s.Lag, 0)) / float64(max(s.Warmup, 1))
 	case step <= from || s.Kind == Constant:
 		return s.LR
 	case s.Kind == InverseSqrt:
@@ -47,10 +49,10 @@ func (s Schedule) At(step int) float64 {
 			scale = 10_000
 		}
 		return s.LR / math.Sqrt(1+float64(step-peak)/float64(scale))
-	case step >= s.Steps-1:
+	case step >= end:
 		return s.MinLR
 	}
-	done := float64(step-from) / float64(s.Steps-1-from) // in (0, 1)
+	done := float64(step-from) / float64(end-from) // in (0, 1)
 	remaining := 1 - done
 	if s.Kind == Cosine {
 		remaining = (1 + math.Cos(math.Pi*done)) / 2

@@ -184,6 +184,7 @@ type Schedule struct {
 	Warmup int    // steps
 	MinLR  float64
 	Decay  int // wsd: number of final steps in which the rate falls
+	Lag    int // steps by which all of it is later than in llm.c
 }
 
 // Sampling describes the text generated at the end of training.

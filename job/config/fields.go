@@ -262,6 +262,7 @@ func (c *Config) fields() []field {
 			also{only: falls, like: "6e-5", lasts: true, follows: []string{"optimizer.lr", "schedule.type"}, then: func() { s.MinLR = pick(s.Type == "constant" || s.Type == "inverse_sqrt", o.LR, tenth(o.LR)) }, not: refusal{s.Type != "constant" && s.Type != "inverse_sqrt" && s.MinLR > o.LR, fmt.Sprintf("min_lr %s is above lr %s", formatReal(s.MinLR), formatReal(o.LR)), "want a min_lr of at most lr", []string{"optimizer.lr"}}}},
 		{"schedule.decay", count{&s.Decay, 1, mostSteps}, "", "a tenth of steps, at least 1", "wsd: steps at the end in which the learning rate falls",
 			also{only: []only{{"with schedule.type wsd", s.Type == "wsd", "schedule.type", "a " + s.Type + " schedule has no decay of its own"}}, like: "100", lasts: true, follows: []string{"train.steps", "train.epochs", "schedule.type"}}},
+		{"schedule.lag", count{&s.Lag, 0, 2}, "0", "", "steps by which warmup and decay are later: 0 as in llm.c, where the first step has a rate above 0 and the last min_lr; 1 as in transformers; 2 as in DeepSpeed", also{lasts: true}},
 
 		{"checkpoint.every", count{&k.Every, 0, mostSteps}, "0", "", "steps between checkpoints; 0: none", also{like: "100", lasts: true}},
 		{"checkpoint.dir", path{text{&k.Dir}}, "", "ckpt in the run folder", "folder of checkpoints, also s3://bucket/folder", also{like: "/data/ckpt", not: refusal{s3.Is(k.Dir) && badBucket(k.Dir), "it names no folder in object storage", "want s3://BUCKET/FOLDER", nil}}},

@@ -49,7 +49,7 @@ func group(o config.Optimizer) func(shard.Param) optim.Group {
 // Schedule returns the job's learning rate schedule.
 func Schedule(c *config.Config) optim.Schedule {
 	kinds := map[string]optim.Kind{"constant": optim.Constant, "linear": optim.Linear, "cosine": optim.Cosine, "wsd": optim.WSD, "inverse_sqrt": optim.InverseSqrt}
-	return optim.Schedule{Kind: kinds[c.Schedule.Type], LR: c.Optimizer.LR, MinLR: c.Schedule.MinLR, Warmup: c.Schedule.Warmup, Steps: c.Train.Steps, Decay: c.Schedule.Decay}
+	return optim.Schedule{Kind: kinds[c.Schedule.Type], LR: c.Optimizer.LR, MinLR: c.Schedule.MinLR, Warmup: c.Schedule.Warmup, Steps: c.Train.Steps, Decay: c.Schedule.Decay, Lag: c.Schedule.Lag}
 }
 
 // lossScale returns a dynamic loss scale for fp16, else 1.
