@@ -268,8 +268,12 @@ func (h Environment) load(file string, root *node, problems Problems, sets []str
 	for _, s := range sets {
 		problems = append(problems, overlay(root, s)...)
 	}
+	root.finish()
 	r := newReader(file, root)
-	r.problems, r.Config.env, r.Config.Notes, r.draft = problems, h, root.guesses(), len(checks) == 0
+	r.problems, r.Config.env, r.draft = problems, h, len(checks) == 0
+	if root.from != nil {
+		r.Config.Notes = root.from.notes(root)
+	}
 	if !r.problems.Fatal() {
 		r.read()
 		r.resolve()

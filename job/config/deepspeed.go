@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +15,8 @@ const (
 	ofRecompute = "nothing to set here: zero.recompute: block recomputes activations"
 	ownSums     = "nothing to set: gradients and their sums are float32"
 	ownWhole    = "nothing to set: model/ in the run folder has all parameters"
+	ownSpeed    = "nothing to set: it does not change what is computed"
+	unsupported = "remove it, or set enabled to false"
 	noQuantized = "quantized collectives are not supported; want false"
 )
 
@@ -21,13 +24,14 @@ var (
 	no           = []string{"false"}
 	places3      = map[string]string{"cpu": "host", "nvme": "disk", "none": "none"}
 	rules3       = map[string]string{"adamw": "adamw", "adam": "adamw", "sgd": "sgd", "lion": "lion", "muon": "muon", "fusedadam": "adamw", "deepspeedcpuadam": "adamw"}
+	never        = []string{"none"}
 	curves3      = map[string]string{"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 	wholeNumbers = theirs{note: ofPrefetch}
 )
 
 // deepSpeed is the configuration of DeepSpeed. Optimizer Adam is AdamW there, too, unless adam_w_mode
-// is false; that and the schedules are completed by deepSpeedJob.
-var deepSpeed = dialect{name: "DeepSpeed", keys: deepSpeedKeys, after: deepSpeedJob, is: func(root *node) bool {
+// is false; deepSpeedJob completes that and the schedules.
+var deepSpeed = dialect{name: "DeepSpeed", keys: deepSpeedKeys, presets: ofDeepSpeed, after: deepSpeedJob, is: func(root *node) bool {
 	for _, key := range []string{"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"} {
 		if root.find(key) != nil {
 			return true
@@ -36,7 +40,7 @@ var deepSpeed = dialect{name: "DeepSpeed", keys: deepSpeedKeys, after: deepSpeed
 	return false
 }}
 
-var deepSpeedKeys = also3(also3(also3(map[string]theirs{
+var deepSpeedKeys = like3(no, "not supported; want false", like3(never, unsupported, also3(also3(also3(also3(map[string]theirs{
 	"train_batch_size":               {key: "train.batch"},
 	"train_micro_batch_size_per_gpu": {key: "train.micro_batch", auto: "8"},
 	"gradient_accumulation_steps":    {key: "train.accumulate", auto: "1"},
@@ -61,18 +65,28 @@ var deepSpeedKeys = also3(also3(also3(map[string]theirs{
 	"elasticity.enabled":             {same: no, note: "the batch does not depend on the number of ranks: want false, and train_batch_size"},
 	"checkpoint":                     {note: "nothing to set: checkpoints load on any number of ranks"},
 	"lr_scheduler":                   {note: "ignored, as DeepSpeed does: its key is scheduler"},
+	"managed_gradient_accumulation":  {same: []string{"true"}},
+	"gradient_allreduce_op":          {same: []string{"mean"}},
+	"sparse_gradients":               {same: no},
+	"dataloader_drop_last":           {note: "nothing to set: every batch is full"},
+	"sequence_parallel_size":         {same: []string{"1"}, note: "want parallel.context in a job"},
+	"tensor_parallel":                {same: never, note: "want parallel.tensor in a job"},
+	"pipeline":                       {same: never, note: "want parallel.pipeline in a job"},
+	"torch_autocast":                 {same: never, note: "want bf16: {enabled: true}"},
+	"amp":                            {same: never, note: "want fp16: {enabled: true}"},
 
-	"bf16.enabled":               {key: "precision", words: map[string]string{"true": "bf16", "false": ""}},
-	"bfloat16.enabled":           {key: "precision", words: map[string]string{"true": "bf16", "false": ""}},
-	"bf16.immediate_grad_update": {note: ownSums},
-	"bf16.check_grad_overflow":   {note: ownSums},
-	"fp16.enabled":               {key: "precision", words: map[string]string{"true": "fp16", "false": ""}},
-	"fp16.auto_cast":             {same: no},
-	"fp16.loss_scale":            {note: "the loss scale is dynamic here: want 0"},
-	"fp16.initial_scale_power":   {note: "the loss scale begins at 2^16: want 16"},
-	"fp16.loss_scale_window":     {note: "the loss scale doubles after 1000 steps: want 1000"},
-	"fp16.hysteresis":            {note: "the loss scale halves at the second overflow: want 2"},
-	"fp16.min_loss_scale":        {note: "the smallest loss scale is 1: want 1"},
+	"bf16.enabled":                {key: "precision", words: map[string]string{"true": "bf16", "false": ""}},
+	"bfloat16.enabled":            {key: "precision", words: map[string]string{"true": "bf16", "false": ""}},
+	"bf16.immediate_grad_update":  {note: ownSums},
+	"bf16.check_grad_overflow":    {note: ownSums},
+	"fp16.consecutive_hysteresis": {same: no},
+	"fp16.enabled":                {key: "precision", words: map[string]string{"true": "fp16", "false": ""}},
+	"fp16.auto_cast":              {same: no},
+	"fp16.loss_scale":             {note: "the loss scale is dynamic here: want 0"},
+	"fp16.initial_scale_power":    {note: "the loss scale begins at 2^16: want 16"},
+	"fp16.loss_scale_window":      {note: "the loss scale doubles after 1000 steps: want 1000"},
+	"fp16.hysteresis":             {note: "the loss scale halves at the second overflow: want 2"},
+	"fp16.min_loss_scale":         {note: "the smallest loss scale is 1: want 1"},
 
 	"zero_optimization.stage":                    {key: "zero.stage"},
 	"zero_optimization.offload_optimizer.device": {key: "zero.offload.optimizer", words: places3, auto: "none"},
@@ -96,7 +110,10 @@ var deepSpeedKeys = also3(also3(also3(map[string]theirs{
 	"zero_optimization.elastic_checkpoint":                        {note: "nothing to set: checkpoints load on any number of ranks"},
 	"zero_optimization.load_from_fp32_weights":                    {note: "nothing to set: masters are float32"},
 	"zero_optimization.cpu_offload_use_pin_memory":                {note: ownStaging},
+	"zero_optimization.cpu_offload_param":                         {key: "zero.offload.parameters", words: map[string]string{"true": "host", "false": "none"}},
 	"zero_optimization.cpu_offload_params":                        {key: "zero.offload.parameters", words: map[string]string{"true": "host", "false": "none"}},
+	"zero_optimization.zenflow":                                   {same: never, note: "updates are never asynchronous: remove it"},
+	"zero_optimization.zeropp_loco_param":                         {same: never, note: noQuantized},
 
 	"optimizer.type":                   {key: "optimizer.type", words: rules3},
 	"optimizer.params.lr":              {key: "optimizer.lr", auto: "5e-5"},
@@ -109,12 +126,16 @@ var deepSpeedKeys = also3(also3(also3(map[string]theirs{
 	"optimizer.params.adam_w_mode":     {note: "nothing to set: optimizer.type determines it"},
 	"optimizer.params.muon_lr":         {note: "nothing to set: optimizer.lr determines it"},
 	"optimizer.params.adam_lr":         {key: "optimizer.adamw.lr"},
+	"optimizer.params.max_grad_norm":   {same: never, note: "want gradient_clipping"},
+	"optimizer.params.amsgrad":         {same: no},
+	"optimizer.params.dampening":       {same: []string{"0"}},
+	"optimizer.params.ns_method":       {note: ownSpeed},
 	"optimizer.params.ns_steps":        {key: "optimizer.ns_steps"},
 	"optimizer.params.nesterov":        {key: "optimizer.nesterov"},
 
 	"scheduler.type":                        {key: "schedule.type", words: curves3},
 	"scheduler.params.warmup_num_steps":     {key: "schedule.warmup", auto: "0"},
-	"scheduler.params.warmup_max_lr":        {key: "optimizer.lr", auto: "5e-5"},
+	"scheduler.params.warmup_max_lr":        {note: "nothing to set: optimizer.lr determines it"},
 	"scheduler.params.warmup_min_lr":        {same: []string{"0", "auto"}, note: "the warmup begins at 0: want 0"},
 	"scheduler.params.warmup_min_ratio":     {same: []string{"0", "auto"}, note: "the warmup begins at 0: want 0"},
 	"scheduler.params.warmup_type":          {same: []string{"linear"}, note: "the warmup is linear here: want linear"},
@@ -139,7 +160,22 @@ var deepSpeedKeys = also3(also3(also3(map[string]theirs{
 	"zero_optimization.offload_param.max_in_cpu", "zero_optimization.offload_param.nvme_path"), "nothing to set: elasticity is not enabled",
 	"elasticity.max_train_batch_size", "elasticity.micro_batch_sizes", "elasticity.min_gpus", "elasticity.max_gpus", "elasticity.min_time",
 	"elasticity.version", "elasticity.prefer_larger_batch", "elasticity.ignore_non_elastic_batch_info", "elasticity.num_gpus_per_node",
-	"elasticity.model_parallel_size")
+	"elasticity.model_parallel_size"), ownSpeed,
+	"nebula", "datastates_ckpt", "timers", "comet", "compile", "log_level", "disable_python_gc", "disable_allgather", "vocabulary_size", "graph_harvesting", "optimizer.legacy_fusion",
+	"seq_parallel_communication_data_type", "use_data_before_expert_parallelism", "zero_optimization.compute_grad_norm", "zero_optimization.enable_sanity_checks", "zero_optimization.pipeline_loading_checkpoint",
+	"zero_optimization.save_muon_momentum_buffer_in_memory", "zero_optimization.offload_optimizer.cpuadam_cores_perc", "optimizer.params.fp32_optimizer_states",
+	"optimizer.params.foreach", "optimizer.params.fused", "optimizer.params.set_grad_none"),
+	"compression_training", "quantize_training", "eigenvalue", "sparse_attention", "curriculum_learning", "progressive_layer_drop", "data_efficiency", "hybrid_engine", "autotuning",
+	"weight_quantization", "expert_parallel"),
+	"fp16.fp16_master_weights_and_grads", "bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states", "zero_optimization.legacy_stage1", "zero_optimization.offload_optimizer.super_offload")
+
+// like3 adds keys to a table for which only some values are accepted.
+func like3(same []string, note string, keys map[string]theirs, more ...string) map[string]theirs {
+	for _, key := range more {
+		keys[key] = theirs{same: same, note: note}
+	}
+	return keys
+}
 
 // also3 adds keys without a meaning here to a table.
 func also3(keys map[string]theirs, note string, more ...string) map[string]theirs {
@@ -149,88 +185,84 @@ func also3(keys map[string]theirs, note string, more ...string) map[string]their
 	return keys
 }
 
-// deepSpeedJob completes the job: what follows from several keys, and DeepSpeed's defaults that are
-// not ours.
+// deepSpeedJob completes the job by what follows from several keys.
 func deepSpeedJob(t *translation) {
-	if t.has("zero.stage") == nil {
-		t.set("zero.stage", "0", t.root.at)
-	}
-	if t.has("precision") == nil {
-		t.set("precision", "fp32", t.root.at)
-		for _, section := range []string{"bf16", "bfloat16", "fp16"} {
-			if text, _ := t.their(section + ".enabled"); text == "auto" {
-				t.job.guessed = append(t.job.guessed, "precision")
-			}
+	for _, section := range []string{"bf16", "bfloat16", "fp16"} {
+		if t.their(section+".enabled").text == "auto" {
+			t.set("precision", cmp.Or(t.text("precision"), "fp32"), t.root.at)
+			t.guessed = append(t.guessed, "precision")
 		}
 	}
-	if a, _ := t.their("bf16.enabled"); strings.EqualFold(a, "true") {
-		if b, at := t.their("fp16.enabled"); strings.EqualFold(b, "true") {
-			t.wrong(at, "fp16.enabled", "bf16 is enabled, too", "enable one of them")
-		}
+	if b := t.their("fp16.enabled"); strings.EqualFold(b.text, "true") && (strings.EqualFold(t.their("bf16.enabled").text, "true") || strings.EqualFold(t.their("bfloat16.enabled").text, "true")) {
+		t.wrong(b.at, "fp16.enabled", "bf16 is enabled, too", "enable one of them")
 	}
 	t.scaleOfFP16()
 	t.offload("offload_optimizer")
 	t.offload("offload_param")
-	if text, at := t.their("gradient_clipping"); text == "" || text[0] == '-' {
-		t.set("train.clip", "0", at)
+	if clip := t.their("gradient_clipping"); strings.HasPrefix(clip.text, "-") {
+		t.set("train.clip", "0", clip.at)
 	}
-	if text, at := t.their("optimizer.params.adam_w_mode"); text == "false" && t.has("optimizer.type") != nil {
-		t.set("optimizer.type", "adam", at)
-	}
-	t.optimizer()
-	t.warmup()
-}
-
-// defaults3 lists the defaults of DeepSpeed's optimizers for keys that params lacks.
-var defaults3 = map[string][][2]string{
-	"adamw": {{"lr", "1e-3"}, {"betas", "[0.9, 0.999]"}, {"weight_decay", "0"}},
-	"adam":  {{"lr", "1e-3"}, {"betas", "[0.9, 0.999]"}, {"weight_decay", "0"}},
-	"lion":  {{"lr", "1e-3"}, {"betas", "[0.9, 0.999]"}, {"weight_decay", "0"}},
-	"sgd":   {{"lr", "1e-3"}, {"momentum", "0"}, {"weight_decay", "0"}},
-	"muon":  {{"lr", "0.02"}, {"weight_decay", "0"}, {"adamw.lr", "3e-4"}, {"adamw.eps", "1e-10"}},
-}
-
-// optimizer completes an optimizer by the defaults of DeepSpeed's.
-func (t *translation) optimizer() {
-	rule := t.has("optimizer.type")
-	if rule == nil {
-		return
-	}
-	if rule.text == "muon" {
-		t.muon()
-	}
-	for _, d := range defaults3[rule.text] {
-		if key := "optimizer." + d[0]; t.has(key) == nil {
-			t.set(key, d[1], rule.at)
+	for _, section := range []string{"optimizer", "scheduler"} {
+		if params := t.their(section + ".params"); len(params.pairs) > 0 && t.their(section+".type").text == "" {
+			t.wrong(params.at, section+".params", "DeepSpeed ignores it without "+section+".type", "write "+section+".type, or remove it")
 		}
+	}
+	t.adam()
+	t.muon()
+	t.highest()
+	t.complete()
+	t.warmup()
+	t.everywhere = t.their("optimizer.type").text != ""
+}
+
+// text returns the text of a key of the job, "" if the job lacks it.
+func (t *translation) text(key string) string {
+	if n := t.has(key); n != nil {
+		return n.text
+	}
+	return ""
+}
+
+// adam applies adam_w_mode, which makes Adam, but not AdamW, decay as Adam does.
+func (t *translation) adam() {
+	mode, kind := t.their("optimizer.params.adam_w_mode"), t.their("optimizer.type")
+	switch rule := t.text("optimizer.type"); {
+	case mode.text == "":
+	case rule != "" && rule != "adamw" && !(rule == "muon" && strings.EqualFold(mode.text, "true")):
+		t.wrong(mode.at, "optimizer.params.adam_w_mode", kind.String()+" does not have it", "remove it")
+	case strings.EqualFold(mode.text, "false") && rule == "adamw" && !strings.EqualFold(kind.text, "adamw"):
+		t.set("optimizer.type", "adam", mode.at)
 	}
 }
 
 // muon assigns the settings of DeepSpeed's Muon to its two parts: lr to both, betas and eps to
 // AdamW.
 func (t *translation) muon() {
-	if lr := t.has("optimizer.lr"); lr != nil && t.has("optimizer.adamw.lr") == nil {
-		t.put("optimizer.adamw.lr", lr)
+	if t.text("optimizer.type") != "muon" {
+		return
 	}
-	if lr, at := t.their("optimizer.params.muon_lr"); lr != "" {
-		t.set("optimizer.lr", lr, at)
+	if lr := t.has("optimizer.lr"); lr != nil && t.has("optimizer.adamw.lr") == nil {
+		put(t.job, "optimizer.adamw.lr", lr)
+	}
+	if lr := t.their("optimizer.params.muon_lr"); lr.kind != nothing {
+		put(t.job, "optimizer.lr", lr)
 	}
 	for _, key := range []string{"betas", "eps"} {
 		if v := t.has("optimizer." + key); v != nil {
-			t.put("optimizer.adamw."+key, v)
-			t.remove("optimizer." + key)
+			put(t.job, "optimizer.adamw."+key, v)
+			t.job.remove("optimizer." + key)
 		}
 	}
 }
 
 // scaleOfFP16 checks the settings of the loss scale, which matter only with fp16.
 func (t *translation) scaleOfFP16() {
-	if t.has("precision").text != "fp16" {
+	if t.text("precision") != "fp16" {
 		return
 	}
 	for key, want := range map[string]string{"loss_scale": "0", "initial_scale_power": "16", "loss_scale_window": "1000", "hysteresis": "2", "min_loss_scale": "1"} {
-		if text, at := t.their("fp16." + key); text != "" && !sameValue(text, want) {
-			t.wrong(at, "fp16."+key, text+" is not supported", deepSpeedKeys["fp16."+key].note)
+		if n := t.their("fp16." + key); n.kind != nothing && !sameValue(n.text, want) {
+			t.wrong(n.at, "fp16."+key, n.String()+" is not supported", deepSpeedKeys["fp16."+key].note)
 		}
 	}
 }
@@ -238,78 +270,71 @@ func (t *translation) scaleOfFP16() {
 // offload translates keys that matter only if something is offloaded.
 func (t *translation) offload(section string) {
 	in := "zero_optimization." + section + "."
-	device, _ := t.their(in + "device")
-	if path, at := t.their(in + "nvme_path"); device == "nvme" && path != "" {
-		t.set("zero.offload.path", strconv.Quote(path), at)
+	device := t.their(in + "device").text
+	if path := t.their(in + "nvme_path"); device == "nvme" && path.kind != nothing {
+		put(t.job, "zero.offload.path", path)
 	}
-	ratio, at := t.their(in + "ratio")
-	if slices.Contains([]string{"cpu", "nvme"}, device) && ratio != "" && section == "offload_optimizer" {
-		t.set("zero.offload.ratio", ratio, at)
+	if ratio := t.their(in + "ratio"); slices.Contains([]string{"cpu", "nvme"}, device) && ratio.kind != nothing && section == "offload_optimizer" {
+		put(t.job, "zero.offload.ratio", ratio)
 	}
 }
 
-// warmup completes the schedule. DeepSpeed's default warmup is logarithmic.
+// warmup checks the warmup, which is logarithmic by default and has at least two steps, and computes the
+// lowest rate of a cosine.
 func (t *translation) warmup() {
-	kind, at := t.their("scheduler.type")
-	if kind == "" {
-		rule := t.has("optimizer.type")
-		if rule == nil {
-			return
-		}
-		t.set("schedule.warmup", "0", rule.at)
-		if rate, _ := t.their("optimizer.params.lr"); rate == "auto" { // the Trainer's, whose default is linear
-			t.set("schedule.type", "linear", rule.at)
-			t.set("schedule.min_lr", "0", rule.at)
-		} else {
-			t.set("schedule.type", "constant", rule.at)
-		}
+	kind, steps, curve := t.their("scheduler.type"), t.has("schedule.warmup"), t.their("scheduler.params.warmup_type")
+	if kind.text == "" {
 		return
 	}
-	curve, _ := t.their("scheduler.params.warmup_type")
-	steps, _ := t.their("scheduler.params.warmup_num_steps")
-	if steps == "" {
-		t.set("schedule.warmup", "1000", at)
-	}
-	if curve == "" && !slices.Contains([]string{"0", "1", "auto"}, steps) {
-		t.wrong(at, "scheduler.params.warmup_type", "it is missing, and DeepSpeed's default, a logarithmic warmup, is not supported", `write "warmup_type": "linear" if a linear warmup is acceptable`)
-	}
-	if kind != "WarmupCosineLR" { // the schedule's rate replaces the optimizer's
-		t.highest(kind, at)
-	}
-	switch kind {
-	case "WarmupDecayLR":
-		t.set("schedule.min_lr", "0", at)
-	case "WarmupCosineLR":
-		ratio, where := t.their("scheduler.params.cos_min_ratio")
-		if ratio == "" {
-			ratio, where = "0.0001", at
+	least := slices.Contains([]string{"0", "1", "2"}, steps.text)
+	switch {
+	case curve.text == "" && !least:
+		t.wrong(kind.at, "scheduler.params.warmup_type", "it is missing, and DeepSpeed's default, a logarithmic warmup, is not supported", `write "warmup_type": "linear" if a linear warmup is acceptable`)
+	case least:
+		t.set("schedule.warmup", "2", steps.at)
+		if curve.text == "" {
+			t.differs = append(t.differs, preset{key: "schedule.warmup", note: "DeepSpeed's least; it is logarithmic, so its second step has the whole rate"})
 		}
-		lr := t.has("optimizer.lr")
-		x, wrong := strconv.ParseFloat(ratio, 64)
-		if lr == nil || wrong != nil {
-			t.wrong(where, "scheduler.params.cos_min_ratio", "schedule.min_lr is computed from optimizer.params.lr, which is missing", "write optimizer.params.lr")
-			return
-		}
-		if y, err := strconv.ParseFloat(lr.text, 64); err == nil {
-			t.set("schedule.min_lr", strconv.FormatFloat(x*y, 'g', 6, 64), where)
-		}
+	}
+	if kind.text != "WarmupCosineLR" {
+		return
+	}
+	ratio, lr := t.their("scheduler.params.cos_min_ratio"), t.has("optimizer.lr")
+	if ratio.kind == nothing {
+		ratio = &node{at: kind.at, kind: scalar, text: "0.0001"}
+	}
+	x, wrong := number(ratio)
+	if wrong != "" {
+		t.wrong(ratio.at, "scheduler.params.cos_min_ratio", wrong, "want a number from 0 to 1")
+	} else if y, wrong := number(lr); wrong == "" {
+		put(t.job, "schedule.min_lr", &node{at: ratio.at, kind: scalar, text: strconv.FormatFloat(x*y, 'g', 6, 64)})
 	}
 }
 
-// highest sets the learning rate to the schedule's. A WarmupLR without one has different meanings.
-func (t *translation) highest(kind string, at position) {
-	highest, where := t.their("scheduler.params.warmup_max_lr")
-	switch lr := t.has("optimizer.lr"); {
-	case highest == "auto":
+// highest sets the learning rate to the schedule's, which replaces the optimizer's. A WarmupLR without one
+// has different meanings.
+func (t *translation) highest() {
+	kind, rate := t.their("scheduler.type"), t.their("scheduler.params.warmup_max_lr")
+	if kind.text == "" || kind.text == "WarmupCosineLR" {
 		return
-	case highest == "" && kind == "WarmupLR" && (lr == nil || !sameValue(lr.text, "1e-3")):
-		t.wrong(at, "scheduler.params.warmup_max_lr", "it is missing, which means optimizer.params.lr in new versions of DeepSpeed and 0.001 in old ones", "write it")
-		return
-	case highest == "":
-		highest, where = "1e-3", at
 	}
-	t.set("optimizer.lr", highest, where)
-	if t.has("optimizer.adamw.lr") != nil {
-		t.set("optimizer.adamw.lr", highest, where)
+	lr := t.has("optimizer.lr")
+	switch {
+	case rate.text == "auto" && lr != nil: // the Trainer accepts only one rate
+		return
+	case rate.text == "auto":
+		t.guessed = append(t.guessed, "optimizer.lr")
+		rate = &node{at: rate.at, kind: scalar, text: "5e-5"}
+	case rate.kind == nothing && kind.text == "WarmupLR" && (lr == nil || !sameValue(lr.text, "1e-3")):
+		t.wrong(kind.at, "scheduler.params.warmup_max_lr", "it is missing, which means optimizer.params.lr in new versions of DeepSpeed and 0.001 in old ones", "write it")
+		return
+	case rate.kind == nothing:
+		rate = &node{at: kind.at, kind: scalar, text: "1e-3"}
+	default:
+		t.guessed = slices.DeleteFunc(t.guessed, func(key string) bool { return key == "optimizer.lr" })
+	}
+	put(t.job, "optimizer.lr", rate)
+	if t.text("optimizer.type") == "muon" {
+		put(t.job, "optimizer.adamw.lr", rate)
 	}
 }

@@ -20,10 +20,11 @@ type theirs struct {
 
 // dialect is the configuration of another program.
 type dialect struct {
-	name  string // for people
-	keys  map[string]theirs
-	is    func(root *node) bool
-	after func(t *translation) // completes the job
+	name    string // for people
+	keys    map[string]theirs
+	presets []preset
+	is      func(root *node) bool
+	after   func(t *translation) // what follows from several keys
 }
 
 // dialects returns the configurations of other programs that are accepted as jobs.
@@ -31,11 +32,14 @@ func dialects() []dialect { return []dialect{deepSpeed, arguments, accelerate} }
 
 // translation is a configuration on its way to a job.
 type translation struct {
-	from     dialect
-	root     *node
-	job      *node
-	problems Problems
-	dropped  []string // keys without a meaning here, and why, for people
+	from       dialect
+	root       *node
+	job        *node
+	problems   Problems
+	dropped    []string // keys without a meaning here, and why, for people
+	guessed    []string // keys of the job with defaults of the Trainer
+	differs    []preset // that a user may not expect
+	everywhere bool     // weight decay applies to biases and norms, too
 }
 
 // translated returns the job of a file that is the configuration of another program, with the
@@ -49,6 +53,7 @@ func translated(root *node) *translation {
 			continue
 		}
 		t := &translation{from: d, root: root, job: &node{at: root.at, kind: mapping}}
+		t.job.from = t
 		t.keys("", root)
 		d.after(t)
 		return t
@@ -62,6 +67,7 @@ func (t *translation) keys(in string, n *node) {
 		key := join(in, p.key)
 		entry, ok := t.from.keys[key]
 		switch {
+		case (ok || t.section(key)) && p.value.off(3):
 		case p.value.kind == mapping && t.section(key):
 			t.keys(key, p.value)
 		case !ok:
@@ -73,7 +79,16 @@ func (t *translation) keys(in string, n *node) {
 }
 
 // ownSections are the sections of a job that no configuration of another program has.
-var ownSections = []string{"data", "model", "train", "parallel", "zero", "schedule", "checkpoint", "sample"}
+var ownSections = []string{"data", "model", "train", "parallel", "zero", "schedule", "sample"}
+
+// off reports whether a section is switched off by enabled: false, in itself or in all of its sections, down
+// to a depth.
+func (n *node) off(depth int) bool {
+	if p := n.find("enabled"); p != nil {
+		return strings.EqualFold(p.value.text, "false")
+	}
+	return depth > 0 && len(n.pairs) > 0 && !slices.ContainsFunc(n.pairs, func(p *pair) bool { return !p.value.off(depth - 1) })
+}
 
 // section reports whether there are keys of the dialect below a key.
 func (t *translation) section(key string) bool {
@@ -116,7 +131,7 @@ func (t *translation) one(key string, e theirs, p *pair) {
 	v := p.value
 	text := v.text
 	switch {
-	case v.kind == nothing || v.kind == mapping && len(v.pairs) == 0:
+	case v.kind == nothing || v.kind != scalar && len(v.pairs)+len(v.items) == 0:
 	case e.key == "" && (len(e.same) == 0 || v.kind == scalar && slices.ContainsFunc(e.same, func(s string) bool { return sameValue(s, text) })):
 		t.dropped = append(t.dropped, fmt.Sprintf("%s: %s", key, cmp.Or(e.note, "nothing to set: "+v.String()+" is the only choice")))
 	case e.key == "":
@@ -124,7 +139,7 @@ func (t *translation) one(key string, e theirs, p *pair) {
 	case v.kind == scalar && text == "auto":
 		if e.auto != "" {
 			t.set(e.key, e.auto, v.at)
-			t.job.guessed = append(t.job.guessed, e.key)
+			t.guessed = append(t.guessed, e.key)
 		}
 	case e.words != nil:
 		to, ok := e.words[text]
@@ -136,8 +151,10 @@ func (t *translation) one(key string, e theirs, p *pair) {
 		} else if to != "" {
 			t.set(e.key, to, v.at)
 		}
+	case v.kind == mapping || slices.ContainsFunc(v.items, func(n *node) bool { return n.kind != scalar }):
+		t.wrong(v.at, key, v.String()+" is not supported", "want a plain value")
 	default:
-		t.put(e.key, v)
+		put(t.job, e.key, v)
 	}
 }
 
@@ -148,19 +165,20 @@ func sameValue(a, b string) bool {
 	return a == b || wrong == nil && bad == nil && x == y
 }
 
-// set gives a key of the job a plain value.
+// set gives a key of the job a value that is written here, in YAML. What the file says is put as it is.
 func (t *translation) set(key, value string, at position) {
-	n, _ := parse([]byte(value), position{})
+	n, problems := parse([]byte(value), position{})
+	if n == nil || len(problems) > 0 {
+		panic(fmt.Sprintf("config: %s of %s is no YAML", value, key))
+	}
 	n.moveTo(at)
 	put(t.job, key, n)
 }
 
-func (t *translation) put(key string, v *node) { put(t.job, key, v.clone()) }
-
-// remove removes a key of the job, which need not be there.
-func (t *translation) remove(key string) {
+// remove removes a key, which need not be there.
+func (n *node) remove(key string) {
 	section, name := split(key)
-	if in := t.has(section); in != nil {
+	if in := n.lookup(section); in != nil {
 		in.pairs = slices.DeleteFunc(in.pairs, func(p *pair) bool { return p.key == name })
 	}
 }
@@ -168,17 +186,12 @@ func (t *translation) remove(key string) {
 // has returns the value of a key of the job, or nil.
 func (t *translation) has(key string) *node { return t.job.lookup(key) }
 
-// their returns a scalar of the other program's configuration, or "".
-func (t *translation) their(key string) (text string, at position) {
-	n := t.root
-	for _, name := range strings.Split(key, ".") {
-		p := n.find(name)
-		if p == nil {
-			return "", t.root.at
-		}
-		n = p.value
+// their returns the value of a key of the other program's configuration, nothing if it lacks the key.
+func (t *translation) their(key string) *node {
+	if n := t.root.lookup(key); n != nil {
+		return n
 	}
-	return n.text, n.at
+	return &node{at: t.root.at}
 }
 
 // equivalentOf returns the job's key for a key of another program, such as train.batch for
@@ -257,31 +270,17 @@ func Translate(file string) (text string, ok bool, err error) {
 		problems.Sort()
 		return "", true, problems
 	}
+	t.job.finish()
+	if t.job.lookup("data.documents") == nil {
+		t.set("data.documents", `["YOUR-DATA.jsonl"]`, top.at)
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "# From %s, a configuration of %s.\n", fileName(file), t.from.name)
-	for _, note := range append(t.dropped, t.job.guesses()...) {
+	for _, note := range append(t.dropped, t.notes(t.job)...) {
 		fmt.Fprintf(&b, "# %s\n", note)
 	}
 	writeNode(&b, t.job, 0)
-	if t.job.find("data") == nil {
-		b.WriteString("data:\n  documents: [\"YOUR-DATA.jsonl\"]\n")
-	}
 	return b.String(), true, nil
-}
-
-// guesses returns a notice about the keys that were "auto" and that no --set has replaced.
-func (n *node) guesses() []string {
-	var values []string
-	for _, key := range n.guessed {
-		if v := n.lookup(key); v != nil && v.at.set == "" {
-			values = append(values, key+" "+inline(v))
-		}
-	}
-	if len(values) == 0 {
-		return nil
-	}
-	slices.Sort(values)
-	return []string{`"auto" is the default of the Hugging Face Trainer: ` + strings.Join(slices.Compact(values), ", ") + "; set what your TrainingArguments set"}
 }
 
 // writeNode writes a mapping as YAML.
@@ -316,7 +315,7 @@ func inline(n *node) string {
 		return ""
 	}
 	if n.quoted {
-		return strconv.Quote(n.text)
+		return Quote(n.text)
 	}
 	return n.text
 }

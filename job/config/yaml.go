@@ -33,7 +33,7 @@ type node struct {
 	items  []*node // of a list
 	pairs  []*pair // of a mapping
 
-	guessed []string // in the root of a translated job: keys that were "auto"
+	from *translation // in the root of a translated job
 }
 
 type pair struct {

@@ -9,7 +9,7 @@ import (
 
 // InFolder makes a folder the current one, with a text file a.txt in it, and
 // writes the job to job.yaml.
-func InFolder(t *testing.T, job string) {
+func InFolder(t testing.TB, job string) {
 	t.Helper()
 	t.Chdir(t.TempDir())
 	Write(t, "a.txt", "to be, or not to be")
@@ -17,7 +17,7 @@ func InFolder(t *testing.T, job string) {
 }
 
 // Write writes a file; a failure ends the test.
-func Write(t *testing.T, path, content string) {
+func Write(t testing.TB, path, content string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 		t.Fatal(err)
