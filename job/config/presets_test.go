@@ -148,6 +148,7 @@ func TestPresets(t *testing.T) {
 		{`{"output_dir": "x", "eval_strategy": "steps", "logging_steps": 7}`, "", "train.eval_every", "7", ""},
 		{`{"output_dir": "x", "eval_steps": 7}`, "", "train.eval_every", "0", ""},
 		{`{"output_dir": "x"}`, "data.validation=0.2", "train.eval_every", "50", ""},
+		{`{"output_dir": "x", "use_cpu": true}`, "", "device", "cpu", "train.epochs 3 (the last step is filled up"},
 		{`{"output_dir": "x", "save_strategy": "no"}`, "", "checkpoint.every", "0", ""},
 		{`{"distributed_type": "DEEPSPEED"}`, "", "zero.stage", "2", "optimizer.lr"},
 	} {

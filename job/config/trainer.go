@@ -15,6 +15,8 @@ const (
 	ownSaving = "nothing to set: checkpoints are sharded and model/ is whole"
 )
 
+var onCPU = theirs{key: "device", words: map[string]string{"true": "cpu", "false": ""}}
+
 var precisions3 = map[string]string{"no": "fp32", "bf16": "bf16", "fp16": "fp16"}
 
 var accelerateKeys = fsdpKeys(map[string]theirs{
@@ -23,7 +25,7 @@ var accelerateKeys = fsdpKeys(map[string]theirs{
 	"commands": {note: ownLaunch}, "command_file": {note: ownLaunch}, "tpu_name": {note: ownLaunch}, "tpu_zone": {note: ownLaunch}, "tpu_vm": {note: ownLaunch}, "mpirun_config": {note: ownLaunch},
 	"dynamo_config": {note: ownSpeed}, "dynamo_backend": {note: ownSpeed}, "ipex_config": {note: ownSpeed},
 	"fp8_config": {same: never, note: "want mixed_precision bf16"}, "megatron_lm_config": {same: never, note: "the keys of parallel in a job set it"}, "parallelism_config": {same: never, note: "the keys of parallel in a job set it"},
-	"tpu_use_cluster": {note: ownLaunch}, "tpu_use_sudo": {note: ownLaunch}, "use_cpu": {note: ownLaunch}, "main_process_ip": {note: ownLaunch}, "main_process_port": {note: ownLaunch}, "gpu_ids": {note: ownLaunch},
+	"tpu_use_cluster": {note: ownLaunch}, "tpu_use_sudo": {note: ownLaunch}, "use_cpu": onCPU, "main_process_ip": {note: ownLaunch}, "main_process_port": {note: ownLaunch}, "gpu_ids": {note: ownLaunch},
 	"distributed_type": {same: []string{"DEEPSPEED", "FSDP", "MULTI_GPU", "MULTI_CPU", "NO"}},
 	"num_processes":    {key: "parallel.ranks"},
 	"mixed_precision":  {key: "precision", words: precisions3},
@@ -142,6 +144,8 @@ var argumentKeys = also3(fsdpKeys(map[string]theirs{
 	"optim_target_modules":               {same: never, note: "every matrix has the same optimizer"},
 	"neftune_noise_alpha":                {same: never, note: "noise on embeddings is not supported"},
 	"parallelism_config":                 {same: never, note: "the keys of parallel in a job set it"},
+	"use_cpu":                            onCPU,
+	"no_cuda":                            onCPU,
 	"per_gpu_train_batch_size":           {same: never, note: "want per_device_train_batch_size"},
 	"fsdp_transformer_layer_cls_to_wrap": {note: ownUnits},
 	"train_sampling_strategy":            {same: []string{"random"}},
@@ -155,9 +159,9 @@ var argumentKeys = also3(fsdpKeys(map[string]theirs{
 	"do_train", "do_eval", "do_predict", "save_safetensors", "overwrite_output_dir",
 	"dataloader_num_workers", "dataloader_pin_memory", "remove_unused_columns", "ddp_find_unused_parameters", "ddp_timeout",
 	"per_device_eval_batch_size", "metric_for_best_model", "greater_is_better", "push_to_hub", "tf32",
-	"gradient_checkpointing_kwargs", "data_seed", "save_only_model", "include_tokens_per_second", "use_cpu", "local_rank",
+	"gradient_checkpointing_kwargs", "data_seed", "save_only_model", "include_tokens_per_second", "local_rank",
 	"prediction_loss_only", "per_gpu_eval_batch_size", "eval_accumulation_steps", "torch_empty_cache_steps", "log_level_replica", "log_on_each_node", "logging_nan_inf_filter", "save_on_each_node",
-	"restore_callback_states_from_checkpoint", "no_cuda", "use_mps_device", "jit_mode_eval", "use_ipex", "fp16_opt_level", "half_precision_backend", "ddp_backend", "tpu_num_cores", "tpu_metrics_debug",
+	"restore_callback_states_from_checkpoint", "use_mps_device", "jit_mode_eval", "use_ipex", "fp16_opt_level", "half_precision_backend", "ddp_backend", "tpu_num_cores", "tpu_metrics_debug",
 	"dataloader_drop_last", "dataloader_prefetch_factor", "past_index", "label_names", "ignore_data_skip", "fsdp_min_num_params", "accelerator_config", "length_column_name", "ddp_bucket_cap_mb",
 	"ddp_broadcast_buffers", "ddp_static_graph", "dataloader_persistent_workers", "skip_memory_metrics", "use_legacy_prediction_loop", "resume_from_checkpoint", "hub_model_id", "hub_strategy", "hub_token",
 	"hub_private_repo", "hub_always_push", "hub_revision", "include_inputs_for_metrics", "include_for_metrics", "eval_do_concat_batches", "fp16_backend", "push_to_hub_model_id", "push_to_hub_organization",
@@ -193,6 +197,9 @@ func argumentsJob(t *translation) {
 		t.job.remove("train.epochs")
 	}
 	t.complete()
+	if t.has("train.steps") == nil {
+		t.differs = append(t.differs, preset{key: "train.epochs", note: "the last step is filled up, where the Trainer shortens that of each epoch"})
+	}
 }
 
 // strategies applies the intervals that a strategy switches on or off, and refuses two precisions.
