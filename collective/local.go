@@ -275,8 +275,8 @@ func (c *localCall) published() device.Buffer {
 	return c.own
 }
 
-// operands collects the buffers of the work: every rank's own part for a gather, part Rank of all
-// buffers for a reduction, rank 0's buffer for a broadcast, or all buffers for a reduce.
+// operands collects the buffers of the work: every rank's own part for a gather, starting with the
+// next rank's, so that no two ranks read from one rank at a time; part Rank of all buffers for a reduction, rank 0's buffer for a broadcast, or all buffers for a reduce.
 func (c *localCall) operands() {
 	switch c.op {
 	case broadcast:
@@ -289,7 +289,8 @@ func (c *localCall) operands() {
 	}
 	for r, from := range c.l.shared.bufs {
 		if c.op == allGather {
-			c.to[r], c.from[r] = Part(c.l, c.whole, r), from
+			turn := (r - c.l.rank - 1 + c.l.Size()) % c.l.Size()
+			c.to[turn], c.from[turn] = Part(c.l, c.whole, r), from
 		} else {
 			c.to[0], c.from[r] = c.own, Own(c.l, from)
 		}

@@ -285,3 +285,40 @@ func TestMissing(t *testing.T) {
 		}
 	})
 }
+
+// reading is a queue that notes the sources of a gather in their order.
+type reading struct {
+	*cpu.Queue
+	from []device.Buffer
+}
+
+func (q *reading) CopyAll(name string, dst, src []device.Buffer) {
+	q.Do(func() error { q.from = slices.Clone(src); return nil })
+	q.Queue.CopyAll(name, dst, src)
+}
+
+// TestGathersReadDifferentRanks checks that in each turn of an all-gather every rank reads from
+// another one, so that they do not share a sender's link.
+func TestGathersReadDifferentRanks(t *testing.T) {
+	const size = 4
+	groups, queues := openLocal(size), [size]*reading{}
+	for r := range queues {
+		queues[r] = &reading{Queue: cpu.NewHost(1).NewQueue("q")}
+		defer queues[r].Close()
+		collective.AllGather(groups[r], queues[r], device.OfF32(make([]float32, 2*size)))
+	}
+	for _, q := range queues {
+		if err := q.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for turn := range size {
+		readers := map[any]int{}
+		for _, q := range queues {
+			readers[q.from[turn].Ptr]++
+		}
+		if len(readers) != size {
+			t.Errorf("turn %d: %d ranks are read by %d", turn, len(readers), size)
+		}
+	}
+}
