@@ -30,6 +30,7 @@ extern thread_local EmuThread *emu_cur __attribute__((tls_model("initial-exec"))
 #define blockDim (emu_cur->bdim)
 #define gridDim (emu_cur->gdim)
 
+struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct alignas(8) ushort4 { unsigned short x, y, z, w; };

@@ -26,53 +26,79 @@ PASS embed(Mat y, Mat wte, Mat wpe, const int *ids, const int *start, int rows, 
 }
 KERNEL(embed)
 
+// word2 loads two elements of a row, and add2 adds them to sum. 16-bit elements stay packed until
+// then, so that many rows are in flight.
+template <int T> struct Word2 { typedef float2 type; };
+template <> struct Word2<BF16> { typedef unsigned type; };
+template <> struct Word2<F16> { typedef unsigned type; };
+template <int T> __device__ __forceinline__ typename Word2<T>::type word2(const Mat &row, int c, int cols) {
+	if constexpr (T != ANY)
+		return *(const typename Word2<T>::type *)(row.p + c * (i64)(T == F32 ? 4 : 2));
+	else {
+		float2 f;
+		f.x = get(row, c), f.y = c + 1 < cols ? get(row, c + 1) : 0;
+		return f;
+	}
+}
+template <int T> __device__ __forceinline__ void add2(float *sum, unsigned x) {
+	float f[2];
+	unpack2<T>(f, x);
+	sum[0] += f[0], sum[1] += f[1];
+}
+template <int T> __device__ __forceinline__ void add2(float *sum, float2 x) { sum[0] += x.x, sum[1] += x.y; }
+
+// add_rows adds up to N of the rows where[i] for each bit i, in order, and returns the other bits.
+// It loads them together, repeating the last one.
+template <int T, int N> __device__ __forceinline__ unsigned add_rows(float *sum, const Mat &dy, const int *where, unsigned bits, int c, int cols) {
+	typename Word2<T>::type d[N];
+	int at = 0, n = 0;
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		if (bits) at = __ffs((int)bits) - 1, bits &= bits - 1, n++;
+		d[i] = word2<T>(row_of(dy, where[at]), c, cols);
+	}
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		if (i < n) add2<T>(sum, d[i]);
+	return bits;
+}
+
 // add_noted adds the rows of dy that a block has noted, in order, to the rows of dwte of their ids
-// (whose), in eight columns from c. Each warp processes one id and loads several rows at once, so
+// (whose), in two columns from c. Each warp processes one id and loads several rows at once, so
 // that a frequent id waits for memory only once per group.
 template <int T>
 __device__ __forceinline__ void add_noted(float *dwte, int ld, const Mat &dy, const int *where, const int *whose, int noted, int c, int cols, int vocab, bool fresh) {
-	const int AHEAD = T == BF16 || T == F16 ? 8 : 4;
+	const int MANY = T == BF16 || T == F16 ? 32 : 16, FEW = 4;
 	for (i64 v = blockIdx.x + (i64)WARP * gridDim.x; v < vocab; v += (i64)WARPS * gridDim.x) {
-		float *to = dwte + v * ld;
-		Eight sum = {{0, 0, 0, 0, 0, 0, 0, 0}};
+		float *to = dwte + v * ld, sum[2] = {0, 0};
 		bool any = false;
 		for (int k = 0; k < noted; k += 32) {
 			unsigned bits = __ballot_sync(ALL, k + LANE < noted && whose[k + LANE] == v);
 			if (!bits) continue;
 			if (!any && !fresh)
-				EIGHT(j) sum.v[j] = c + j < cols ? to[c + j] : 0;
+				for (int j = 0; j < 2; j++) sum[j] = c + j < cols ? to[c + j] : 0;
 			any = true;
-			while (bits && c < cols) {
-				Eight d[AHEAD];
-				int at = 0, n = 0;
-#pragma unroll
-				for (int i = 0; i < AHEAD; i++) { // repeats the last row at the end
-					if (bits) at = __ffs((int)bits) - 1, bits &= bits - 1, n++;
-					d[i] = get8<T>(row_of(dy, where[k + at]), c, cols);
-				}
-#pragma unroll
-				for (int i = 0; i < AHEAD; i++)
-					EIGHT(j) sum.v[j] = i < n ? sum.v[j] + d[i].v[j] : sum.v[j];
-			}
+			while (bits && c < cols) bits = __popc(bits) > FEW ? add_rows<T, MANY>(sum, dy, where + k, bits, c, cols) : add_rows<T, FEW>(sum, dy, where + k, bits, c, cols);
 		}
 		if (any || fresh)
-			EIGHT(j) if (c + j < cols) to[c + j] = sum.v[j];
+			for (int j = 0; j < 2; j++)
+				if (c + j < cols) to[c + j] = sum[j];
 	}
 }
 
 // embed_grad sums the rows of dy with the same id, in order, into the id's row of dwte (float32),
 // starting from 0 or, with add, from the present value; row 0 belongs to id first. The order of
 // summation is the CPU's for any number of blocks. Block (b, s) processes the ids that are b modulo
-// the number of blocks, which spreads frequent ids, as these are low, and columns 256s to 256s+255.
+// the number of blocks, which spreads frequent ids, as these are low, and columns 64s to 64s+63.
 // It scans all ids and notes the positions of its own in order. When the list could overflow in the
 // next scan, and at the end, it adds the noted rows.
 #define LIST 3072
 #define LOOK (4 * THREADS)
-ENTRY embed_grad(float *dwte, int ld, Mat dy, const int *ids, int rows, int cols, int vocab, int first, int add) {
+extern "C" __global__ void __launch_bounds__(THREADS, 3) embed_grad(float *dwte, int ld, Mat dy, const int *ids, int rows, int cols, int vocab, int first, int add) {
 	SHARED(int, where, LIST);
 	SHARED(int, whose, LIST);
 	SHARED(int, found, WARPS);
-	int noted = 0, blocks = gridDim.x, block = blockIdx.x, c = 256 * blockIdx.y + 8 * LANE;
+	int noted = 0, blocks = gridDim.x, block = blockIdx.x, c = 64 * blockIdx.y + 2 * LANE;
 	bool fresh = !add;
 	for (int base = 0; base < rows || fresh || noted; base += LOOK) {
 		int id[4], at = noted, sum = 0;

@@ -1,11 +1,13 @@
 // Softmax cross-entropy of rows of logits. A block processes one row in two passes, the second
-// backwards, starting from what is in cache. Blocks are large, so that the rows of all concurrent
-// blocks fit in an H200's cache: 40 MB for GPT-2. Rows may begin anywhere: a thread reads and
+// backwards, starting from what is in cache. Blocks are large, and two share a multiprocessor, so that
+// the rows of all concurrent blocks fit in half of an H200's cache: 27 MB for GPT-2. Threads load two
+// words at once instead. Rows may begin anywhere: a thread reads and
 // writes aligned words of 16 bytes, and single elements before the first and after the last word.
 
 #define LOSS_THREADS 512
 #define LOSS_WARPS (LOSS_THREADS / 32)
-#define LOSS(blocks) extern "C" __global__ void __launch_bounds__(LOSS_THREADS, blocks)
+#define LOSS_WIDTH (8 * LOSS_THREADS) // elements that a block's threads load at a time, a word each
+#define LOSS extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 2)
 
 // Sum holds the largest logit of a row and the sum of exponentials relative to it.
 struct Sum {
@@ -27,23 +29,37 @@ __device__ __forceinline__ float slope_fast(float y, float cap) {
 	return 1 - t * t;
 }
 
+// pair8 loads words c and d of a row, together if both are whole.
+template <int T> __device__ __forceinline__ void pair8(Eight *x, const char *row, int c, int d, int cols) {
+	if (min(c, d) >= 0 && max(c, d) + 8 <= cols)
+		x[0] = load8<T>(row, c), x[1] = load8<T>(row, d);
+	else
+		x[0] = part8<T>(row, c, cols), x[1] = part8<T>(row, d, cols);
+}
+
 // sum_row returns the Sum of a row. Each thread keeps the largest of its logits and the sum of
 // exponentials relative to it (Milakov and Gimelshein, arXiv 1805.02867); threads are added in
 // float64.
 template <int T, bool CAP> __device__ Sum sum_row(const char *row, int cols, float cap, float *tops, double *sums) {
 	float top = -INF, part = 0;
-	for (int c = 8 * threadIdx.x - lead<T>(row); c < cols; c += 8 * LOSS_THREADS) {
-		Eight x = part8<T>(row, c, cols);
-		float most = top;
+	for (int first = 8 * threadIdx.x - lead<T>(row); first < cols; first += 2 * LOSS_WIDTH) {
+		Eight x[2];
+		pair8<T>(x, row, first, first + LOSS_WIDTH, cols);
 #pragma unroll
-		for (int j = 0; j < 8; j++) {
-			x.v[j] = c + j >= 0 && c + j < cols ? CAP ? capped_fast(x.v[j], cap) : x.v[j] : -INF;
-			most = fmaxf(most, x.v[j]);
+		for (int k = 0; k < 2; k++) {
+			int c = first + k * LOSS_WIDTH;
+			if (c >= cols) break;
+			float most = top;
+#pragma unroll
+			for (int j = 0; j < 8; j++) {
+				x[k].v[j] = c + j >= 0 && c + j < cols ? CAP ? capped_fast(x[k].v[j], cap) : x[k].v[j] : -INF;
+				most = fmaxf(most, x[k].v[j]);
+			}
+			part *= exp_fast(top - most);
+			top = most;
+#pragma unroll
+			for (int j = 0; j < 8; j++) part += exp_fast(x[k].v[j] - top);
 		}
-		part *= exp_fast(top - most);
-		top = most;
-#pragma unroll
-		for (int j = 0; j < 8; j++) part += exp_fast(x.v[j] - top);
 	}
 	float all = warp_max(top);
 	if (LANE == 0) tops[WARP] = all;
@@ -61,23 +77,29 @@ template <int T, bool CAP> __device__ Sum sum_row(const char *row, int cols, flo
 // zero_row sets a row to zeros.
 template <int T> __device__ void zero_row(char *row, int cols) {
 	Eight none = {{0, 0, 0, 0, 0, 0, 0, 0}};
-	for (int c = 8 * threadIdx.x - lead<T>(row); c < cols; c += 8 * LOSS_THREADS) put_part8<T>(row, c, cols, none);
+	for (int c = 8 * threadIdx.x - lead<T>(row); c < cols; c += LOSS_WIDTH) put_part8<T>(row, c, cols, none);
 }
 
 // grad_row replaces a row by scale*(softmax - onehot(want)). A want outside [0, cols) is not among
 // these logits.
 template <int T, bool CAP> __device__ void grad_row(char *row, int cols, Sum s, int want, float scale, float cap) {
 	float r = (float)((double)scale / s.sum);
-	int first = 8 * threadIdx.x - lead<T>(row), words = (cols - first + 8 * LOSS_THREADS - 1) / (8 * LOSS_THREADS);
-	for (int c = first + (words - 1) * 8 * LOSS_THREADS; c >= first; c -= 8 * LOSS_THREADS) {
-		Eight x = part8<T>(row, c, cols);
+	int first = 8 * threadIdx.x - lead<T>(row), words = (cols - first + LOSS_WIDTH - 1) / LOSS_WIDTH;
+	for (int last = first + (words - 1) * LOSS_WIDTH; last >= first; last -= 2 * LOSS_WIDTH) {
+		Eight x[2];
+		pair8<T>(x, row, last, last - LOSS_WIDTH, cols);
 #pragma unroll
-		for (int j = 0; j < 8; j++) {
-			float y = CAP ? capped_fast(x.v[j], cap) : x.v[j], g = exp_fast(y - s.top) * r;
-			if (c + j == want) g -= scale;
-			x.v[j] = CAP ? g * slope_fast(y, cap) : g;
+		for (int k = 0; k < 2; k++) {
+			int c = last - k * LOSS_WIDTH;
+			if (c < first) break;
+#pragma unroll
+			for (int j = 0; j < 8; j++) {
+				float y = CAP ? capped_fast(x[k].v[j], cap) : x[k].v[j], g = exp_fast(y - s.top) * r;
+				if (c + j == want) g -= scale;
+				x[k].v[j] = CAP ? g * slope_fast(y, cap) : g;
+			}
+			put_part8<T>(row, c, cols, x[k]);
 		}
-		put_part8<T>(row, c, cols, x);
 	}
 }
 
@@ -102,7 +124,7 @@ __device__ void loss_of(float *loss, const Mat &logits, const int *target, int r
 // cross_entropy sets loss[row] (nats) to -log softmax(logits)[target], or 0 if the target is -1.
 // With grad it replaces the logits by scale*(softmax - onehot), or by zeros. With a cap it uses cap
 // tanh(x/cap) for a logit x.
-LOSS(3) cross_entropy(float *loss, Mat logits, const int *target, int rows, int cols, float scale, float cap, int grad) {
+LOSS cross_entropy(float *loss, Mat logits, const int *target, int rows, int cols, float scale, float cap, int grad) {
 	SHARED(float, tops, LOSS_WARPS);
 	SHARED(double, sums, LOSS_WARPS);
 	with_type(logits.type, [&](auto t) {
@@ -133,7 +155,7 @@ __device__ void loss_part(float *stats, const Mat &logits, const int *target, in
 
 // cross_entropy_part sets each row's stats for a part of the vocabulary, starting at first: the
 // largest logit, the sum of exponentials relative to it, and the target's logit, or 0.
-LOSS(3) cross_entropy_part(float *stats, Mat logits, const int *target, int rows, int cols, int first, int size, float cap) {
+LOSS cross_entropy_part(float *stats, Mat logits, const int *target, int rows, int cols, int first, int size, float cap) {
 	SHARED(float, tops, LOSS_WARPS);
 	SHARED(double, sums, LOSS_WARPS);
 	with_type(logits.type, [&](auto t) {
@@ -175,7 +197,7 @@ __device__ void loss_merge(float *loss, const float *stats, int parts, const Mat
 
 // cross_entropy_merge computes losses from the stats of all parts, in order. With grad it replaces
 // this part's logits by their gradients.
-LOSS(2) cross_entropy_merge(float *loss, const float *stats, int parts, Mat logits, const int *target, int rows, int cols, int first, int size, float scale, float cap, int grad) {
+LOSS cross_entropy_merge(float *loss, const float *stats, int parts, Mat logits, const int *target, int rows, int cols, int first, int size, float scale, float cap, int grad) {
 	with_type(logits.type, [&](auto t) { loss_merge<decltype(t)::is>(loss, stats, parts, logits, target, rows, cols, first, size, scale, cap, grad); });
 }
 KERNEL(cross_entropy_merge)

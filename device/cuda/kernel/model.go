@@ -56,8 +56,8 @@ func size(part device.Vocab, n int) int {
 // embedBlocks is the number of blocks that share a vocabulary, each with every embedBlocks-th id,
 // which is enough to separate frequent ids. embedCols is the number of columns per block.
 const (
-	embedBlocks = 256
-	embedCols   = 256
+	embedBlocks = 128
+	embedCols   = 64
 )
 
 // EmbedGrad sets dwte and dwpe (float32; dwpe may be empty) to the sums of the rows of dy with

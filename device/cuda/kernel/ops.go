@@ -17,11 +17,16 @@ type Ops struct {
 	Work  device.Buffer // (WorkLen) float32, for sums over columns
 	Weigh bool          // calls include their Cost, which makes a launch a sixth slower
 
-	call Call
+	call  Call
+	joins bool   // AdamW waits for its neighbours
+	adam  joined // what has waited
 }
 
 // begin starts a call of a kernel; its parameters follow.
 func (o *Ops) begin(e *entry) list {
+	if o.adam.runs > 0 {
+		o.launchJoined()
+	}
 	k := e.kernel()
 	o.call.Kernel, o.call.Shared = k, 0
 	return list{&o.call, &k.Params[0]}

@@ -5,6 +5,7 @@ package kernel
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"zeroth/device"
@@ -429,6 +430,101 @@ func TestUpdates(t *testing.T) {
 				q.SGD(w.Buf, p, g.Buf, device.Buffer{}, device.SGD{GradScale: 0.5, Decay: 0.1, LR: 0.01})
 			}
 		})
+	}
+}
+
+// TestJoinedUpdates checks that runs of a tile joined into launches have the CPU's bits of each run by
+// itself, at any cut, with gaps between runs and more runs than a launch takes.
+func TestJoinedUpdates(t *testing.T) {
+	for i := range times(30) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			n := 40 + b.length()
+			w, g := b.flat("w", device.F32, n, 1).bits(), b.flat("g", device.F32, n, 1)
+			m, v := b.flat("m", device.F32, n, 1).bits(), b.flat("v", device.F32, n, 1).bits()
+			v.fill(func(int) float64 { return math.Abs(b.rng.NormFloat64()) * 1e-3 })
+			p := b.flatOut("p", b.float(), n).bits()
+			p.fill(func(int) float64 { return 0 }) // gaps keep it
+			var at []int
+			for range 1 + b.rng.IntN(2*maxRuns) {
+				at = append(at, b.rng.IntN(n+1))
+			}
+			slices.Sort(at)
+			skip, l2 := b.rng.IntN(3), b.rng.Float32()
+			return func(q operations) {
+				if o, ok := q.(interface{ JoinUpdates() }); ok {
+					o.JoinUpdates()
+				}
+				for k := range len(at) - 1 {
+					if lo, hi := at[k], at[k+1]; skip == 0 || k%7 != 3 {
+						a := device.AdamW{GradScale: 0.5, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Shrink: 1 - float32(k)/100, L2: l2 * float32(k%2), Step: 3e-4 * float32(1+k), RootC2: 1.5}
+						q.AdamW(w.Buf.Slice(lo, hi), p.Buf.Slice(lo, hi), g.Buf.Slice(lo, hi), m.Buf.Slice(lo, hi), v.Buf.Slice(lo, hi), a)
+					}
+				}
+				if skip == 2 {
+					q.Scale(w.Buf, 0.5) // launches what has been joined first
+				}
+				if o, ok := q.(interface{ EndUpdates() }); ok {
+					o.EndUpdates()
+				}
+			}
+		})
+	}
+}
+
+// TestJoinedLaunches counts the launches of updates.
+func TestJoinedLaunches(t *testing.T) {
+	x := [6]device.Buffer{}
+	for i := range x {
+		x[i] = device.OfF32(make([]float32, 200))
+	}
+	update := func(o *Ops, lo, hi int, a device.AdamW) {
+		o.AdamW(x[0].Slice(lo, hi), x[1].Slice(lo, hi), x[2].Slice(lo, hi), x[3].Slice(lo, hi), x[4].Slice(lo, hi), a)
+	}
+	for _, c := range []struct {
+		what string
+		want int
+		f    func(o *Ops)
+	}{
+		{"runs of a tile", 1, func(o *Ops) {
+			update(o, 0, 9, device.AdamW{})
+			update(o, 9, 11, device.AdamW{Step: 1})
+			update(o, 11, 200, device.AdamW{L2: 1})
+		}},
+		{"an empty run", 1, func(o *Ops) {
+			update(o, 0, 9, device.AdamW{})
+			update(o, 9, 9, device.AdamW{})
+			update(o, 9, 10, device.AdamW{})
+		}},
+		{"a gap", 2, func(o *Ops) {
+			update(o, 0, 9, device.AdamW{})
+			update(o, 10, 11, device.AdamW{})
+		}},
+		{"other constants", 2, func(o *Ops) {
+			update(o, 0, 9, device.AdamW{})
+			update(o, 9, 11, device.AdamW{Beta1: 1})
+		}},
+		{"an operation between", 3, func(o *Ops) {
+			update(o, 0, 9, device.AdamW{})
+			o.Zero(x[5])
+			update(o, 9, 11, device.AdamW{})
+		}},
+		{"many runs", 3, func(o *Ops) {
+			for i := range 2*maxRuns + 1 {
+				update(o, i, i+1, device.AdamW{})
+			}
+		}},
+	} {
+		d := &dropped{}
+		o := &Ops{To: d}
+		o.JoinUpdates()
+		c.f(o)
+		o.EndUpdates()
+		if d.calls != c.want {
+			t.Errorf("%s: %d launches, want %d", c.what, d.calls, c.want)
+		}
+		if c.f(o); d.calls < c.want+2 {
+			t.Errorf("%s: %d launches after EndUpdates", c.what, d.calls-c.want)
+		}
 	}
 }
 

@@ -12,10 +12,21 @@ __device__ __forceinline__ void adam(float &x, float d, float &a, float &b, cons
 	x = x * k.shrink - k.step * a / (sqrtf(b) * k.root + k.eps);
 }
 
-ENTRY adamw(Mat w, Mat p, Mat g, Mat m, Mat v, i64 n, AdamW k) {
+// Runs are of elements with the same hyperparameters: run r ends before element end[r]. The ends
+// after the last run's are INT_MAX.
+#define RUNS 24
+struct Runs { float shrink[RUNS], l2[RUNS], step[RUNS]; int end[RUNS]; };
+
+ENTRY adamw(Mat w, Mat p, Mat g, Mat m, Mat v, i64 n, AdamW k, Runs runs) {
 	EACH4(i, n) {
 		Four x = get4(w, i, n - i), d = get4(g, i, n - i), a = get4(m, i, n - i), b = get4(v, i, n - i);
-		for (int j = 0; j < 4; j++) adam(x.v[j], d.v[j], a.v[j], b.v[j], k);
+		int r = 0;
+#pragma unroll
+		for (int j = 0; j < 4; j++) {
+			while (i + j >= runs.end[r]) r++;
+			k.l2 = runs.l2[r], k.shrink = runs.shrink[r], k.step = runs.step[r];
+			adam(x.v[j], d.v[j], a.v[j], b.v[j], k);
+		}
 		put4(m, i, n - i, a);
 		put4(v, i, n - i, b);
 		put4(w, i, n - i, x);

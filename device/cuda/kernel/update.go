@@ -1,6 +1,10 @@
 package kernel
 
-import "zeroth/device"
+import (
+	"math"
+
+	"zeroth/device"
+)
 
 var (
 	adamwKernel     = entryOf("adamw")
@@ -23,12 +27,86 @@ func wantRule(op string, w, p *device.Buffer, more ...*device.Buffer) {
 	}
 }
 
-// AdamW performs one step of Adam with decoupled decay; see device.AdamW.
+// maxRuns is the number of runs that a launch of adamw takes: optim.cu's RUNS.
+const maxRuns = 24
+
+// joined is an AdamW that has not been launched: of neighbouring buffers, with hyperparameters that
+// change between runs of elements.
+type joined struct {
+	w, p, g, m, v device.Buffer
+	a             device.AdamW         // the last run's
+	runs          int                  // 0 if there is nothing to launch
+	table         [4 * maxRuns]float32 // optim.cu's Runs; of the ends, the bits
+}
+
+// AdamW performs one step of Adam with decoupled decay; see device.AdamW. Between JoinUpdates and
+// EndUpdates, steps on buffers that follow each other in memory are one launch.
 func (o *Ops) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
 	wantRule("adamw", &w, &p, &g, &m, &v)
-	l := o.begin(adamwKernel).vec(&w).vec(&p).vec(&g).vec(&m).vec(&v).i64(w.N).
-		floats(a.GradScale, a.L2, a.Beta1, 1-a.Beta1, a.Beta2, 1-a.Beta2, a.Shrink, a.Step, a.RootC2, a.Eps)
-	o.run(l, blocks(w.N, 4), 1, 1, o.passes(17, &w, &w, &p, &g, &m, &m, &v, &v))
+	if w.N == 0 {
+		return
+	}
+	if !o.adam.extend(&w, &p, &g, &m, &v, a) {
+		o.launchJoined()
+		o.adam = joined{w: w, p: p, g: g, m: m, v: v}
+	}
+	o.adam.end(a)
+	if !o.joins {
+		o.launchJoined()
+	}
+}
+
+// JoinUpdates lets steps of AdamW wait for their neighbours, until EndUpdates or another operation
+// of these Ops.
+func (o *Ops) JoinUpdates() { o.joins = true }
+
+// EndUpdates launches what has been joined.
+func (o *Ops) EndUpdates() {
+	o.joins = false
+	o.launchJoined()
+}
+
+// extend appends buffers that follow the ones so far, with the same arguments but those of a run.
+// It returns false if it cannot.
+func (j *joined) extend(w, p, g, m, v *device.Buffer, a device.AdamW) bool {
+	same := j.a
+	same.L2, same.Shrink, same.Step = a.L2, a.Shrink, a.Step
+	if j.runs == 0 || j.runs == maxRuns || same != a || !follows(&j.w, w) || !follows(&j.p, p) || !follows(&j.g, g) || !follows(&j.m, m) || !follows(&j.v, v) {
+		return false
+	}
+	for _, b := range []*device.Buffer{&j.w, &j.g, &j.m, &j.v} {
+		b.N += w.N
+	}
+	j.p.N += p.N
+	return true
+}
+
+// follows reports whether b begins where a ends, or both are empty.
+func follows(a, b *device.Buffer) bool {
+	return a.N == 0 && b.N == 0 || a.N > 0 && b.N > 0 && a.Type == b.Type && uintptr(a.Ptr)+uintptr(a.Bytes()) == uintptr(b.Ptr)
+}
+
+// end ends a run at the last element so far.
+func (j *joined) end(a device.AdamW) {
+	for i, x := range [...]float32{a.Shrink, a.L2, a.Step, math.Float32frombits(uint32(j.w.N))} {
+		j.table[i*maxRuns+j.runs] = x
+	}
+	j.a = a
+	j.runs++
+}
+
+func (o *Ops) launchJoined() {
+	j, a := &o.adam, &o.adam.a
+	if j.runs == 0 {
+		return
+	}
+	for i := j.runs; i < maxRuns; i++ {
+		j.table[3*maxRuns+i] = math.Float32frombits(math.MaxInt32)
+	}
+	j.runs = 0 // begin would launch it
+	l := o.begin(adamwKernel).vec(&j.w).vec(&j.p).vec(&j.g).vec(&j.m).vec(&j.v).i64(j.w.N).
+		floats(a.GradScale, a.L2, a.Beta1, 1-a.Beta1, a.Beta2, 1-a.Beta2, a.Shrink, a.Step, a.RootC2, a.Eps).floats(j.table[:]...)
+	o.run(l, blocks(j.w.N, 4), 1, 1, o.passes(17, &j.w, &j.w, &j.p, &j.g, &j.m, &j.m, &j.v, &j.v))
 }
 
 // magnitudes contains the values of the codes of device.Q8, without the sign, and of device.U8.
