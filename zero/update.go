@@ -44,12 +44,27 @@ func (t *Trainer) updateEach(i int, rule optim.Elementwise) {
 	var done device.Event
 	for j := range t.store.Tiles(i) {
 		st, q := t.borrow(i, j, offload.All)
-		for _, r := range t.pieces[i][j] {
-			rule.Step(q, t.Updates, t.hypers[r.group], t.piece(st, r))
-		}
+		t.updateTile(q, rule, st, t.pieces[i][j])
 		done = t.store.Release(i, j, q.Mark(), true)
 	}
 	t.runner.Units[i].MarkUpdated(done)
+}
+
+// joiner is a queue that launches updates of neighbouring pieces together.
+type joiner interface {
+	JoinUpdates()
+	EndUpdates()
+}
+
+// updateTile issues a rule's steps of the runs of a tile.
+func (t *Trainer) updateTile(q Update, rule optim.Elementwise, st offload.State, runs []run) {
+	if j, ok := q.(joiner); ok {
+		j.JoinUpdates()
+		defer j.EndUpdates()
+	}
+	for _, r := range runs {
+		rule.Step(q, t.Updates, t.hypers[r.group], t.piece(st, r))
+	}
 }
 
 // updateLater sets the parameters in use from their master copies, for which the next step waits,
@@ -76,11 +91,8 @@ func (t *Trainer) updateLater() {
 		t.emit(fsdp.Update, u, t.updates(t.store.OnHost(i)), 0)
 		for j := range t.store.Tiles(i) {
 			st, q := t.borrow(i, j, offload.All)
-			for _, r := range t.pieces[i][j] {
-				p := t.piece(st, r)
-				p.Param = device.Buffer{} // unchanged
-				rule.Step(q, t.Updates, t.hypers[r.group], p)
-			}
+			st.Param = device.Buffer{} // unchanged
+			t.updateTile(q, rule, st, t.pieces[i][j])
 			u.MarkRead(t.store.Release(i, j, q.Mark(), false))
 		}
 	}
