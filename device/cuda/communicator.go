@@ -33,8 +33,12 @@ type Communicator struct {
 // errEnded is returned by operations of a communicator that has ended.
 var errEnded = errors.New("NCCL: the communicator has ended")
 
-// pause is the interval for polling NCCL.
-const pause = 50 * time.Microsecond
+// NCCL is polled without sleeping for the time that an operation usually takes to be enqueued, and
+// then at intervals.
+const (
+	spin  = 200 * time.Microsecond
+	pause = 50 * time.Microsecond
+)
 
 // NewCommunicatorID returns the secret by which the ranks of a communicator find each other.
 func NewCommunicatorID() ([]byte, error) {
@@ -161,6 +165,9 @@ func (c *Communicator) run(q *Queue, f func() error) error {
 	}
 	q.flush() // f enqueues NCCL's work after that
 	err := f()
+	if err == driver.ErrInProgress {
+		err = c.comm.Settle(spin)
+	}
 	for ; err == driver.ErrInProgress && !c.ending.Load(); err = c.comm.State() {
 		time.Sleep(pause)
 	}

@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 	"unsafe"
 )
 
@@ -138,6 +139,14 @@ func (c *Comm) issued(code C.int, call string, n int) error {
 // State returns the communicator's state: nil, ErrInProgress, or an error.
 func (c *Comm) State() error {
 	if code := C.z_nccl_state(c.h); code != 0 {
+		return c.refused(code, "working with other ranks")
+	}
+	return nil
+}
+
+// Settle polls State until nothing is in progress, at most for a time, without sleeping.
+func (c *Comm) Settle(most time.Duration) error {
+	if code := C.z_nccl_settle(c.h, C.int(most.Microseconds())); code != 0 {
 		return c.refused(code, "working with other ranks")
 	}
 	return nil

@@ -12,6 +12,7 @@ int z_nccl_version(int *v);
 int z_nccl_id(char *id);
 int z_nccl_init(uintptr_t ctx, uintptr_t *comm, int ranks, const char *id, int rank);
 int z_nccl_state(uintptr_t comm);
+int z_nccl_settle(uintptr_t comm, int us);
 int z_nccl_all_gather(uintptr_t ctx, uintptr_t comm, uintptr_t stream, uintptr_t in, uintptr_t out, size_t n, int type);
 int z_nccl_reduce_scatter(uintptr_t ctx, uintptr_t comm, uintptr_t stream, uintptr_t in, uintptr_t out, size_t n, int type);
 int z_nccl_broadcast(uintptr_t ctx, uintptr_t comm, uintptr_t stream, int rank, int ranks, uintptr_t b, size_t n);
