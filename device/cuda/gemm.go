@@ -71,7 +71,7 @@ func (q *Queue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
 		q.fused(op, driver.Plain, &g, &c, &a, &b, &c, device.Buffer{}, &device.Mat{})
 		return
 	}
-	if !q.begin(op) {
+	if !q.beginProduct(op, &g) {
 		return
 	}
 	q.blas.Product(q.commands(), &g, b.Buf.Ptr, a.Buf.Ptr, c.Buf.Ptr)
@@ -149,7 +149,7 @@ func (q *Queue) chosen(g *driver.Gemm, c, a, b *device.Mat) bool {
 // fused enqueues d = a·b, or a·b + c, with an epilogue by cuBLASLt. It returns false if cuBLASLt
 // has no algorithm, which Unfused reports.
 func (q *Queue) fused(op string, e driver.Epilogue, g *driver.Gemm, d, a, b, c *device.Mat, vector device.Buffer, aux *device.Mat) bool {
-	if g.M == 0 || g.N == 0 || !q.canMultiply() || !q.begin(op) {
+	if g.M == 0 || g.N == 0 || !q.canMultiply() || !q.beginProduct(op, g) {
 		return true
 	}
 	g.Epilogue, g.LdC, g.LdAux = e, int32(c.Ld), int32(aux.Ld)
@@ -219,6 +219,14 @@ func (q *Queue) canMultiply() bool {
 		q.openBLAS()
 	}
 	return q.blas != nil
+}
+
+// beginProduct is begin with the product's shape in traces: rows, inner size and columns.
+func (q *Queue) beginProduct(op string, g *driver.Gemm) bool {
+	if q.spans.told != nil {
+		op = fmt.Sprintf("%s %d×%d×%d", op, g.N, g.K, g.M)
+	}
+	return q.begin(op)
 }
 
 // openBLAS opens the queue's handle, with the device's working space.

@@ -110,10 +110,10 @@ HIDDEN int z_stream_end(uintptr_t ctx, uintptr_t stream) {
 	return cuStreamDestroy((CUstream)stream);
 }
 
-// The host sleeps while it waits for an event.
+// The host sleeps while it waits for an event, and never waits for a timed one.
 HIDDEN int z_event(uintptr_t ctx, uintptr_t *event, int timed) {
 	ENTER(ctx);
-	return cuEventCreate((CUevent *)event, CU_EVENT_BLOCKING_SYNC | (timed ? 0 : CU_EVENT_DISABLE_TIMING));
+	return cuEventCreate((CUevent *)event, timed ? CU_EVENT_DEFAULT : CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
 }
 
 HIDDEN int z_event_end(uintptr_t ctx, uintptr_t event) {
