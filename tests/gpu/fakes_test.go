@@ -159,6 +159,18 @@ func (c *container) climb(t *testing.T, env []string, args ...string) (said, tab
 	return string(text), string(raw), cmd.ProcessState.ExitCode()
 }
 
+// hour runs a part of hour.sh in small sizes. It needs programs that the container does not have.
+func (c *container) hour(t *testing.T) {
+	t.Helper()
+	cmd := exec.Command("sh", filepath.Join(c.root, "carried", "hour.sh"), "speed")
+	cmd.Env = append(os.Environ(), "SMALL=2", "STEPS=2", "TMPDIR="+t.TempDir(), "OUT="+filepath.Join(c.root, "out"), "FAKECUDA_MODE=threads",
+		"LD_LIBRARY_PATH="+filepath.Join(c.root, "fakes"), "ZEROTH_EMU_KERNELS="+filepath.Join(c.root, "fakes/libemukernels.so"), "VIRTUAL_ENV="+filepath.Join(c.root, "opt/app/.venv"))
+	text, err := cmd.CombinedOutput()
+	if said := string(text); err != nil || strings.Count(said, " rc 0 ") != 4 || strings.Count(said, " median of ") != 4 {
+		t.Errorf("hour.sh speed: %v\n%s", err, said)
+	}
+}
+
 // verdicts returns the verdicts of the table's rungs.
 func verdicts(table string) map[string]string {
 	all := map[string]string{}
@@ -193,6 +205,7 @@ func TestLadderOnTheFakes(t *testing.T) {
 		t.Fatalf("one GPU: exit code %d\n%s\n%s\n%s", code, said, table, c.log())
 	}
 	t.Logf("one GPU:\n%s", said)
+	c.hour(t)
 	all := verdicts(table)
 	for i, want := range []string{"open", "load/flash_bf16_64", "first-kernels", "epilogue/gelu", "nccl/one-rank", "product/bf16", "job/gpt2", "kernel/Attention", "bench", "roofline", "jobs/Resume", "queue/Order", "kernel-tables", "stages/gpt2-4-ranks", "near-cpu/gpt2", "offload/1"} {
 		if all[want] != "ok" && (nightly.All() || i < 5) {

@@ -1,8 +1,9 @@
 """GPT-2 or Llama in PyTorch as zeroth trains it, for the table of tests/gpu: one process, one
 GPU, AdamW with float32 parameters, bf16 in products. Llama is transformers'. The last line is
-JSON: seconds and tokens of a step, the loss, and the most memory that was allocated.
+JSON: seconds and tokens of a step, the loss, the most memory that was allocated, and the kind of
+attention. --padded computes 50,304 logits, as zeroth does.
 
-  python3 torch_model.py --model gpt2|llama --how plain|compiled|fully_shard --batch 64
+  python3 torch_model.py --model gpt2|llama --how plain|compiled|fully_shard --batch 64 [--padded] [--attention cudnn|flash]
 """
 
 import argparse
@@ -88,6 +89,16 @@ def shard(model, device):
     fully_shard(model, mp_policy=policy)
 
 
+def attention(a, device):
+    """The kind that PyTorch chooses for the model's shapes; it has only a private function for that."""
+    heads, T = (12, 1024) if a.model == "gpt2" else (32, 2048)
+    try:
+        q = torch.zeros(1, heads, T, 64, device=device, dtype=torch.bfloat16, requires_grad=True)
+        return str(torch.nn.attention.SDPBackend(torch._fused_sdp_choice(q, q, q, None, 0.0, True)))
+    except Exception as e:
+        return f"unknown: {e}"
+
+
 def main():
     args = argparse.ArgumentParser()
     args.add_argument("--model", choices=["gpt2", "llama"], required=True)
@@ -95,12 +106,18 @@ def main():
     args.add_argument("--batch", type=int, default=64)
     args.add_argument("--steps", type=int, default=20)
     args.add_argument("--small", action="store_true")
+    args.add_argument("--padded", action="store_true")
+    args.add_argument("--attention", choices=["cudnn", "flash"])
     a = args.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("high")
+    if a.attention and device == "cuda":
+        torch.backends.cuda.enable_flash_sdp(a.attention == "flash")
+        torch.backends.cuda.enable_cudnn_sdp(a.attention == "cudnn")
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
     if a.model == "gpt2":
-        model = GPT2(*((2, 2, 32, 16, 256) if a.small else (12, 12, 768, 1024, 50257))).to(device)
+        model = GPT2(*((2, 2, 32, 16, 256) if a.small else (12, 12, 768, 1024, 50304 if a.padded else 50257))).to(device)
     else:
         model = Llama(a.small).to(device)
     T = model.context
@@ -138,7 +155,7 @@ def main():
     most = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    print(json.dumps({"seconds": last[len(last) // 2], "tokens": a.batch * T, "loss": loss.item(), "gib": most}))
+    print(json.dumps({"seconds": last[len(last) // 2], "tokens": a.batch * T, "loss": loss.item(), "gib": most, "attention": attention(a, device)}))
 
 
 if __name__ == "__main__":
