@@ -87,7 +87,7 @@ func TestChatsAreTransformers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			whole, err := d.chat.Examples(c.talk, 0, "all")
+			whole, err := d.chat.Examples(c.talk, "all")
 			if want.Error != "" || err != nil {
 				if want.Error == "" || err == nil {
 					t.Errorf("%s, chat %d: %v, but transformers: %q", name, i, err, want.Error)
@@ -98,7 +98,7 @@ func TestChatsAreTransformers(t *testing.T) {
 				t.Errorf("%s, chat %d:\n got %q\nwant %q", name, i, tok.Decode(whole[0].ids), tok.Decode(want.IDs))
 				continue
 			}
-			examples, err := d.chat.Examples(c.talk, 0, "assistant")
+			examples, err := d.chat.Examples(c.talk, "assistant")
 			if err != nil {
 				t.Errorf("%s, chat %d: %v", name, i, err)
 				continue
@@ -196,13 +196,13 @@ func TestRecordForms(t *testing.T) {
 		`{"system": "s", "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 1}]}`:                                                            "<|im_start|>system\ns<|im_end|>\n" + user + "a<|im_end|>\n" + assistant + "[b<|im_end|>\n]",
 		`{"system": "s", "messages": [{"role": "system", "content": "a"}]}`:                                                                                                              `"system" is given, but the first message is the system's, too`,
 		`{"system": 1, "conversations": [{"from": "human", "value": "a"}]}`:                                                                                                              `"system" is a number, not a string`,
-		`{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]}`:                                                                           `message 2 is not to be learned ("weight")`,
+		`{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]}`:                                                                           `marks exclude all answers`,
 		`{"messages": [{"role": "user", "content": "a", "weight": 0}, {"role": "assistant", "content": "b", "weight": 1.0, "train": true, "loss": null}]}`:                               user + "a<|im_end|>\n" + assistant + "[b<|im_end|>\n]",
-		`{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0.5}]}`:                                                                         `message 2 has a "weight" other than 1`,
-		`{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": "0"}]}`:                                                                         `message 2 has a "weight" other than 1`,
-		`{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "loss": false}]}`:                                                                         `message 2 is not to be learned ("loss")`,
-		`{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "train": 0}]}`:                                                                            `message 2 is not to be learned ("train")`,
-		`{"prompt": [{"role": "user", "content": "a"}], "completion": [{"role": "assistant", "content": "b", "weight": 0}]}`:                                                             `message 2 is not to be learned ("weight")`,
+		`{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0.5}]}`:                                                                         `message 2: "weight" is 0.5: a weight other than 0 and 1 is not supported`,
+		`{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": "0"}]}`:                                                                         `message 2: "weight" is "0"; want 1 or 0`,
+		`{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "loss": false}]}`:                                                                         `marks exclude all answers`,
+		`{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "train": 0}]}`:                                                                            `marks exclude all answers`,
+		`{"prompt": [{"role": "user", "content": "a"}], "completion": [{"role": "assistant", "content": "b", "weight": 0}]}`:                                                             `marks exclude all answers`,
 		`{"prompt": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b", "weight": 0}], "completion": [{"from": "gpt", "value": "c"}]}`:                                       user + "a<|im_end|>\n" + assistant + "b<|im_end|>\n" + assistant + "[c<|im_end|>\n]",
 		`{"prompt": [{"role": "user", "content": "a"}], "completion": [{"role": "assistant", "content": "b"}], "system": "s"}`:                                                           "<|im_start|>system\ns<|im_end|>\n" + user + "a<|im_end|>\n" + assistant + "[b<|im_end|>\n]",
 		`{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "label": false}`:                                                                        "preference data (KTO) is not supported",
@@ -271,7 +271,7 @@ func TestMasks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := c.Examples(Talk{Messages: list}, 0, "assistant")
+			got, err := c.Examples(Talk{Messages: list}, "assistant")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"zeroth/data/chat"
@@ -17,6 +18,7 @@ type Chat struct {
 	tools  template              // for conversations with tools; often the same
 	tokens map[string]chat.Value // the templates' variables bos_token and so on
 	now    time.Time             // that templates see
+	uses   sync.Map              // the spares that made a difference to some text
 }
 
 // template is a template and the name of the file containing it.
@@ -30,6 +32,7 @@ type Talk struct {
 	Messages chat.Value // a list of messages
 	Tools    chat.Value // list of tools the model may call; nil if none are given
 	More     *chat.Dict // further variables of the template, such as enable_thinking; may be nil
+	Skip     []bool     // by message: whether it is an answer that is not learned; nil if none is
 }
 
 // NewTalk returns a conversation, given each message's role and content.

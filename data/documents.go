@@ -99,18 +99,23 @@ func (d *documents) fillFrom(input, target []int32, at int64) {
 // example is an encoded record, or the reason why it could not be read.
 type example struct {
 	documents []tokens
+	line      line   // without its text
 	form      string // of a conversation, unless it is the usual one
+	unused    []spare
+	empty     string // why no token is learned, if none is
 	err       error
 }
 
 // counts are the numbers of documents cut, tokens dropped by cutting, documents without a
-// token to learn, records by their form, and conversations that are several documents, with
-// the number of these.
+// token to learn by the reason, unused parts, records by their form, and conversations that are
+// several documents, with the number of these.
 type counts struct {
-	cut, cutTokens, empty int64
-	skipped               int64 // documents too long
-	forms                 map[string]int64
-	divided, parts        int64
+	cut, cutTokens int64
+	empty          seen[string]
+	unused         seen[spare]
+	skipped        int64 // documents too long
+	forms          map[string]int64
+	divided, parts int64
 }
 
 // docReader turns records into examples.
@@ -159,6 +164,12 @@ func (d *docReader) example(e partEncoder, l line) (x example) {
 	if record.Kind != jsonread.Object {
 		return example{err: fmt.Errorf("%v, not an object", record.Kind)}
 	}
+	must, also, _ := d.keys(hasKey(record))
+	says, key, err := d.judge(record, must...)
+	unused := slices.Concat(l.unread, spareKeys(record, slices.Concat(must, also)))
+	if err != nil || says == notToLearn {
+		return example{unused: unused, empty: fmt.Sprintf("%q says not to learn them", key), err: err}
+	}
 	switch d.Format {
 	case "chat":
 		x = d.chatExample(record, l.text == nil)
@@ -169,6 +180,7 @@ func (d *docReader) example(e partEncoder, l line) (x example) {
 		ids := d.encode(e, text)
 		x = example{documents: []tokens{{ids, slices.Repeat([]bool{true}, len(ids))}}, err: err}
 	}
+	x.unused = append(unused, x.unused...)
 	for _, part := range x.documents {
 		for _, id := range part.ids {
 			if int(id) >= d.vocab && x.err == nil {
@@ -236,13 +248,59 @@ func (d *docReader) chatExample(record jsonread.Value, dense bool) (x example) {
 	if err != nil {
 		return example{err: err}
 	}
-	x.form = c.form
-	x.documents, x.err = d.chat.Examples(c.talk, c.first, d.Learn)
+	x.form, x.unused = c.form, slices.Concat(c.unused, d.chat.unused(c.talk))
+	x.documents, x.err = d.chat.Examples(c.talk, d.Learn)
+	learns := func(t tokens) bool { return slices.Contains(t.learn, true) }
+	if d.Learn != "all" && !slices.ContainsFunc(x.documents, learns) {
+		x.empty = c.unanswered()
+	}
+	if !d.chat.usual.Mentions("endgeneration") && d.Learn != "all" {
+		x.unused = append(x.unused, c.unlearned()...)
+	}
 	return x
 }
 
-// add stores the documents of a record, cut to the length of a sample.
-func (d *documents) add(x example, context int, n *counts) {
+// unanswered returns why a conversation has no answer to learn, or "" if it has one.
+func (c conversation) unanswered() string {
+	var roles []string
+	for i, m := range c.list {
+		role := m.Get("role").Text
+		switch {
+		case i < c.first:
+		case role == answers && !c.talk.Skip[i]:
+			return ""
+		case role != answers && len(roles) < 4 && !slices.Contains(roles, fmt.Sprintf("%.40q", role)):
+			roles = append(roles, fmt.Sprintf("%.40q", role))
+		}
+	}
+	if slices.Contains(c.talk.Skip[c.first:], true) {
+		return "marks exclude all answers"
+	}
+	return fmt.Sprintf("only messages of the role %q are learned, and these have %s; rename roles, or set data.learn: all",
+		answers, strings.Join(roles, ", "))
+}
+
+// unlearned returns the roles whose messages are not learned although one may expect it.
+func (c conversation) unlearned() (roles []spare) {
+	for _, m := range c.list {
+		x := spare{ofRole, m.Get("role").Text}
+		usual := x.name == answers || slices.Contains(otherRoles, x.name)
+		if !usual && !slices.Contains(roles, x) && len(roles) < mostSpares {
+			roles = append(roles, x)
+		}
+	}
+	return roles
+}
+
+// see counts what a record has.
+func (n *counts) see(x example) {
+	for _, part := range x.unused {
+		part.name = part.name[:min(len(part.name), mostName)]
+		n.unused.add(part, x)
+	}
+	if x.empty != "" {
+		n.empty.add(x.empty, x)
+	}
 	if x.form != "" {
 		if n.forms == nil {
 			n.forms = map[string]int64{}
@@ -252,9 +310,17 @@ func (d *documents) add(x example, context int, n *counts) {
 	if parts := int64(len(x.documents)); parts > 1 {
 		n.divided, n.parts = n.divided+1, n.parts+parts
 	}
+}
+
+// add stores the documents of a record, cut to the length of a sample.
+func (d *documents) add(x example, context int, n *counts) {
+	n.see(x)
+	if x.empty != "" {
+		return
+	}
 	kept := false
 	for _, part := range x.documents {
-		kept = d.addDocument(part, context, n) || kept
+		kept = d.addDocument(x, part, context, n) || kept
 	}
 	if kept {
 		d.read++
@@ -262,7 +328,8 @@ func (d *documents) add(x example, context int, n *counts) {
 }
 
 // addDocument stores a document and reports whether it has a token to learn.
-func (d *documents) addDocument(x tokens, context int, n *counts) bool {
+func (d *documents) addDocument(of example, x tokens, context int, n *counts) bool {
+	empty := "a text or answer is empty or a single token"
 	if d.skip && len(x.ids) > context+1 {
 		n.skipped++
 		return false
@@ -270,6 +337,7 @@ func (d *documents) addDocument(x tokens, context int, n *counts) bool {
 	if len(x.ids) > context+1 {
 		n.cut++
 		n.cutTokens += int64(len(x.ids) - context - 1)
+		empty = "none of the tokens to learn is within that length"
 		x.ids, x.learn = x.ids[:context+1], x.learn[:context+1]
 	}
 	learned := int32(0)
@@ -279,7 +347,7 @@ func (d *documents) addDocument(x tokens, context int, n *counts) bool {
 		}
 	}
 	if learned == 0 {
-		n.empty++
+		n.empty.add(empty, of)
 		return false
 	}
 	d.ids, d.learn = append(d.ids, x.ids...), append(d.learn, x.learn...)
@@ -294,6 +362,7 @@ type line struct {
 	text   []byte         // JSON of the record; nil for a row of Parquet
 	record jsonread.Value // of a row of Parquet
 	wrong  error          // error in the row
+	unread []spare        // columns that are not read, in the first row
 }
 
 // size returns the approximate number of bytes in a line.
@@ -371,6 +440,7 @@ func (d *docReader) each(ctx context.Context, files []file, m *meter, take func(
 					broken = append(broken, fmt.Errorf("%s:%d: %w", b.lines[i].file, b.lines[i].number, err))
 				}
 			default:
+				x.line.file, x.line.number = b.lines[i].file, b.lines[i].number
 				if takeErr = take(x); takeErr != nil {
 					cancel()
 				}
@@ -452,8 +522,19 @@ func (d *docReader) eachLine(ctx context.Context, f file, m *meter, emit func(li
 	var r io.Reader = head
 	switch magic, _ := head.Peek(4); {
 	case string(magic) == "PAR1":
-		return 0, parquet.Rows(ctx, h, f.size, d.columns, func(row int, record jsonread.Value, wrong error) {
-			emit(line{number: row, record: record, wrong: wrong})
+		var unread []spare
+		choose := func(have []string) (read []string, err error) {
+			read, err = d.columns(have)
+			for _, key := range have {
+				if !slices.Contains(read, key) {
+					unread = append(unread, spare{ofRecord, key})
+				}
+			}
+			return read, err
+		}
+		return 0, parquet.Rows(ctx, h, f.size, choose, func(row int, record jsonread.Value, wrong error) {
+			emit(line{number: row, record: record, wrong: wrong, unread: unread})
+			unread = nil
 		})
 	case strings.HasPrefix(string(magic), "\x1f\x8b"):
 		z, err := gzip.NewReader(head)

@@ -13,9 +13,11 @@ import (
 
 // conversation is what a record of the format chat has.
 type conversation struct {
-	talk  Talk
-	first int    // messages before this one are not learned
-	form  string // how the record has it, for people; "" for the usual form
+	talk   Talk
+	list   []jsonread.Value // the messages
+	first  int              // messages before this one are not learned
+	unused []spare
+	form   string // how the record has it, for people; "" for the usual form
 }
 
 // form is a way in which records have conversations. A record has the first form all of whose
@@ -56,36 +58,35 @@ func (d *docReader) forms() []form {
 // columns returns the columns of a Parquet file that are read, given those it has.
 func (d *docReader) columns(have []string) ([]string, error) {
 	has := func(key string) bool { return slices.Contains(have, key) }
-	without := func(key string) error { return d.lacks(key, has) }
+	names, also, err := d.keys(has)
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range names {
+		if !has(key) {
+			return nil, d.lacks(key, has)
+		}
+	}
+	names = slices.Clone(names)
+	for _, key := range have {
+		if mark, _ := isMark(key); (mark || slices.Contains(also, key)) && !slices.Contains(names, key) {
+			names = append(names, key)
+		}
+	}
+	return names, nil
+}
+
+// keys returns the keys that a record with the keys for which has is true must have, and others that are
+// read.
+func (d *docReader) keys(has func(string) bool) (must, also []string, err error) {
 	switch d.Format {
 	case "chat":
 		f, err := d.formOf(has)
-		if err != nil {
-			return nil, err
-		}
-		names := slices.Clone(f.keys)
-		for _, key := range slices.Concat(f.also, alongside) {
-			if has(key) {
-				names = append(names, key)
-			}
-		}
-		return names, nil
+		return f.keys, slices.Concat(f.also, alongside), err
 	case "prompt":
-		names := []string{d.key("prompt"), d.key("completion")}
-		for _, key := range names {
-			if !has(key) {
-				return nil, without(key)
-			}
-		}
-		if has("label") {
-			names = append(names, "label")
-		}
-		return names, nil
+		return []string{d.key("prompt"), d.key("completion")}, []string{"label"}, nil
 	}
-	if key := d.key("text"); !has(key) {
-		return nil, without(key)
-	}
-	return []string{d.key("text")}, nil
+	return []string{d.key("text")}, nil, nil
 }
 
 // formOf returns the form of records with the keys for which has is true.
@@ -136,7 +137,10 @@ func (d *docReader) conversation(record jsonread.Value, dense bool) (c conversat
 	if c, err = f.read(record); err != nil {
 		return c, err
 	}
-	if err := cmp.Or(unlabeled(record), c.weighed(d.Learn)); err != nil {
+	if c.talk.Messages, err = chat.FromJSON(jsonread.Value{Kind: jsonread.Array, Items: c.list}); err != nil {
+		return c, err
+	}
+	if err := cmp.Or(unlabeled(record), d.weigh(&c)); err != nil {
 		return c, err
 	}
 	if v := record.Get("functions"); v.Kind != jsonread.None && v.Kind != jsonread.Null && len(v.Items)+len(v.Text) > 0 {
@@ -224,7 +228,7 @@ func messagesOf(record jsonread.Value, key string) (c conversation, err error) {
 	if err != nil {
 		return c, err
 	}
-	c.talk.Messages, err = chat.FromJSON(jsonread.Value{Kind: jsonread.Array, Items: append(list, named...)})
+	c.list = append(list, named...)
 	if c.form = ""; shared {
 		c.form = "ShareGPT"
 	} else if key == "conversations" {
@@ -257,30 +261,6 @@ func namedMessages(items []jsonread.Value) (list []jsonread.Value, shared bool, 
 		list = append(list, m)
 	}
 	return list, shared, nil
-}
-
-// weighed refuses answers to learn whose weight is below 1.
-func (c conversation) weighed(learn string) error {
-	list, _ := c.talk.Messages.(*chat.List)
-	for i := c.first; list != nil && i < len(list.Items); i++ {
-		m, ok := list.Items[i].(*chat.Dict)
-		if !ok {
-			continue // reported later
-		}
-		if role, _ := m.Get("role"); role != "assistant" && learn != "all" {
-			continue
-		}
-		for _, key := range []string{"weight", "train", "training", "loss"} {
-			v, _ := m.Get(key)
-			switch {
-			case v == false || (key == "weight" || key == "train") && (v == int64(0) || v == float64(0)):
-				return fmt.Errorf(`message %d is not to be learned (%q), which is not supported; give the messages before the answers to learn as "prompt" and the others as "completion"`, i+1, key)
-			case key == "weight" && v != nil && v != true && v != int64(1) && v != float64(1):
-				return fmt.Errorf(`message %d has a "weight" other than 1, which is not supported`, i+1)
-			}
-		}
-	}
-	return nil
 }
 
 // shareRoles are the names that ShareGPT's records give to roles.
@@ -338,8 +318,8 @@ func alpaca(record jsonread.Value) (c conversation, err error) {
 		asked += "\n" + texts["input"]
 	}
 	list.Items = append(list.Items, message("user", asked), message("assistant", texts["output"]))
-	c.talk.Messages, err = chat.FromJSON(list)
-	return c, err
+	c.list = list.Items
+	return c, nil
 }
 
 // promptMessages reads a prompt and a completion that are lists of messages.
@@ -360,6 +340,6 @@ func promptMessages(record jsonread.Value) (c conversation, err error) {
 	if err != nil {
 		return c, err
 	}
-	c.talk.Messages, err = chat.FromJSON(jsonread.Value{Kind: jsonread.Array, Items: append(list, named...)})
+	c.list = append(list, named...)
 	return c, err
 }

@@ -118,7 +118,7 @@ func (set *Set) openDocuments(ctx context.Context, s Source, files []file) error
 	set.Files, set.Tokens, set.Vocab = len(files)+len(held), int64(len(train.ids)+len(validation.ids)), set.Tokenizer.Vocab()
 	set.Fingerprint = train.sum(s.Documents.Weights)
 	set.splitDocuments(s, train, validation)
-	set.Notes = append(set.Notes, n.notes(s.Context)...)
+	set.Notes = append(set.Notes, n.notes(s.Context, r.chat)...)
 	return set.mix(s)
 }
 
@@ -222,7 +222,7 @@ func (set *Set) mix(s Source) error {
 // mostPadding is the fill below which packing is suggested.
 const mostPadding = 0.7
 
-func (n counts) notes(context int) (notes []string) {
+func (n counts) notes(context int, c *Chat) (notes []string) {
 	if n.skipped > 0 {
 		notes = append(notes, fmt.Sprintf("documents longer than %d tokens: %d, left out (data.too_long)", context+1, n.skipped))
 	}
@@ -235,10 +235,7 @@ func (n counts) notes(context int) (notes []string) {
 	if n.divided > 0 {
 		notes = append(notes, fmt.Sprintf("conversations divided into documents: %d into %d, because the template renders earlier answers differently: each is learned as the model sees it at its turn", n.divided, n.parts))
 	}
-	if n.empty > 0 {
-		notes = append(notes, fmt.Sprintf("documents without a token to learn within that length: %d, left out", n.empty))
-	}
-	return notes
+	return slices.Concat(notes, n.noteEmpty(), n.noteUnused(c))
 }
 
 // learnedIn returns the number of targets with a loss in a sequence.

@@ -111,7 +111,11 @@ func (done *Encoded) encodeRecords(ctx context.Context, r *docReader, files []fi
 	var ids []uint32
 	var failed error // of writing; any other error is about the input
 	ignored := 0
+	var n counts
 	err := r.each(ctx, files, m, func(x example) error {
+		if n.see(x); x.empty != "" {
+			return nil
+		}
 		for _, part := range x.documents {
 			ids = ids[:0]
 			for i, id := range part.ids {
@@ -130,6 +134,7 @@ func (done *Encoded) encodeRecords(ctx context.Context, r *docReader, files []fi
 	if ignored > 0 {
 		done.Notes = append(done.Notes, fmt.Sprintf("%d of the tokens are not meant to be learned, but a token file cannot mark them: a job will learn them all; use data.documents to exclude them", ignored))
 	}
+	done.Notes = slices.Concat(done.Notes, n.noteEmpty(), n.noteUnused(r.chat))
 	if err != nil && failed == nil && ctx.Err() == nil {
 		err = input.BadInput(err)
 	}

@@ -51,10 +51,10 @@ func (r *renderer) upTo(n int, answer bool) (string, error) {
 }
 
 // Examples returns the examples of a conversation. learn selects the tokens to learn: all
-// "assistant" messages from number first on, only the "last" of them, or "all" tokens. An answer is
+// "assistant" messages not in Skip, only the "last" of them, or "all" tokens. An answer is
 // the part that the template marks with generation or, without marks, the assistant's message with
 // the tokens that end it.
-func (c *Chat) Examples(talk Talk, first int, learn string) ([]tokens, error) {
+func (c *Chat) Examples(talk Talk, learn string) ([]tokens, error) {
 	whole, err := c.render(talk, false)
 	if err != nil {
 		return nil, err
@@ -63,8 +63,8 @@ func (c *Chat) Examples(talk Talk, first int, learn string) ([]tokens, error) {
 		return one(c.encoded(whole.Text, [][2]int{{0, len(whole.Text)}}))
 	}
 	if spans := whole.Generated; len(spans) > 0 {
-		if first > 0 {
-			return nil, fmt.Errorf("the template marks answers with generation, so the prompt's answers cannot be distinguished from the completion's; give the conversation as messages")
+		if slices.Contains(talk.Skip, true) {
+			return nil, fmt.Errorf("the template marks answers with generation, so none can be left out, as the record asks for; use another template")
 		}
 		if learn == "last" {
 			spans = spans[len(spans)-1:]
@@ -72,20 +72,23 @@ func (c *Chat) Examples(talk Talk, first int, learn string) ([]tokens, error) {
 		return one(c.encoded(whole.Text, spans))
 	}
 	r := &renderer{c, talk, talk.Messages.(*chat.List), len(whole.Text)}
-	turns, err := r.turns(whole.Text, first, learn == "last")
+	turns, err := r.turns(whole.Text, learn == "last")
 	if err != nil {
 		return nil, err
 	}
 	return r.distribute(whole.Text, turns)
 }
 
-// turns returns the answers from message first on, or the last of them.
-func (r *renderer) turns(whole string, first int, last bool) (turns []turn, err error) {
-	for i := len(r.list.Items) - 1; i >= first; i-- {
+// turns returns the answers to learn, or the last of them.
+func (r *renderer) turns(whole string, last bool) (turns []turn, err error) {
+	for i := len(r.list.Items) - 1; i >= 0; i-- {
 		if d, ok := r.list.Items[i].(*chat.Dict); ok {
-			if role, _ := d.Get("role"); role != "assistant" {
+			if role, _ := d.Get("role"); role != answers {
 				continue
 			}
+		}
+		if i < len(r.talk.Skip) && r.talk.Skip[i] {
+			continue
 		}
 		t, err := r.turn(whole, i)
 		if err != nil {
