@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+
+	"zeroth/input/s3/s3test"
 )
 
 // records returns lines of JSON.
@@ -279,5 +281,45 @@ func TestFit(t *testing.T) {
 		if n, want := set.Train.Positions(0, set.Train.Windows()), map[int]int{100: 50, 48: 50, 16: 27}[c.want]; !c.skip && n != want {
 			t.Errorf("%+v: %d positions, want %d", c, n, want)
 		}
+	}
+}
+
+// TestValidationFilesAreNotTrainedOn checks that a file to validate on is left out of training, by whatever
+// names both patterns reach it, and that this is reported.
+func TestValidationFilesAreNotTrainedOn(t *testing.T) {
+	server := s3test.Serve(t)
+	line := func(text string) string { return records(t, map[string]string{"text": text}) }
+	files := map[string]string{"d/a.jsonl": line("train"), "d/dev.jsonl": line("valid"), "d/sub/b.jsonl": line("other"), "copy/x.jsonl": line("valid")}
+	dir := tree(t, files)
+	for name, text := range files {
+		server.Put(t, name, []byte(text))
+	}
+	for link, to := range map[string]func(old, new string) error{"links/soft.jsonl": os.Symlink, "links/hard.jsonl": os.Link} {
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, "links"), 0o755), to(filepath.Join(dir, "d/dev.jsonl"), filepath.Join(dir, link))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(filepath.Join(dir, "d"), filepath.Join(dir, "folder")); err != nil {
+		t.Fatal(err)
+	}
+	train := []string{"d/**/*.jsonl", filepath.Join(dir, "d/*.jsonl"), "s3://runs/d/**/*.jsonl", "s3://runs/d/*.jsonl"}
+	for i, held := range []string{"d/dev.jsonl", "./d/../d/dev.jsonl", filepath.Join(dir, "d/dev.jsonl"), "links/soft.jsonl", "links/hard.jsonl", "folder/dev.jsonl", "copy/x.jsonl", "d/d*", "s3://runs/d/dev.jsonl", "s3://runs/copy/*"} {
+		for _, pattern := range train {
+			for _, weights := range [][]float64{nil, {1}} {
+				set := open(t, Source{Documents: Documents{Format: "text", Files: []string{pattern}, Validation: []string{held}, Weights: weights}, Dir: dir, Tokenizer: "bytes", Context: 8})
+				for s := range set.Train.Windows() {
+					if in, _ := sampleOf(set.Train, s); in == "vali" {
+						t.Errorf("%d: %s trains on %s", i, pattern, held)
+					}
+				}
+				if note := strings.Join(set.Notes, "\n"); set.Validation.Windows() != 1 || !strings.Contains(note, "files of data.documents left out, because data.validation_documents has them, too: 1, such as ") {
+					t.Errorf("%s, %s: %s", pattern, held, note)
+				}
+			}
+		}
+	}
+	_, err := Open(t.Context(), Source{Documents: Documents{Format: "text", Files: []string{"d/dev.jsonl"}, Validation: []string{"links/*"}}, Dir: dir, Tokenizer: "bytes", Context: 8})
+	if err == nil || !strings.Contains(err.Error(), "left out, because data.validation_documents has them, too: 1, such as "+filepath.Join(dir, "d/dev.jsonl")) {
+		t.Errorf("%v", err)
 	}
 }

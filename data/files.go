@@ -2,10 +2,13 @@ package data
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"go/build"
+	"io"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +21,7 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
+	"zeroth/input"
 	"zeroth/input/s3"
 )
 
@@ -115,6 +119,38 @@ func unique(files []file) []file {
 		seen[id] = true
 		return again
 	})
+}
+
+// apart separates the files that are also among held, under any name or as a copy, from the others.
+func apart(files, held []file) (others, both []file, err error) {
+	sums := map[string][sha256.Size]byte{}
+	sum := func(f file) [sha256.Size]byte {
+		if _, ok := sums[f.path]; !ok && err == nil {
+			sums[f.path], err = contentSum(f.path)
+		}
+		return sums[f.path]
+	}
+	for _, f := range files {
+		same := func(h file) bool { return f.size == h.size && (identity(f) == identity(h) || sum(f) == sum(h)) }
+		if slices.ContainsFunc(held, same) {
+			both = append(both, f)
+		} else {
+			others = append(others, f)
+		}
+	}
+	return others, both, err
+}
+
+// contentSum returns the SHA-256 of a file.
+func contentSum(path string) (sum [sha256.Size]byte, err error) {
+	f, err := input.Open(path, math.MaxInt64)
+	if err != nil {
+		return sum, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	return [sha256.Size]byte(h.Sum(nil)), err
 }
 
 // match returns the files of one pattern, at least one.

@@ -46,7 +46,7 @@ func newMixture(d Documents, ends []int32) (mixture, error) {
 		}
 		c.windows = int64(ends[i]) - c.first
 		if key := fmt.Sprintf("documents[%d]", i); c.windows == 0 {
-			return nil, problem(key, "%s: no documents to train on, other than those of earlier patterns; remove it", d.Files[i])
+			return nil, problem(key, "%s: no documents to train on, other than those of earlier patterns or for validation; remove it", d.Files[i])
 		} else if c.samples == 0 {
 			return nil, problem(key, "%s: its weight, %g of %g, is less than one of %d samples; raise the weight or remove the pattern", d.Files[i], w, all, total)
 		}

@@ -89,6 +89,14 @@ func (set *Set) openDocuments(ctx context.Context, s Source, files []file) error
 	if err := fetch(ctx, "validation_documents", held, s.Progress); err != nil {
 		return err
 	}
+	files, both, err := apart(files, held)
+	if err != nil {
+		return &Problem{"documents", err}
+	}
+	if len(both) > 0 {
+		const note = "files of data.documents left out, because data.validation_documents has them, too: %d, such as %s"
+		set.Notes = append(set.Notes, fmt.Sprintf(note, len(both), both[0].name()))
+	}
 	m := &meter{report: s.Progress}
 	if m.report == nil {
 		m.report = func(int64, int64) {}
