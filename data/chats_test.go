@@ -327,7 +327,7 @@ func TestArrowIsNamed(t *testing.T) {
 	for name, content := range map[string]string{"a.arrow": "ARROW1\x00\x00\xff\xff\xff\xff", "data-00000-of-00001.arrow": "\xff\xff\xff\xff\x10\x01\x00\x00"} {
 		dir := tree(t, map[string]string{name: content})
 		_, err := Open(t.Context(), Source{Documents: Documents{Files: []string{name}, Format: "text"}, Dir: dir, Tokenizer: "bytes", Context: 8})
-		if err == nil || !strings.Contains(err.Error(), "is an Arrow") || !strings.Contains(err.Error(), "to_parquet") {
+		if err == nil || !strings.Contains(err.Error(), "is an Arrow") || !strings.Contains(err.Error(), "data.parquet") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

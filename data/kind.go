@@ -20,40 +20,59 @@ import (
 // headBytes is how much of a file is examined.
 const headBytes = 8 << 10
 
-// formats lists file formats by magic bytes or file extension, with advice on each.
-var formats = []struct{ magic, ext, what, advice string }{
-	{"\x1f\x8b\x08\x00", ".gz", "compressed with gzip", "unpack it: gzip -d"},
-	{"\x1f\x8b\x08\x08", ".tgz", "compressed with gzip", "unpack it: gzip -d"},
-	{"\x1f\x8b", "", "compressed with gzip", "unpack it: gzip -d"},
-	{"\x28\xb5\x2f\xfd", ".zst", "compressed with zstd", "unpack it: zstd -d"},
-	{"BZh91AY&SY", ".bz2", "compressed with bzip2", "unpack it: bzip2 -d"},
-	{"\xfd7zXZ\x00", ".xz", "compressed with xz", "unpack it: xz -d"},
-	{"\x04\x22\x4d\x18", ".lz4", "compressed with lz4", "unpack it: lz4 -d"},
-	{"7z\xbc\xaf\x27\x1c", ".7z", "a 7z archive", "unpack it"},
-	{"PK\x03\x04", ".zip", "a zip archive", "unpack it"},
-	{"PK\x05\x06", ".npz", "a zip archive", "unpack it"},
-	{"PAR1", ".parquet", "a parquet file", jsonAdvice},
-	{"ARROW1\x00\x00", ".arrow", "an Arrow file", arrowAdvice},
-	{"\xff\xff\xff\xff", ".arrow", "an Arrow stream, as the library datasets writes it", arrowAdvice},
-	{"\x93NUMPY", ".npy", "a NumPy array", "write only its elements, with array.tofile(FILE), and give that as data.tokens"},
-	{"\x89HDF\r\n\x1a\n", ".h5", "an HDF5 file", "write only its elements to a file"},
-	{"MMIDIDX\x00\x00", "", "the index of a Megatron data set", "give its .bin file as data.tokens, with data.dtype"},
-	{"version https://git-lfs.github.com/spec/v1\n", "", "a Git LFS pointer, not the file itself", "fetch the file: git lfs pull"},
-	{"%PDF-", ".pdf", "a PDF", "extract its text first"},
-	{"\x89PNG\r\n\x1a\n", ".png", "a PNG image", "leave it out"},
-	{"\xff\xd8\xff", ".jpg", "a JPEG image", "leave it out"},
-	{"\x7fELF", "", "a program", "leave it out"},
-	{"SQLite format 3\x00", ".sqlite", "an SQLite database", "export its text first"},
-	{"", ".jsonl", "a file of JSON records, one per line", jsonAdvice},
-	{"", ".ndjson", "a file of JSON records, one per line", jsonAdvice},
-	{"", ".safetensors", "a model's parameters", "leave it out"},
-	{"\xff\xfe\x00\x00", "", "text in UTF-32", "convert it: iconv -f UTF-32 -t UTF-8"},
-	{"\x00\x00\xfe\xff", "", "text in UTF-32", "convert it: iconv -f UTF-32 -t UTF-8"},
-	{"\xff\xfe", "", "text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"},
-	{"\xfe\xff", "", "text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"},
+// format is a file format. sign is what its files begin with or, for formats without magic bytes, the
+// extension of their names: a name says nothing about a file that begins otherwise.
+type format struct{ sign, what, advice string }
+
+func (f format) named() bool { return f.sign[0] == '.' }
+
+// fits reports whether a file with the given beginning has the format.
+func (f format) fits(path string, head []byte) bool {
+	if f.named() {
+		return strings.EqualFold(filepath.Ext(path), f.sign)
+	}
+	return bytes.HasPrefix(head, []byte(f.sign))
 }
 
-const arrowAdvice = `write it as Parquet: datasets.load_from_disk(FOLDER).to_parquet("data.parquet"), and give that as data.documents`
+// formats lists file formats with advice on each.
+var formats = []format{
+	{"\x1f\x8b\x08\x00", "compressed with gzip", "unpack it: gzip -dc FILE > NEW"},
+	{"\x1f\x8b\x08\x08", "compressed with gzip", "unpack it: gzip -dc FILE > NEW"},
+	{"\x1f\x8b", "compressed with gzip", "unpack it: gzip -dc FILE > NEW"},
+	{"\x28\xb5\x2f\xfd", "compressed with zstd", "unpack it: zstd -dc FILE > NEW"},
+	{"BZh91AY&SY", "compressed with bzip2", "unpack it: bzip2 -dc FILE > NEW"},
+	{"\xfd7zXZ\x00", "compressed with xz", "unpack it: xz -dc FILE > NEW"},
+	{"\x04\x22\x4d\x18", "compressed with lz4", "unpack it: lz4 -dc FILE > NEW"},
+	{"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it"},
+	{"PK\x03\x04", "a zip archive", "unpack it"},
+	{"PK\x05\x06", "an empty zip archive", "leave it out"},
+	{"PAR1", "a parquet file", jsonAdvice},
+	{"ARROW1\x00\x00", "an Arrow file",
+		`write it as Parquet: pyarrow.parquet.write_table(pyarrow.ipc.open_file(FILE).read_all(), "data.parquet")` + asRecords},
+	{"\xff\xff\xff\xff", "an Arrow stream, as the library datasets writes it",
+		`write it as Parquet: datasets.Dataset.from_file(FILE).to_parquet("data.parquet")` + asRecords},
+	{"\x93NUMPY", "a NumPy array", "write only its elements: numpy.load(FILE).tofile(NEW)" + asTokens},
+	{"\x89HDF\r\n\x1a\n", "an HDF5 file", "write only its elements: h5py.File(FILE)[NAME][:].tofile(NEW)" + asTokens},
+	{"MMIDIDX\x00\x00", "the index of a Megatron data set", "give its .bin file as data.tokens, with data.dtype"},
+	{"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer, not the file itself", "fetch the file: git lfs pull"},
+	{"%PDF-", "a PDF", "extract its text first"},
+	{"\x89PNG\r\n\x1a\n", "a PNG image", "leave it out"},
+	{"\xff\xd8\xff", "a JPEG image", "leave it out"},
+	{"\x7fELF", "a program", "leave it out"},
+	{"SQLite format 3\x00", "an SQLite database", "export its text first"},
+	{".jsonl", "a file of JSON records, one per line", jsonAdvice},
+	{".ndjson", "a file of JSON records, one per line", jsonAdvice},
+	{".safetensors", "a model's parameters", "leave it out"},
+	{"\xff\xfe\x00\x00", "text in UTF-32", "convert it: iconv -f UTF-32 -t UTF-8"},
+	{"\x00\x00\xfe\xff", "text in UTF-32", "convert it: iconv -f UTF-32 -t UTF-8"},
+	{"\xff\xfe", "text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"},
+	{"\xfe\xff", "text in UTF-16", "convert it: iconv -f UTF-16 -t UTF-8"},
+}
+
+const (
+	asRecords = ", and give that as data.documents"
+	asTokens  = ", and give that as data.tokens, with data.dtype"
+)
 
 const jsonAdvice = "give it as data.documents (zeroth tokenize: with --format)"
 
@@ -70,10 +89,9 @@ func checkKind(key, path string) error {
 	if strings.HasSuffix(key, "documents") {
 		return notRecords(path, head)
 	}
-	ext := strings.ToLower(filepath.Ext(path))
 	for _, f := range formats {
-		magic := f.magic != "" && bytes.HasPrefix(head, []byte(f.magic)) && (key == "text" || len(f.magic) >= shortest)
-		if magic || f.ext != "" && f.ext == ext {
+		chance := key == "tokens" && !f.named() && (len(f.sign) < shortest || strings.HasPrefix(f.what, "text in UTF"))
+		if f.fits(path, head) && !chance {
 			return fmt.Errorf("%s is %s; %s", path, f.what, f.advice)
 		}
 	}
@@ -92,7 +110,7 @@ func Kind(path string) (what, key string) {
 	}
 	ext := strings.ToLower(filepath.Ext(path))
 	for _, f := range formats {
-		if f.magic != "" && bytes.HasPrefix(head, []byte(f.magic)) || f.ext != "" && f.ext == ext {
+		if f.fits(path, head) {
 			if strings.HasPrefix(f.what, "text in UTF") {
 				return "", "" // may contain anything
 			}
@@ -132,7 +150,7 @@ func Format(path string) string {
 func notRecords(path string, head []byte) error {
 	for _, f := range formats {
 		packed := strings.HasPrefix(f.what, "compressed with gzip") || strings.HasPrefix(f.what, "compressed with zstd")
-		if f.magic != "" && bytes.HasPrefix(head, []byte(f.magic)) && !packed && f.magic != "PAR1" {
+		if f.fits(path, head) && !f.named() && !packed && f.sign != "PAR1" {
 			return fmt.Errorf("%s is %s, not lines of JSON; %s", path, f.what, f.advice)
 		}
 	}
@@ -184,11 +202,14 @@ func refuseZeros(path string, text []byte) error {
 	if i < 0 {
 		return nil
 	}
-	what, advice := "is a binary file, not text", "leave it out of the patterns; token ids are given as data.tokens"
+	what, advice := "is a binary file, not text", "leave it out of the patterns"
 	if len(text) >= 4 && (text[0] == 0) == (text[2] == 0) && (text[1] == 0) == (text[3] == 0) && (text[0] == 0) != (text[1] == 0) {
 		what, advice = "seems to be text in UTF-16", "convert it: iconv -f UTF-16LE -t UTF-8"
+		if text[0] == 0 {
+			advice = "convert it: iconv -f UTF-16BE -t UTF-8"
+		}
 	}
-	return fmt.Errorf("%s %s: byte %d is 0; %s", path, what, i, advice)
+	return fmt.Errorf("%s %s: byte %d is 0; %s; token ids are given as data.tokens", path, what, i, advice)
 }
 
 // notTokens refuses text: if every byte, of at least 16 two-byte ids, is part of a character,

@@ -354,7 +354,7 @@ func TestBadInput(t *testing.T) {
 		{"sample --run r --temperature NaN", "--temperature NaN; want a number of at least 0\n"},
 		{"sample --run r --tokens 9999999999", "--tokens 9999999999; want 1 to 1048576\n"},
 		{"train tiny.yaml --set model=null --set model.from=hf", "--set model.from=hf: model.from: text needs the tokenizer that the model of hf was trained with, but that folder has none; name "},
-		{"train tiny.yaml --set data.text=[a.txt.gz]", "--set data.text=[a.txt.gz]: data.text: a.txt.gz is compressed with gzip; unpack it: gzip -d\n"},
+		{"train tiny.yaml --set data.text=[a.txt.gz]", "--set data.text=[a.txt.gz]: data.text: a.txt.gz is compressed with gzip; unpack it: gzip -dc FILE > NEW\n"},
 		{"plan tiny.yaml --set data.tokenizer=none", "--set data.tokenizer=none: data.tokenizer: text needs a tokenizer, but data.tokenizer is none; want bytes or gpt2\n"},
 		{"bench gem", "zeroth: unknown group \"gem\"; want one or more of compute, "},
 		{"eval", "zeroth: 0 arguments given; usage: zeroth eval "},
