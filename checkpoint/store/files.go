@@ -357,30 +357,22 @@ func (f Files) Lock(name string) (io.Closer, error) {
 	return lock(vfs.Parent(name))
 }
 
-// object is an open object.
+// object is an open object, of which all is read from one version.
 type object struct {
-	c           *s3.Client
-	bucket, key string
-	size        int64 // bytes
+	c      *s3.Client
+	bucket string
+	s3.Object
 }
 
 var errReadOnly = errors.New("objects are not written in place")
 
 func (o *object) ReadAt(b []byte, off int64) (int, error) {
-	if off >= o.size {
-		return 0, io.EOF
-	}
-	short := off+int64(len(b)) > o.size
-	n, err := o.c.ReadAt(context.Background(), o.bucket, o.key, "", b[:min(int64(len(b)), o.size-off)], off)
-	if err == nil && short {
-		err = io.EOF
-	}
-	return n, err
+	return o.c.ReadAt(context.Background(), o.bucket, o.Object, b, off)
 }
 
 func (o *object) WriteAt([]byte, int64) (int, error) { return 0, errReadOnly }
 func (o *object) Sync() error                        { return errReadOnly }
-func (o *object) Size() (int64, error)               { return o.size, nil }
+func (o *object) Size() (int64, error)               { return o.Object.Size, nil }
 func (o *object) Close() error                       { return nil }
 
 // content is a small object in memory.

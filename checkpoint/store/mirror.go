@@ -268,14 +268,17 @@ func (p location) open(name string) (vfs.File, error) {
 	if ok {
 		return content{Reader: bytes.NewReader(b)}, nil
 	}
-	size, err := p.size(p.rel)
+	o, err := s3.Object{}, error(fs.ErrNotExist)
+	if !p.Offline() || p.has(p.rel) {
+		o, err = p.c.Stat(context.Background(), p.bucket, p.prefix+p.rel)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+	}
 	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			err = &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
-		}
 		return nil, err
 	}
-	return &object{p.c, p.bucket, p.prefix + p.rel, size}, nil
+	return &object{p.c, p.bucket, o}, nil
 }
 
 // doom plans the deletion of an object, or of all in a folder, and reports whether there are any.

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
@@ -391,10 +392,11 @@ func TestLease(t *testing.T) {
 // Servers that ignore conditions are refused.
 func TestProbe(t *testing.T) {
 	server := s3test.Serve(t)
-	server.Fail(func(_ http.ResponseWriter, r *http.Request) bool {
+	server.Fail(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodPut {
 			return false
 		}
+		w.Header().Set("ETag", `"1"`)
 		b, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
@@ -414,7 +416,8 @@ func TestProbe(t *testing.T) {
 // TestOther checks that names on disk are passed to the machine's file system, and that objects are
 // not written in place.
 func TestOther(t *testing.T) {
-	s3test.Serve(t).Put(t, "x", []byte("words"))
+	server := s3test.Serve(t)
+	server.Put(t, "x", []byte("words"))
 	dir := t.TempDir()
 	if err := vfs.WriteFile(Files{}, filepath.Join(dir, "a"), []byte("b")); err != nil {
 		t.Error(err)
@@ -432,5 +435,9 @@ func TestOther(t *testing.T) {
 	}
 	if _, err := f.WriteAt(b, 0); err == nil {
 		t.Error("an object was written to")
+	}
+	server.Put(t, "x", []byte("other"))
+	if n, err := f.ReadAt(b, 2); err == io.EOF || !strings.Contains(fmt.Sprint(err), "replaced") {
+		t.Errorf("of another version %d bytes, %v", n, err)
 	}
 }

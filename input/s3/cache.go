@@ -141,7 +141,7 @@ func (c *Client) download(ctx context.Context, bucket string, o Object, path str
 			for i := s; i < n && errs[s] == nil && ctx.Err() == nil; i += Streams {
 				off := int64(i) * PartBytes
 				b := buf[:min(PartBytes, o.Size-off)]
-				if _, errs[s] = c.ReadAt(ctx, bucket, o.Key, o.ETag, b, off); errs[s] == nil {
+				if _, errs[s] = c.ReadAt(ctx, bucket, o, b, off); errs[s] == nil {
 					_, errs[s] = out.WriteAt(b, off)
 				}
 				moved(int64(len(b)))
@@ -167,7 +167,7 @@ func (c *Client) compare(ctx context.Context, bucket string, o Object, in io.Rea
 	if err != nil {
 		return explain("stat", bucket, o.Key, err)
 	}
-	if i.ETag != o.ETag {
+	if i.ETag != o.ETag || i.Size != o.Size {
 		return &fs.PathError{Op: "read", Path: scheme + bucket + "/" + o.Key, Err: errReplaced}
 	}
 	if i.ChecksumMode != "FULL_OBJECT" {

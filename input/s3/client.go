@@ -17,6 +17,8 @@
 package s3
 
 import (
+	"bufio"
+	"bytes"
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
@@ -28,6 +30,7 @@ import (
 	"net/url"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -136,13 +139,46 @@ type bounded struct{ http.RoundTripper }
 // mostAnswer is the limit of an answer, in bytes. A list of 1000 of the longest keys takes less.
 const mostAnswer = 4 << 20
 
+// emptyPages is the key of a context with the number of requests of a list since its last object.
+type emptyPages struct{}
+
+// mostEmpty is the limit of that number. Servers may send a page without objects, but not for ever.
+const mostEmpty = 1000
+
 // RoundTrip implements http.RoundTripper.
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	if n, ok := r.Context().Value(emptyPages{}).(*int); ok {
+		if *n++; *n > mostEmpty {
+			return nil, fmt.Errorf("the server has no object in its last %d answers, and says that more follow", mostEmpty)
+		}
+	}
 	resp, err := b.RoundTripper.RoundTrip(r)
-	if err == nil && (r.Method != http.MethodGet || r.URL.RawQuery != "") {
+	if err != nil {
+		return nil, err
+	}
+	if r.Method != http.MethodGet || r.URL.RawQuery != "" {
 		resp.Body = &answer{resp.Body, mostAnswer}
 	}
-	return resp, err
+	if resp.StatusCode == http.StatusOK && r.URL.Query().Has("list-type") {
+		if resp.Body, err = list(resp.Body); err != nil {
+			return nil, err
+		}
+	}
+	return resp, nil
+}
+
+// list returns the body of a list, or an error if it begins like something else: a page of a proxy would
+// otherwise be an empty list.
+func list(body io.ReadCloser) (io.ReadCloser, error) {
+	in := bufio.NewReaderSize(body, 1024)
+	begin, err := in.Peek(1024)
+	if err != io.EOF && err != nil || !bytes.Contains(begin, []byte("ListBucketResult")) {
+		return nil, errors.Join(fmt.Errorf("the answer is not a list of objects but %.60q; check AWS_ENDPOINT_URL and proxies", begin), body.Close())
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{in, body}, nil
 }
 
 // answer is the body of an answer, of which left bytes may be read.
@@ -174,6 +210,11 @@ func explain(op, bucket, key string, err error) error {
 	if err == nil {
 		return nil
 	}
+	return &fs.PathError{Op: op, Path: scheme + bucket + "/" + key, Err: cause(err)}
+}
+
+// cause turns the server's answer on an object into the error that explain wraps.
+func cause(err error) error {
 	switch r, untrusted := minio.ToErrorResponse(err), (*tls.CertificateVerificationError)(nil); {
 	case errors.As(err, &untrusted):
 		err = input.BadInput(fmt.Errorf("%w; set AWS_CA_BUNDLE to a file with the certificate of its authority", untrusted))
@@ -186,7 +227,17 @@ func explain(op, bucket, key string, err error) error {
 	case r.StatusCode == http.StatusForbidden || r.StatusCode == http.StatusUnauthorized:
 		err = refused{cmp.Or(r.Code, "AccessDenied"), r.Message}
 	}
-	return &fs.PathError{Op: op, Path: scheme + bucket + "/" + key, Err: err}
+	return err
+}
+
+// Lasting reports whether an error is an answer that the same request will get again: refused credentials,
+// a missing bucket, a full quota.
+func Lasting(err error) bool {
+	if r := (minio.ErrorResponse{}); errors.As(err, &r) {
+		again := []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusPreconditionFailed, http.StatusTooEarly, http.StatusTooManyRequests, 499}
+		return r.StatusCode == http.StatusInsufficientStorage || r.StatusCode/100 == 4 && !slices.Contains(again, r.StatusCode)
+	}
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || input.IsInput(err)
 }
 
 // refused is the server's answer to credentials.

@@ -36,31 +36,46 @@ func object(bucket string, i minio.ObjectInfo) (Object, error) {
 	return Object{i.Key, i.Size, i.ETag, i.LastModified}, nil
 }
 
-// List returns the objects with a prefix, sorted by key, at most limit of them: more are an error.
+// List returns the objects with a prefix, sorted by key, at most limit of them: more are an error, and so
+// are pages that repeat or that have no objects for ever.
 func (c *Client) List(ctx context.Context, bucket, prefix string, limit int) (out []Object, err error) {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop() // ends the listing's goroutine
-	for i := range c.core.Client.ListObjectsIter(ctx, bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
-		if i.Err != nil {
+	wrong := func(format string, args ...any) ([]Object, error) {
+		return nil, fmt.Errorf("%s%s/%s: %s", scheme, bucket, prefix, fmt.Sprintf(format, args...))
+	}
+	empty, mark := 0, "" // requests since the last object; the key at the last power of two, which a cycle comes back to
+	pages := context.WithValue(ctx, emptyPages{}, &empty)
+	for i := range c.core.Client.ListObjectsIter(pages, bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
+		switch {
+		case i.Err != nil:
 			return nil, explain("list", bucket, prefix, i.Err)
-		}
-		if len(out) == limit {
-			return nil, fmt.Errorf("%s%s/%s: more than %d objects", scheme, bucket, prefix, limit)
+		case len(out) == limit:
+			return wrong("more than %d objects", limit)
+		case !strings.HasPrefix(i.Key, prefix):
+			return wrong("the server lists %.250q, which does not begin with that", i.Key)
+		case i.Key == mark:
+			return wrong("the server lists %.250q again: its pages repeat", i.Key)
 		}
 		o, err := object(bucket, i)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, o)
+		if out, empty = append(out, o), 0; len(out)&(len(out)-1) == 0 {
+			mark = o.Key
+		}
 	}
 	slices.SortFunc(out, func(a, b Object) int { return strings.Compare(a.Key, b.Key) })
-	return out, ctx.Err()
+	for i := range out[:max(1, len(out))-1] {
+		if out[i].Key == out[i+1].Key {
+			return wrong("the server lists %.250q twice", out[i].Key)
+		}
+	}
+	return out, context.Cause(ctx)
 }
 
 // Any reports whether there is an object with a prefix.
 func (c *Client) Any(bucket, prefix string) (bool, error) {
 	r, err := c.core.ListObjectsV2(bucket, prefix, "", "", "", 1)
-	return len(r.Contents) > 0, explain("list", bucket, prefix, err)
+	return len(r.Contents) > 0 && strings.HasPrefix(r.Contents[0].Key, prefix), explain("list", bucket, prefix, err)
 }
 
 // Stat describes an object.
@@ -75,8 +90,10 @@ func (c *Client) Stat(ctx context.Context, bucket, key string) (Object, error) {
 // attempts is the number of times a transfer that breaks off is repeated.
 const attempts = 6
 
+var firstPause = 100 * time.Millisecond // shorter in tests
+
 // pause returns the time to wait after attempt i.
-func pause(i int) time.Duration { return min(100*time.Millisecond<<i, 5*time.Second) }
+func pause(i int) time.Duration { return min(firstPause<<i, 5*time.Second) }
 
 // sleep waits, or returns the cause of the end of ctx.
 func sleep(ctx context.Context, d time.Duration) error {
@@ -91,66 +108,99 @@ func sleep(ctx context.Context, d time.Duration) error {
 // errReplaced reports that an object was replaced by another version.
 var errReplaced = errors.New("the object was replaced while it was read; start again")
 
-// ReadAt fills b with an object's bytes from off. If etag is not empty, an object that has
-// changed is an error. If the object ends before, the error is io.EOF.
-func (c *Client) ReadAt(ctx context.Context, bucket, key, etag string, b []byte, off int64) (n int, err error) {
-	if len(b) == 0 {
-		return 0, nil
-	}
-	for try := range attempts {
+// cut is the error of content that ended early or is not what was asked for. Another try may do better.
+type cut struct{ error }
+
+func (c cut) Unwrap() error { return c.error }
+
+// ReadAt fills b with bytes of an object from off. An object of another version, by its size and its
+// ETag, is an error. If the object ends before, the error is io.EOF.
+func (c *Client) ReadAt(ctx context.Context, bucket string, o Object, b []byte, off int64) (n int, err error) {
+	want := b[:max(0, min(int64(len(b)), o.Size-off))]
+	for try := 0; n < len(want); try++ {
 		var more int
-		more, err = c.read(ctx, bucket, key, etag, b[n:], off+int64(n))
-		if n += more; n == len(b) || err == io.EOF || errors.Is(err, fs.ErrNotExist) || errors.Is(err, errReplaced) || errors.Is(err, fs.ErrPermission) || ctx.Err() != nil {
-			break
+		more, err = c.read(ctx, bucket, o, want[n:], off+int64(n))
+		if n += more; err == nil {
+			continue
 		}
-		if stopped := sleep(ctx, pause(try)); stopped != nil {
-			return n, stopped
+		if try+1 == attempts || ctx.Err() != nil || !errors.As(err, new(cut)) {
+			return n, &fs.PathError{Op: "read", Path: scheme + bucket + "/" + o.Key, Err: err}
+		}
+		if err := sleep(ctx, pause(try)); err != nil {
+			return n, err
 		}
 	}
-	if n == len(b) {
-		return n, nil
+	if n < len(b) {
+		return n, io.EOF
 	}
-	return n, err
+	return n, nil
 }
 
-func (c *Client) read(ctx context.Context, bucket, key, etag string, b []byte, off int64) (int, error) {
-	o := minio.GetObjectOptions{}
-	if err := o.SetRange(off, off+int64(len(b))-1); err != nil {
+// read fills b, which ends within the object, by one request.
+func (c *Client) read(ctx context.Context, bucket string, o Object, b []byte, off int64) (int, error) {
+	ask := minio.GetObjectOptions{}
+	if err := ask.SetRange(off, off+int64(len(b))-1); err != nil {
 		return 0, err
 	}
-	if etag != "" {
-		if err := o.SetMatchETag(etag); err != nil {
+	if o.ETag != "" {
+		if err := ask.SetMatchETag(o.ETag); err != nil {
 			return 0, err
 		}
 	}
-	in, have, _, err := c.core.GetObject(ctx, bucket, key, o)
-	if r := minio.ToErrorResponse(err); err != nil && (r.Code == "InvalidRange" || r.StatusCode == http.StatusRequestedRangeNotSatisfiable) {
-		return 0, io.EOF
-	}
-	if err = explain("read", bucket, key, err); errors.Is(err, fs.ErrExist) {
-		return 0, &fs.PathError{Op: "read", Path: scheme + bucket + "/" + key, Err: errReplaced}
-	}
+	in, have, header, err := c.core.GetObject(ctx, bucket, o.Key, ask)
 	if err != nil {
-		return 0, err
+		return 0, unread(err)
 	}
 	defer in.Close()
-	if etag != "" && have.ETag != etag { // some servers ignore the condition
-		return 0, &fs.PathError{Op: "read", Path: scheme + bucket + "/" + key, Err: errReplaced}
+	if o.ETag != "" && have.ETag != o.ETag { // some servers ignore the condition
+		return 0, errReplaced
+	}
+	if err := sent(header.Get("Content-Range"), o.Size, off, int64(len(b))); err != nil {
+		return 0, err
 	}
 	n, err := io.ReadFull(in, b)
-	if err == io.ErrUnexpectedEOF { // the end of the object, or of the connection
-		err = c.ended(ctx, bucket, key, off+int64(n))
+	if err != nil {
+		return n, cut{cmp.Or(context.Cause(ctx), err)}
 	}
-	return n, err
+	if more, err := io.ReadFull(in, make([]byte, 1)); more > 0 || err != io.EOF {
+		return 0, cut{fmt.Errorf("the server sent more than the %d bytes asked for (%v)", len(b), err)}
+	}
+	return n, nil
 }
 
-// ended returns io.EOF if an object ends at off.
-func (c *Client) ended(ctx context.Context, bucket, key string, off int64) error {
-	o, err := c.Stat(ctx, bucket, key)
-	if err == nil && o.Size > off {
-		return io.ErrUnexpectedEOF
+// unread explains the server's refusal to send content.
+func unread(err error) error {
+	r := minio.ToErrorResponse(err)
+	if r.Code == "InvalidRange" || r.StatusCode == http.StatusRequestedRangeNotSatisfiable {
+		return errReplaced // it is shorter now
 	}
-	return cmp.Or(err, io.EOF)
+	if err = cause(err); errors.Is(err, fs.ErrExist) {
+		return errReplaced
+	}
+	if Lasting(err) {
+		return err
+	}
+	return cut{err}
+}
+
+// sent returns an error unless Content-Range says that n bytes from off were sent of an object with a
+// size. Without one, all of the object was sent.
+func sent(contentRange string, size, off, n int64) error {
+	first, last, total := int64(0), size-1, size
+	if contentRange != "" {
+		if _, err := fmt.Sscanf(contentRange, "bytes %d-%d/%d", &first, &last, &total); err != nil {
+			return cut{fmt.Errorf("the server sent the range %.80q of the content; want bytes %d-%d/%d", contentRange, off, off+n-1, size)}
+		}
+	}
+	switch {
+	case total != size:
+		return errReplaced
+	case contentRange == "" && n != size:
+		return cut{fmt.Errorf("the server, or a proxy in front of it, ignores Range: it was asked for the bytes %d-%d of %d and sent all; use a server that supports ranges", off, off+n-1, size)}
+	case first != off || last != off+n-1:
+		return cut{fmt.Errorf("the server, or a proxy in front of it, sent the bytes %d-%d; it was asked for %d-%d of %d", first, last, off, off+n-1, size)}
+	}
+	return nil
 }
 
 // ReadFile returns an object of at most limit bytes. If it is replaced meanwhile, it is read again.
@@ -164,7 +214,7 @@ func (c *Client) ReadFile(ctx context.Context, bucket, key string, limit int64) 
 			return nil, fmt.Errorf("%s%s/%s: %d bytes, at most %d expected", scheme, bucket, key, o.Size, limit)
 		}
 		b = make([]byte, o.Size)
-		if _, err = c.ReadAt(ctx, bucket, key, o.ETag, b, 0); !errors.Is(err, errReplaced) {
+		if _, err = c.ReadAt(ctx, bucket, o, b, 0); !errors.Is(err, errReplaced) {
 			return b, err
 		}
 	}
@@ -216,8 +266,22 @@ func (b *body) Seek(offset int64, whence int) (int64, error) {
 func (c *Client) put(ctx context.Context, bucket, key string, b []byte, o minio.PutObjectOptions) error {
 	o.DisableContentSha256 = true
 	o.UserMetadata = map[string]string{header: encode(crc32.Checksum(b, castagnoli))}
-	_, err := c.core.PutObject(ctx, bucket, key, &body{r: bytes.NewReader(b)}, int64(len(b)), "", "", o)
+	i, err := c.core.PutObject(ctx, bucket, key, &body{r: bytes.NewReader(b)}, int64(len(b)), "", "", o)
+	if err == nil {
+		err = stored(i.ETag, i.ChecksumCRC32C, crc32.Checksum(b, castagnoli))
+	}
 	return explain("write", bucket, key, err)
+}
+
+// stored returns an error if the answer to a write is not that of a server which has stored the bytes.
+func stored(etag, got string, want uint32) error {
+	switch {
+	case etag == "":
+		return errors.New("the answer has no ETag: it is not from object storage, and nothing was stored; check AWS_ENDPOINT_URL and proxies")
+	case got != "" && got != encode(want):
+		return fmt.Errorf("the server stored bytes with the checksum %s, want %s", got, encode(want))
+	}
+	return nil
 }
 
 // Remove deletes an object. One that does not exist is no error.
@@ -306,6 +370,9 @@ func (c *Client) part(ctx context.Context, bucket, key, id string, i int, b []by
 	}
 	p, err := c.core.PutObjectPart(ctx, bucket, key, id, i+1, &body{r: bytes.NewReader(b)}, int64(len(b)),
 		minio.PutObjectPartOptions{DisableContentSha256: true, CustomHeader: http.Header{header: {encode(sum)}}})
+	if err == nil {
+		err = stored(p.ETag, p.ChecksumCRC32C, sum)
+	}
 	if err != nil {
 		return minio.CompletePart{}, err
 	}
