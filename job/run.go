@@ -145,6 +145,7 @@ type run struct {
 	rec     *recorder       // openRunFolder
 	store   *store.Mirror   // useStore: of a folder of checkpoints in object storage, else nil
 	newest  string          // closeStore: the checkpoint in store to continue from
+	gaveUp  bool            // flushStore: the server of store has refused for long
 	chosen  *chosen         // recordAlgorithms
 
 	traced  bool // shareTrace: all processes trace, for one file

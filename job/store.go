@@ -14,6 +14,7 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
+	"zeroth/collective"
 	"zeroth/input"
 	"zeroth/input/s3"
 	"zeroth/job/config"
@@ -83,12 +84,24 @@ func diskFull(c *config.Config, err error) error {
 	return fmt.Errorf("%w; make room, or name a folder on another disk with %s", err, key)
 }
 
-// flushStore waits until all checkpoints are uploaded.
+// flushStore waits until all checkpoints are uploaded, or another process of the run was lost: it may be
+// the one that has to upload the rest.
 func (r *run) flushStore(ctx context.Context) error {
 	if r.store == nil {
 		return nil
 	}
-	return r.store.Flush(ctx)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() {
+		select {
+		case <-r.self.Ended:
+			stop(collective.ErrClosed)
+		case <-ctx.Done():
+		}
+	}()
+	err := r.store.Flush(ctx)
+	r.gaveUp = err != nil && ctx.Err() == nil
+	return err
 }
 
 // mostFlush is how long a run that was stopped, or failed, waits for uploads. Tests shorten it.
@@ -103,10 +116,10 @@ func (r *run) closeStore(ended error) {
 	if r.store.Offline() {
 		r.newest, _ = checkpoint.Resolve(r.given.Checkpoint.Dir, "latest") // empty if there is none
 	}
-	if ended != nil || r.stopped {
+	if (ended != nil || r.stopped) && !r.gaveUp {
 		ctx, stop := context.WithTimeoutCause(context.Background(), mostFlush, fmt.Errorf("the uploads take longer than %v", mostFlush))
 		defer stop()
-		if err := r.flushStore(ctx); err != nil {
+		if err := r.store.Flush(ctx); err != nil {
 			r.Observer.Note(err.Error())
 		}
 	}

@@ -5,16 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"zeroth/checkpoint/store"
+	"zeroth/collective"
 	"zeroth/input"
 	"zeroth/input/s3/s3test"
 	"zeroth/job/config/configtest"
 	"zeroth/job/report"
+	"zeroth/job/setup"
 	"zeroth/job/testjob"
 )
 
@@ -77,5 +82,34 @@ func TestLocalFolder(t *testing.T) {
 		if err := diskFull(c, context.Canceled); err != context.Canceled {
 			t.Error(err)
 		}
+	}
+}
+
+// TestFlushAlone checks that a process does not wait for uploads of another that is lost.
+func TestFlushAlone(t *testing.T) {
+	server := s3test.Serve(t)
+	m, err := store.Use("s3://runs/a", store.Options{Local: t.TempDir()})
+	if err == nil {
+		err = m.Begin(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Start()
+	defer m.Close()
+	server.Fail(func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) })
+	lost := make(chan struct{})
+	close(lost)
+	if err := os.MkdirAll(filepath.Join(store.Files{}.OnDisk("s3://runs/a"), "step-00000001"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"MANIFEST.json": "{}", "COMMIT": "zeroth-checkpoint 1 seq 1 step 1\n"} {
+		if err := os.WriteFile(filepath.Join(store.Files{}.OnDisk("s3://runs/a"), "step-00000001", name), []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := &run{store: m, self: setup.Self{Ended: lost}}
+	if err := r.flushStore(t.Context()); !errors.Is(err, collective.ErrClosed) {
+		t.Error(err)
 	}
 }

@@ -42,8 +42,9 @@ type lease struct {
 	number int
 	holder
 
-	mu    sync.Mutex
-	until time.Time // it is valid until then
+	mu     sync.Mutex
+	until  time.Time // it is valid until then
+	failed error     // of the last renewal
 }
 
 // holder is the content of a lease.
@@ -216,10 +217,11 @@ func (l *lease) release() error {
 	return nil
 }
 
-// errExpired means that the lease could not be renewed in time. It may be again.
-var errExpired = errors.New("the lease has expired, and the server does not answer")
+// errSilent is the error of renewals that have not failed yet.
+var errSilent = errors.New("the server does not answer")
 
-// gate returns an error unless the lease is valid for a while.
+// gate returns an error unless the lease is valid for a while. If it could not be renewed in time, it may
+// be again.
 func (m *Mirror) gate() error {
 	if m.Follow {
 		return nil
@@ -230,7 +232,7 @@ func (m *Mirror) gate() error {
 	m.lease.mu.Lock()
 	defer m.lease.mu.Unlock()
 	if time.Until(m.lease.until) < term/4 {
-		return errExpired
+		return fmt.Errorf("the lease has expired: %w", cmp.Or(m.lease.failed, errSilent))
 	}
 	return nil
 }
@@ -246,6 +248,9 @@ func (m *Mirror) renewals(ctx context.Context, every time.Duration) {
 		case <-tick.C:
 		}
 		err := m.lease.renew(ctx)
+		m.lease.mu.Lock()
+		m.lease.failed = err
+		m.lease.mu.Unlock()
 		if lost := (*taken)(nil); errors.As(err, &lost) {
 			m.state.Lock()
 			m.fatal = err

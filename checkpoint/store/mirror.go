@@ -41,10 +41,12 @@ type Mirror struct {
 	dooms      []string          // objects to delete, in order
 	bad        map[string]altered
 	lease      *lease
-	fatal      error  // the lease is lost
-	trouble    string // the last reported
-	changes    int    // number of changes of names on disk
-	idle       bool   // nothing was left to do after the last change
+	fatal      error     // the lease is lost
+	trouble    string    // the last reported
+	refused    time.Time // since when the server's answers are lasting errors; zero if the last was none
+	rounds     int       // number of attempts
+	changes    int       // number of changes of names on disk
+	idle       bool      // nothing was left to do after the last change
 	locked     io.Closer
 	work       sync.WaitGroup
 	stop       context.CancelFunc
@@ -374,6 +376,12 @@ func (m *Mirror) report(err error) {
 	m.state.Lock()
 	was := m.trouble
 	m.trouble = now
+	m.rounds++
+	if !s3.Lasting(err) {
+		m.refused = time.Time{}
+	} else if m.refused.IsZero() {
+		m.refused = time.Now()
+	}
 	m.state.Unlock()
 	switch {
 	case now != "" && was == "":
@@ -414,27 +422,48 @@ func (m *Mirror) serve(ctx context.Context) {
 	}
 }
 
-// Flush waits until everything is uploaded and deleted, or ctx ends.
+// Flush waits for a server that refuses requests for mostRefused, and reports every noteEvery what it
+// waits for. Tests shorten them.
+var mostRefused, noteEvery = 2 * time.Minute, time.Minute
+
+// Flush waits until everything is uploaded and deleted, ctx ends, or the server has refused for long.
 func (m *Mirror) Flush(ctx context.Context) error {
 	m.kick()
-	for noted := false; ; noted = true {
+	stays := func(why error) error {
+		return fmt.Errorf("%s: some files were not uploaded: %w; they stay in %s, and a run that continues there uploads them", m.Root, why, m.local)
+	}
+	m.state.Lock()
+	first := m.rounds
+	m.state.Unlock()
+	for noted := (time.Time{}); ; {
 		m.state.Lock()
-		idle, fatal := m.idle || !m.started, m.fatal
+		idle, fatal, trouble := m.idle || !m.started, m.fatal, m.trouble
+		refused := !m.refused.IsZero() && time.Since(m.refused) >= mostRefused && m.rounds > first
 		m.state.Unlock()
-		if fatal != nil {
-			return fatal
-		}
-		if idle {
+		switch {
+		case fatal != nil:
+			return stays(fatal)
+		case idle:
 			return m.lacks()
+		case refused:
+			return stays(fmt.Errorf("%s, for %v", trouble, mostRefused)) // not a mistake in the job
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s: some files were not uploaded: %w; they stay in %s, and a run that continues there uploads them", m.Root, context.Cause(ctx), m.local)
+			return stays(context.Cause(ctx))
 		case <-time.After(50 * time.Millisecond):
 		}
-		if !noted {
+		switch {
+		case noted.IsZero():
 			m.Note("waiting for uploads to " + m.Root + limit(ctx))
+		case time.Since(noted) < noteEvery:
+			continue
+		case trouble != "":
+			m.Note(fmt.Sprintf("still waiting for uploads to %s: %s", m.Root, trouble))
+		default:
+			m.Note("still uploading to " + m.Root)
 		}
+		noted = time.Now()
 	}
 }
 

@@ -15,8 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/minio/minio-go/v7"
+
 	"zeroth/checkpoint/vfs"
 	"zeroth/input"
+	"zeroth/input/s3"
 	"zeroth/input/s3/s3test"
 )
 
@@ -439,5 +442,64 @@ func TestOther(t *testing.T) {
 	server.Put(t, "x", []byte("other"))
 	if n, err := f.ReadAt(b, 2); err == io.EOF || !strings.Contains(fmt.Sprint(err), "replaced") {
 		t.Errorf("of another version %d bytes, %v", n, err)
+	}
+}
+
+// TestRefused checks that a finished run ends, with the folder on disk in its error, if the server goes on
+// refusing requests, and that it goes on, with notices, if the server only fails.
+func TestRefused(t *testing.T) {
+	a, b, c, d := mostRefused, noteEvery, minio.DefaultRetryUnit, minio.DefaultRetryCap
+	defer func() { mostRefused, noteEvery, minio.DefaultRetryUnit, minio.DefaultRetryCap = a, b, c, d }()
+	mostRefused, noteEvery, minio.DefaultRetryUnit, minio.DefaultRetryCap = 50*time.Millisecond, 10*time.Millisecond, time.Millisecond, time.Millisecond
+	for code, body := range map[int]string{401: "", 403: "", 404: "NoSuchBucket", 405: "", 400: "XMinioAdminBucketQuotaExceeded", 507: "XMinioStorageFull", 503: "", 429: ""} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			server := s3test.Serve(t)
+			m := use(t, Options{})
+			waits := make(chan string, 1000)
+			m.Note = func(s string) { waits <- s }
+			begin(t, m)
+			server.Fail(func(w http.ResponseWriter, r *http.Request) bool {
+				if r.Method != http.MethodPut {
+					return false
+				}
+				w.WriteHeader(code)
+				fmt.Fprintf(w, "<Error><Code>%s</Code></Error>", body)
+				return true
+			})
+			save(t, "step-00000001", "1")
+			transient := code == 503 || code == 429
+			if !transient {
+				if err := m.Flush(t.Context()); err == nil || !strings.Contains(err.Error(), m.local) || input.IsInput(err) {
+					t.Error(err)
+				}
+				return
+			}
+			done := make(chan error)
+			go func() { done <- m.Flush(t.Context()) }()
+			for still := 0; still < 1; {
+				if strings.HasPrefix(<-waits, "still waiting for uploads to "+root+": ") {
+					still++
+				}
+			}
+			server.Fail(nil)
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestExpiredWhy checks that a lease that the server refuses to renew expires with its answer.
+func TestExpiredWhy(t *testing.T) {
+	defer func(d time.Duration) { term = d }(term)
+	term = 0
+	s3test.Serve(t)
+	m := use(t, Options{})
+	begin(t, m)
+	m.lease.mu.Lock()
+	m.lease.failed = fs.ErrPermission
+	m.lease.mu.Unlock()
+	if err := m.gate(); !s3.Lasting(err) {
+		t.Error(err)
 	}
 }

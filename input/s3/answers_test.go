@@ -183,3 +183,56 @@ func TestLists(t *testing.T) {
 		}
 	}
 }
+
+// TestStalls checks that transfers in which nothing moves are repeated, and end if that does not help.
+func TestStalls(t *testing.T) {
+	quick(t)
+	defer func(d time.Duration) { stall = d }(stall)
+	stall = 500 * time.Millisecond
+	server := s3test.Serve(t)
+	ended := make(chan struct{})
+	defer close(ended)
+	content := bytes.Repeat([]byte("words"), PartBytes/4)
+	server.Put(t, "x", content)
+	c, err := Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := c.Stat(t.Context(), s3test.Bucket, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hang := func(method string, times int64) {
+		var n atomic.Int64
+		server.Fail(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != method || n.Add(1) > times {
+				return false
+			}
+			if method == http.MethodGet {
+				a := answered(server, r)
+				send(w, a, a.Body.Bytes()[:PartBytes/8])
+				_ = http.NewResponseController(w).Flush()
+			}
+			select {
+			case <-ended:
+			case <-r.Context().Done():
+			}
+			return true
+		})
+	}
+	hang(http.MethodGet, 2)
+	path, err := c.Fetch(t.Context(), s3test.Bucket, o, func(int64) {})
+	if got, wrong := os.ReadFile(path); err != nil || wrong != nil || !bytes.Equal(got, content) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	hang(http.MethodPut, 2)
+	_, err = c.Upload(t.Context(), s3test.Bucket, "y", bytes.NewReader(content), int64(len(content)), func() error { return nil })
+	if o, wrong := c.Stat(t.Context(), s3test.Bucket, "y"); err != nil || wrong != nil || o.Size != int64(len(content)) {
+		t.Errorf("%+v, %v, %v", o, err, wrong)
+	}
+	stall = 50 * time.Millisecond
+	hang(http.MethodHead, 1000)
+	if _, err := c.Stat(t.Context(), s3test.Bucket, "y"); err == nil || !strings.Contains(err.Error(), "no data sent or received for 50ms") {
+		t.Error(err)
+	}
+}

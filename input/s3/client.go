@@ -12,14 +12,16 @@
 // Without keys, the roles of a web identity, container or instance are used, then none. Redirects
 // are not followed, so that credentials reach no other host.
 //
-// Uploads carry the CRC32C of each request, which the server compares. Failed requests are repeated
-// with growing pauses.
+// Uploads carry the CRC32C of each request, which the server compares. Content that arrives is compared
+// with what was asked for. Failed requests, and those that move no data for a minute, are repeated with
+// growing pauses.
 package s3
 
 import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -112,7 +114,6 @@ func (env settings) connect() (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	transport.ResponseHeaderTimeout = time.Minute
 	if env.bundle != "" {
 		pem, err := input.Read(env.bundle, 16<<20)
 		if err != nil {
@@ -152,7 +153,7 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, fmt.Errorf("the server has no object in its last %d answers, and says that more follow", mostEmpty)
 		}
 	}
-	resp, err := b.RoundTripper.RoundTrip(r)
+	resp, err := b.transfer(r)
 	if err != nil {
 		return nil, err
 	}
@@ -165,6 +166,62 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	return resp, nil
+}
+
+// stall is how long a request may go without a byte sent or received.
+var stall = time.Minute // shorter in tests
+
+// transfer sends a request, which ends if it stalls.
+func (b bounded) transfer(r *http.Request) (*http.Response, error) {
+	ctx, stop := context.WithCancelCause(r.Context())
+	m := moving{ctx, stop, time.AfterFunc(stall, func() { stop(fmt.Errorf("no data sent or received for %v", stall)) })}
+	r = r.WithContext(ctx)
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = moved{r.Body, m}
+	}
+	resp, err := b.RoundTripper.RoundTrip(r)
+	if err != nil {
+		err = cmp.Or(context.Cause(ctx), err)
+		m.end()
+		return nil, err
+	}
+	resp.Body = received{moved{resp.Body, m}}
+	return resp, nil
+}
+
+// moving ends a request when rest runs out, which every byte restarts.
+type moving struct {
+	ctx  context.Context
+	stop context.CancelCauseFunc
+	rest *time.Timer
+}
+
+func (m moving) end() {
+	m.rest.Stop()
+	m.stop(nil)
+}
+
+// moved is the body of a request.
+type moved struct {
+	io.ReadCloser
+	moving
+}
+
+func (b moved) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.rest.Reset(stall)
+	if err != nil && err != io.EOF {
+		err = cmp.Or(context.Cause(b.ctx), err)
+	}
+	return n, err
+}
+
+// received is the body of an answer. Close ends the request.
+type received struct{ moved }
+
+func (b received) Close() error {
+	defer b.end()
+	return b.ReadCloser.Close()
 }
 
 // list returns the body of a list, or an error if it begins like something else: a page of a proxy would
