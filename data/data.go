@@ -137,12 +137,12 @@ func Open(ctx context.Context, s Source) (*Set, error) {
 // fill reads the files and creates the splits.
 func (set *Set) fill(ctx context.Context, s Source, files []file) (err error) {
 	var corpus *Corpus
-	if err := fetch(ctx, s.key(), files, s.Progress); err != nil {
-		return err
-	}
-	if len(s.Documents.Files) > 0 {
+	err = fetch(ctx, s.key(), files, s.Progress)
+	switch {
+	case err != nil:
+	case len(s.Documents.Files) > 0:
 		err = set.openDocuments(ctx, s, files)
-	} else {
+	default:
 		corpus, err = set.load(ctx, s, files)
 	}
 	if ctx.Err() != nil {

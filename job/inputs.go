@@ -112,6 +112,9 @@ func openInputs(j *setup.Job, ctx context.Context, in inputs, obs report.Observe
 	if !in.goesOn {
 		w, wrong = openWeights(ctx, j)
 	}
+	if ctx.Err() != nil { // not a mistake in the job
+		problems, err, wrong = nil, context.Cause(ctx), nil
+	}
 	if wrong != nil {
 		problems = append(problems, config.ProblemOf(c, "model.from", wrong.Error(), ""))
 	}

@@ -113,3 +113,25 @@ func TestFlushAlone(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestStopWhileDownloading checks that a run stopped while it downloads data, whose server is silent, ends as one that was stopped, not as one with a mistake in its job.
+func TestStopWhileDownloading(t *testing.T) {
+	for _, sets := range [][]string{{"data.text=[s3://runs/in/*.txt]"}, {"data={documents: [s3://runs/in/*.txt]}"}, {"data={documents: [s3://runs/in/*.txt], pack: false}", "model.context=null"}} {
+		server := s3test.Serve(t)
+		testjob.InTinyFolder(t)
+		server.Put(t, "in/a.txt", []byte(strings.Repeat("some words\n", 1000)))
+		reason := errors.New("enough")
+		ctx, stop := context.WithCancelCause(t.Context())
+		server.Fail(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, ".txt") {
+				stop(reason)
+				<-r.Context().Done()
+			}
+			return false
+		})
+		err := Run(ctx, configtest.MustLoad(t, append(sets, "train.steps=2")...), Options{Out: "run"})
+		if s := (*Stopped)(nil); !errors.As(err, &s) || !errors.Is(err, reason) || input.IsInput(err) {
+			t.Errorf("%q: %v", sets, err)
+		}
+	}
+}

@@ -27,6 +27,9 @@ const atOnce = 4
 //
 // Processes that fetch the same model wait for each other: one downloads, the others find the files.
 func Fetch(ctx context.Context, name string, files Files, note func(string)) (pinned string, err error) {
+	if note == nil {
+		note = func(string) {}
+	}
 	if s3.Is(name) {
 		return name, fetchObjects(ctx, name, files, note)
 	}
@@ -37,9 +40,6 @@ func Fetch(ctx context.Context, name string, files Files, note func(string)) (pi
 	cache, err := cacheFolder()
 	if err != nil {
 		return "", err
-	}
-	if note == nil {
-		note = func(string) {}
 	}
 	f := &fetcher{cache: cache, asked: time.Now(), note: note}
 	if offline() {

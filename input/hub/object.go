@@ -3,9 +3,7 @@ package hub
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 	"time"
 
@@ -97,7 +95,7 @@ func (f *fetcher) copies(ctx context.Context, name string, names []string, limit
 
 // badObjects marks the errors of a store that the user can correct.
 func badObjects(err error) error {
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
+	if s3.Lasting(err) {
 		return input.BadInput(err)
 	}
 	return err

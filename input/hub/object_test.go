@@ -1,6 +1,9 @@
 package hub
 
 import (
+	"context"
+	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,6 +51,22 @@ func TestObjects(t *testing.T) {
 	if b, err := os.ReadFile(filepath.Join(Folder(name), "a.safetensors")); string(b) != "other weights" {
 		t.Errorf("%q, %v", b, err)
 	}
+	for _, method := range []string{"LIST", http.MethodGet} {
+		t.Setenv("XDG_CACHE_HOME", t.TempDir())
+		reason := errors.New("enough")
+		ctx, stop := context.WithCancelCause(t.Context())
+		server.Fail(func(_ http.ResponseWriter, r *http.Request) bool {
+			if (method == "LIST") == r.URL.Query().Has("list-type") {
+				stop(reason)
+				<-r.Context().Done()
+			}
+			return false
+		})
+		if _, err := Fetch(ctx, name, Weights, nil); !errors.Is(err, reason) || input.IsInput(err) {
+			t.Errorf("stopped during %s: %v", method, err)
+		}
+	}
+	server.Fail(nil)
 	for bad, want := range map[string]string{"s3://runs/none": "config.json", "s3://nowhere/tiny": "bucket", "s3://": "s3://BUCKET/KEY"} {
 		if _, err := Fetch(t.Context(), bad, Config, nil); !input.IsInput(err) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", bad, err)

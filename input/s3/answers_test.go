@@ -188,11 +188,11 @@ func TestLists(t *testing.T) {
 func TestStalls(t *testing.T) {
 	quick(t)
 	defer func(d time.Duration) { stall = d }(stall)
-	stall = 500 * time.Millisecond
+	stall = time.Second
 	server := s3test.Serve(t)
 	ended := make(chan struct{})
 	defer close(ended)
-	content := bytes.Repeat([]byte("words"), PartBytes/4)
+	content := bytes.Repeat([]byte("bits"), PartBytes/4)
 	server.Put(t, "x", content)
 	c, err := Connect()
 	if err != nil {
@@ -220,12 +220,12 @@ func TestStalls(t *testing.T) {
 			return true
 		})
 	}
-	hang(http.MethodGet, 2)
+	hang(http.MethodGet, 1)
 	path, err := c.Fetch(t.Context(), s3test.Bucket, o, func(int64) {})
 	if got, wrong := os.ReadFile(path); err != nil || wrong != nil || !bytes.Equal(got, content) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
-	hang(http.MethodPut, 2)
+	hang(http.MethodPut, 1)
 	_, err = c.Upload(t.Context(), s3test.Bucket, "y", bytes.NewReader(content), int64(len(content)), func() error { return nil })
 	if o, wrong := c.Stat(t.Context(), s3test.Bucket, "y"); err != nil || wrong != nil || o.Size != int64(len(content)) {
 		t.Errorf("%+v, %v, %v", o, err, wrong)

@@ -165,7 +165,7 @@ func (c *Client) download(ctx context.Context, bucket string, o Object, path str
 func (c *Client) compare(ctx context.Context, bucket string, o Object, in io.ReaderAt) error {
 	i, err := c.core.StatObject(ctx, bucket, o.Key, minio.StatObjectOptions{Checksum: true})
 	if err != nil {
-		return explain("stat", bucket, o.Key, err)
+		return explain(ctx, "stat", bucket, o.Key, err)
 	}
 	if i.ETag != o.ETag || i.Size != o.Size {
 		return &fs.PathError{Op: "read", Path: scheme + bucket + "/" + o.Key, Err: errReplaced}

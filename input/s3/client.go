@@ -261,17 +261,15 @@ func who() *credentials.Credentials {
 	return credentials.NewChainCredentials(from)
 }
 
-// explain turns the server's answer on an object into an error. errors.Is finds fs.ErrNotExist,
-// fs.ErrExist (a condition failed) and fs.ErrPermission.
-func explain(op, bucket, key string, err error) error {
+// explain turns the server's answer on an object into an error, or the cause of the end of ctx. errors.Is
+// finds fs.ErrNotExist, fs.ErrExist (a condition failed) and fs.ErrPermission.
+func explain(ctx context.Context, op, bucket, key string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &fs.PathError{Op: op, Path: scheme + bucket + "/" + key, Err: cause(err)}
-}
-
-// cause turns the server's answer on an object into the error that explain wraps.
-func cause(err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	switch r, untrusted := minio.ToErrorResponse(err), (*tls.CertificateVerificationError)(nil); {
 	case errors.As(err, &untrusted):
 		err = input.BadInput(fmt.Errorf("%w; set AWS_CA_BUNDLE to a file with the certificate of its authority", untrusted))
@@ -284,13 +282,13 @@ func cause(err error) error {
 	case r.StatusCode == http.StatusForbidden || r.StatusCode == http.StatusUnauthorized:
 		err = refused{cmp.Or(r.Code, "AccessDenied"), r.Message}
 	}
-	return err
+	return &fs.PathError{Op: op, Path: scheme + bucket + "/" + key, Err: err}
 }
 
 // Lasting reports whether an error is an answer that the same request will get again: refused credentials,
 // a missing bucket, a full quota.
 func Lasting(err error) bool {
-	if r := (minio.ErrorResponse{}); errors.As(err, &r) {
+	if r, ok := errors.AsType[minio.ErrorResponse](err); ok {
 		again := []int{http.StatusRequestTimeout, http.StatusConflict, http.StatusPreconditionFailed, http.StatusTooEarly, http.StatusTooManyRequests, 499}
 		return r.StatusCode == http.StatusInsufficientStorage || r.StatusCode/100 == 4 && !slices.Contains(again, r.StatusCode)
 	}

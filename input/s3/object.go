@@ -47,7 +47,7 @@ func (c *Client) List(ctx context.Context, bucket, prefix string, limit int) (ou
 	for i := range c.core.Client.ListObjectsIter(pages, bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
 		switch {
 		case i.Err != nil:
-			return nil, explain("list", bucket, prefix, i.Err)
+			return nil, explain(ctx, "list", bucket, prefix, i.Err)
 		case len(out) == limit:
 			return wrong("more than %d objects", limit)
 		case !strings.HasPrefix(i.Key, prefix):
@@ -75,14 +75,14 @@ func (c *Client) List(ctx context.Context, bucket, prefix string, limit int) (ou
 // Any reports whether there is an object with a prefix.
 func (c *Client) Any(bucket, prefix string) (bool, error) {
 	r, err := c.core.ListObjectsV2(bucket, prefix, "", "", "", 1)
-	return len(r.Contents) > 0 && strings.HasPrefix(r.Contents[0].Key, prefix), explain("list", bucket, prefix, err)
+	return len(r.Contents) > 0 && strings.HasPrefix(r.Contents[0].Key, prefix), explain(context.Background(), "list", bucket, prefix, err)
 }
 
 // Stat describes an object.
 func (c *Client) Stat(ctx context.Context, bucket, key string) (Object, error) {
 	i, err := c.core.StatObject(ctx, bucket, key, minio.StatObjectOptions{})
 	if err != nil {
-		return Object{}, explain("stat", bucket, key, err)
+		return Object{}, explain(ctx, "stat", bucket, key, err)
 	}
 	return object(bucket, i)
 }
@@ -124,7 +124,7 @@ func (c *Client) ReadAt(ctx context.Context, bucket string, o Object, b []byte, 
 			continue
 		}
 		if try+1 == attempts || ctx.Err() != nil || !errors.As(err, new(cut)) {
-			return n, &fs.PathError{Op: "read", Path: scheme + bucket + "/" + o.Key, Err: err}
+			return n, explain(ctx, "read", bucket, o.Key, err)
 		}
 		if err := sleep(ctx, pause(try)); err != nil {
 			return n, err
@@ -160,7 +160,7 @@ func (c *Client) read(ctx context.Context, bucket string, o Object, b []byte, of
 	}
 	n, err := io.ReadFull(in, b)
 	if err != nil {
-		return n, cut{cmp.Or(context.Cause(ctx), err)}
+		return n, cut{err}
 	}
 	if more, err := io.ReadFull(in, make([]byte, 1)); more > 0 || err != io.EOF {
 		return 0, cut{fmt.Errorf("the server sent more than the %d bytes asked for (%v)", len(b), err)}
@@ -171,13 +171,10 @@ func (c *Client) read(ctx context.Context, bucket string, o Object, b []byte, of
 // unread explains the server's refusal to send content.
 func unread(err error) error {
 	r := minio.ToErrorResponse(err)
-	if r.Code == "InvalidRange" || r.StatusCode == http.StatusRequestedRangeNotSatisfiable {
-		return errReplaced // it is shorter now
-	}
-	if err = cause(err); errors.Is(err, fs.ErrExist) {
-		return errReplaced
-	}
-	if Lasting(err) {
+	switch {
+	case r.StatusCode == http.StatusRequestedRangeNotSatisfiable, r.StatusCode == http.StatusPreconditionFailed:
+		return errReplaced // it is shorter now, or has another ETag
+	case Lasting(err):
 		return err
 	}
 	return cut{err}
@@ -270,7 +267,7 @@ func (c *Client) put(ctx context.Context, bucket, key string, b []byte, o minio.
 	if err == nil {
 		err = stored(i.ETag, i.ChecksumCRC32C, crc32.Checksum(b, castagnoli))
 	}
-	return explain("write", bucket, key, err)
+	return explain(ctx, "write", bucket, key, err)
 }
 
 // stored returns an error if the answer to a write is not that of a server which has stored the bytes.
@@ -286,7 +283,7 @@ func stored(etag, got string, want uint32) error {
 
 // Remove deletes an object. One that does not exist is no error.
 func (c *Client) Remove(ctx context.Context, bucket, key string) error {
-	err := explain("remove", bucket, key, c.core.RemoveObject(ctx, bucket, key, minio.RemoveObjectOptions{}))
+	err := explain(ctx, "remove", bucket, key, c.core.RemoveObject(ctx, bucket, key, minio.RemoveObjectOptions{}))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -314,7 +311,7 @@ func (c *Client) Upload(ctx context.Context, bucket, key string, r io.ReaderAt, 
 	}
 	id, err := c.core.NewMultipartUpload(ctx, bucket, key, minio.PutObjectOptions{UserMetadata: map[string]string{"X-Amz-Checksum-Algorithm": "CRC32C"}})
 	if err != nil {
-		return nil, explain("write", bucket, key, err)
+		return nil, explain(ctx, "write", bucket, key, err)
 	}
 	parts, sums, err := c.parts(ctx, bucket, key, id, r, size, gate)
 	if err == nil {
@@ -324,7 +321,7 @@ func (c *Client) Upload(ctx context.Context, bucket, key string, r io.ReaderAt, 
 		late, stop := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 		defer stop()
 		_ = c.core.AbortMultipartUpload(late, bucket, key, id) // err came first; stores delete old parts by rules of the bucket
-		return nil, explain("write", bucket, key, err)
+		return nil, explain(ctx, "write", bucket, key, err)
 	}
 	return sums, nil
 }
