@@ -5,10 +5,12 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,9 +23,11 @@ import (
 // a prefix:
 //
 //	CACHE/zeroth/s3/HOST/files/BUCKET/KEY   the copy
-//	CACHE/zeroth/s3/HOST/etags/BUCKET/KEY   the version of the object that was copied
+//	CACHE/zeroth/s3/HOST/etags/BUCKET/KEY   its mark: the version of the object, the time at which the copy
+//	                                        was last written, and its CRC32C
 //
-// CACHE is XDG_CACHE_HOME or its default. Nothing deletes copies.
+// CACHE is XDG_CACHE_HOME or its default. Nothing deletes copies. A copy that was written since is compared
+// with its CRC32C, and copied again if it differs.
 func (c *Client) Local(bucket, key string) (string, error) { return c.cache("files", bucket, key) }
 
 func (c *Client) cache(kind, bucket, key string) (string, error) {
@@ -72,19 +76,53 @@ func (c *Client) copied(bucket string, o Object) bool {
 		return false
 	}
 	defer f.Close()
-	return errors.Is(input.Look(f), input.ErrLocked) || o.isAt(path, f)
+	_, same, _ := o.isAt(path, f)
+	return same || errors.Is(input.Look(f), input.ErrLocked)
 }
 
-// isAt reports whether the file at path has the version of the object that mark, read from its
-// beginning, names.
-func (o Object) isAt(path string, mark io.Reader) bool {
+// isAt compares the file at path with its mark, which is read from its beginning: whether it is a copy of
+// this version, as it was made (same) or written since. sum is the CRC32C that it should have.
+func (o Object) isAt(path string, mark io.Reader) (sum uint32, same, written bool) {
 	had, err := io.ReadAll(io.LimitReader(mark, 4096))
-	st, missing := os.Stat(path)
-	return err == nil && missing == nil && st.Size() == o.Size && string(had) == o.version()
+	st, missing := os.Lstat(path)
+	rest, ok := strings.CutPrefix(string(had), o.version())
+	if err != nil || missing != nil || !ok || !st.Mode().IsRegular() || st.Size() != o.Size {
+		return 0, false, false
+	}
+	at := int64(0)
+	_, err = fmt.Sscanf(rest, "%d %x\n", &at, &sum)
+	return sum, err == nil && at == st.ModTime().UnixNano(), err == nil && at != st.ModTime().UnixNano()
 }
 
-// version returns the content of the mark of a copy.
-func (o Object) version() string { return fmt.Sprintf("%s %d\n", o.ETag, o.Size) }
+// version returns the beginning of the mark of a copy.
+func (o Object) version() string { return fmt.Sprintf("%s %d ", o.ETag, o.Size) }
+
+// mark writes the mark of a copy with a CRC32C.
+func (o Object) mark(f *os.File, path string, sum uint32) error {
+	st, err := os.Lstat(path)
+	if err == nil {
+		_, err = f.WriteAt(fmt.Appendf(nil, "%s%d %08x\n", o.version(), st.ModTime().UnixNano(), sum), 0)
+	}
+	return err
+}
+
+// has reports whether a file has a CRC32C.
+func has(path string, sum uint32) bool {
+	f, err := input.OpenOwn(path, os.O_RDONLY)
+	if err != nil {
+		return false
+	}
+	defer f.Close() // only read from
+	got, err := sumOf(f)
+	return err == nil && got == sum
+}
+
+// sumOf returns the CRC32C of a file.
+func sumOf(in io.Reader) (uint32, error) {
+	h := crc32.New(castagnoli)
+	_, err := io.Copy(h, in)
+	return h.Sum32(), err
+}
 
 // Fetch makes a local copy of an object and returns its path. A copy of the same version is used as it
 // is. Processes that fetch the same object wait for each other. moved is called with bytes received.
@@ -112,22 +150,23 @@ func (c *Client) Fetch(ctx context.Context, bucket string, o Object, moved func(
 	if err != nil {
 		return "", err
 	}
-	if o.isAt(path, f) {
+	sum, same, written := o.isAt(path, f)
+	if same || written && has(path, sum) {
 		moved(o.Size)
-		return path, nil
-	}
-	if err := errors.Join(f.Truncate(0), c.download(ctx, bucket, o, path, moved)); err != nil {
+	} else if sum, err = c.download(ctx, bucket, o, path, moved); err != nil {
 		return "", err
 	}
-	_, err = f.WriteAt([]byte(o.version()), 0)
+	if !same {
+		err = errors.Join(f.Truncate(0), o.mark(f, path, sum))
+	}
 	return path, err
 }
 
-// download replaces the file at path by an object's content.
-func (c *Client) download(ctx context.Context, bucket string, o Object, path string, moved func(int64)) (err error) {
+// download replaces the file at path by an object's content, and returns its CRC32C.
+func (c *Client) download(ctx context.Context, bucket string, o Object, path string, moved func(int64)) (sum uint32, err error) {
 	out, err := input.Create(path)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer out.Drop()
 	n := int((o.Size + PartBytes - 1) / PartBytes)
@@ -153,37 +192,37 @@ func (c *Client) download(ctx context.Context, bucket string, o Object, path str
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return 0, context.Cause(ctx)
 	}
-	if err := c.compare(ctx, bucket, o, out); err != nil {
-		return err
+	if sum, err = c.compare(ctx, bucket, o, out); err != nil {
+		return 0, err
 	}
-	return out.Keep()
+	return sum, out.Keep()
 }
 
-// compare compares a copy with the checksum that the server has of an object, if any.
-func (c *Client) compare(ctx context.Context, bucket string, o Object, in io.ReaderAt) error {
+// compare compares a copy with the checksum that the server has of an object, if any, and returns its
+// CRC32C.
+func (c *Client) compare(ctx context.Context, bucket string, o Object, in io.ReaderAt) (sum uint32, err error) {
 	i, err := c.core.StatObject(ctx, bucket, o.Key, minio.StatObjectOptions{Checksum: true})
 	if err != nil {
-		return explain(ctx, "stat", bucket, o.Key, err)
+		return 0, explain(ctx, "stat", bucket, o.Key, err)
 	}
 	if i.ETag != o.ETag || i.Size != o.Size {
-		return &fs.PathError{Op: "read", Path: scheme + bucket + "/" + o.Key, Err: errReplaced}
+		return 0, &fs.PathError{Op: "read", Path: scheme + bucket + "/" + o.Key, Err: errReplaced}
 	}
-	if i.ChecksumMode != "FULL_OBJECT" {
-		return nil
+	if sum, err = sumOf(io.NewSectionReader(in, 0, o.Size)); err != nil || i.ChecksumMode != "FULL_OBJECT" {
+		return sum, err
 	}
-	for t, want := range map[minio.ChecksumType]string{minio.ChecksumCRC32C: i.ChecksumCRC32C, minio.ChecksumCRC64NVME: i.ChecksumCRC64NVME} {
-		if want == "" {
-			continue
-		}
-		h := t.Hasher()
+	got, want := encode(sum), i.ChecksumCRC32C
+	if want == "" && i.ChecksumCRC64NVME != "" {
+		h := minio.ChecksumCRC64NVME.Hasher()
 		if _, err := io.Copy(h, io.NewSectionReader(in, 0, o.Size)); err != nil {
-			return err
+			return 0, err
 		}
-		if got := base64.StdEncoding.EncodeToString(h.Sum(nil)); got != want {
-			return fmt.Errorf("%s%s/%s: the copy has the checksum %s, the server says %s", scheme, bucket, o.Key, got, want)
-		}
+		got, want = base64.StdEncoding.EncodeToString(h.Sum(nil)), i.ChecksumCRC64NVME
 	}
-	return nil
+	if want != "" && got != want {
+		return 0, fmt.Errorf("%s%s/%s: the copy has the checksum %s, the server says %s", scheme, bucket, o.Key, got, want)
+	}
+	return sum, nil
 }

@@ -10,9 +10,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"zeroth/input"
 	"zeroth/input/s3"
@@ -152,6 +154,46 @@ func TestSecretsStay(t *testing.T) {
 	}
 }
 
+// TestDamagedCopy checks that a copy that was altered is copied again, and one that was only touched is
+// not; a link in its place is refused.
+func TestDamagedCopy(t *testing.T) {
+	server := s3test.Serve(t)
+	c := connect(t)
+	server.Put(t, "x", []byte("some words"))
+	list, err := c.List(t.Context(), s3test.Bucket, "x", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fetch := func() (path string, err error) {
+		return c.Fetch(t.Context(), s3test.Bucket, list[0], func(int64) {})
+	}
+	path, err := fetch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(t.TempDir(), "x")
+	for i, damage := range []func() error{
+		func() error { return os.WriteFile(path, []byte("some wordz"), 0o666) },
+		func() error { return os.Truncate(path, 3) },
+		func() error { return os.Chtimes(path, time.Time{}, time.Now().Add(-time.Hour)) },
+		func() error {
+			return os.WriteFile(strings.Replace(path, "/files/", "/etags/", 1), []byte("old"), 0o666)
+		},
+		func() error { return os.Remove(path) },
+		func() error { return errors.Join(os.Rename(path, other), os.Symlink(other, path)) },
+	} {
+		if err := damage(); err != nil {
+			t.Fatal(err)
+		}
+		server.Seen()
+		_, err := fetch()
+		b, wrong := os.ReadFile(path)
+		if i == 5 && (err == nil || !strings.Contains(err.Error(), "it is a link")) || i < 5 && (err != nil || wrong != nil || string(b) != "some words" || (len(server.Seen()) == 0) != (i == 2)) {
+			t.Errorf("damage %d: %q, %v, %v", i, b, err, wrong)
+		}
+	}
+}
+
 // Fetch copies an object once per version.
 func TestFetch(t *testing.T) {
 	server := s3test.Serve(t)
@@ -213,7 +255,8 @@ func TestRoom(t *testing.T) {
 	mark, err := os.OpenFile(strings.Replace(path, "/files/", "/etags/", 1), os.O_RDWR, 0)
 	if err == nil {
 		defer mark.Close()
-		err = errors.Join(os.Truncate(path, large.Size), os.WriteFile(mark.Name(), fmt.Appendf(nil, "%s %d\n", large.ETag, large.Size), 0o666))
+		at := time.Now().Truncate(time.Second)
+		err = errors.Join(os.Truncate(path, large.Size), os.Chtimes(path, at, at), os.WriteFile(mark.Name(), fmt.Appendf(nil, "%s %d %d 00000000\n", large.ETag, large.Size, at.UnixNano()), 0o666))
 	}
 	if err = errors.Join(err, c.Room(map[string][]s3.Object{s3test.Bucket: {large}})); err != nil {
 		t.Errorf("a copy exists: %v", err)
