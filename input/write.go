@@ -55,7 +55,7 @@ func OpenOwn(path string, flags int) (*os.File, error) {
 	if err := Replaceable(path); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(path, flags|noFollow|noWait, 0o644)
+	f, err := os.OpenFile(path, flags|noFollow|noWait, 0o666)
 	if err != nil {
 		return nil, err
 	}

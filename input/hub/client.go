@@ -235,7 +235,7 @@ func (c *client) revision(ctx context.Context, m model) (info revisionInfo, err 
 // gets its name after its checksum has been verified.
 func (c *client) download(ctx context.Context, m model, name string, x file, blob string, p *progress) (err error) {
 	part := blob + ".incomplete"
-	f, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o666)
+	f, err := input.OpenOwn(part, os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return err
 	}

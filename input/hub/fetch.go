@@ -309,7 +309,7 @@ func lock(ctx context.Context, path string, waits func()) (unlock func(), err er
 		return nil, err
 	}
 	for {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o664)
+		f, err := input.OpenOwn(path, os.O_RDWR|os.O_CREATE)
 		if err != nil {
 			return nil, err
 		}
