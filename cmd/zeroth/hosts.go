@@ -171,7 +171,7 @@ func newRemote(hosts []host, ssh, addr string, copied bool, names []string, errs
 // copyName begins the names of copies of this program on hosts; the digest follows.
 const copyName = ".cache/zeroth/zeroth-"
 
-// copyTo copies this program to a host that does not have it, and removes copies of other versions
+// copyTo copies this program to a host that does not have it, or has a copy that was damaged, and removes copies of other versions
 // that have not been touched for a month. Every launch touches its copy when it begins, and its
 // processes do once a day, so copies in use stay, including those used by other hosts on a shared
 // file system.
@@ -186,8 +186,8 @@ func (r remote) copyTo(h host, local string) error {
 		return err
 	}
 	// A connection that is cut looks like the end of the file: hence the comparison of sizes.
-	c := r.over(context.Background(), h, fmt.Sprintf("{ test -x %[1]s && { touch %[1]s 2>/dev/null; true; } || { mkdir -p .cache/zeroth && cat >%[1]s.$$ && test $(wc -c <%[1]s.$$) -eq %[2]d && chmod 700 %[1]s.$$ && mv %[1]s.$$ %[1]s; }; } && "+
-		"{ find .cache/zeroth -maxdepth 1 -name 'zeroth-*' -type f -mtime +30 -exec rm -f {} + 2>/dev/null; true; }", r.program, info.Size()))
+	c := r.over(context.Background(), h, fmt.Sprintf("{ test -x %[1]s && test \"$(sha256sum <%[1]s | cut -c1-64)\" = %[3]s && { touch %[1]s 2>/dev/null; true; } || { mkdir -p .cache/zeroth && cat >%[1]s.$$ && test $(wc -c <%[1]s.$$) -eq %[2]d && chmod 700 %[1]s.$$ && mv %[1]s.$$ %[1]s; }; } && "+
+		"{ find .cache/zeroth -maxdepth 1 -name 'zeroth-*' -type f -mtime +30 -exec rm -f {} + 2>/dev/null; true; }", r.program, info.Size(), r.digest))
 	c.Stdin = f
 	return r.finish(c, h)
 }

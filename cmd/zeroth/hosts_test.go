@@ -341,7 +341,7 @@ func TestRegain(t *testing.T) {
 }
 
 // TestOldCopies checks that --copy removes copies of other versions that nobody has touched for a month,
-// and touches the one that it finds.
+// touches the one that it finds, and replaces that if it is damaged.
 func TestOldCopies(t *testing.T) {
 	inFolder(t)
 	hosts, err := parseHosts("a", 1)
@@ -389,6 +389,17 @@ func TestOldCopies(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(filepath.Dir(copyName), "s3", "zeroth-3")); err != nil {
 		t.Error(err)
+	}
+	damaged, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := damaged.WriteAt([]byte("damage"), 1000); err != nil || damaged.Close() != nil {
+		t.Fatal(err)
+	}
+	copied()
+	if digest, err := digestOf(path); err != nil || !strings.HasPrefix(digest, strings.TrimPrefix(own.Name(), "zeroth-")) {
+		t.Errorf("a damaged copy stays: %s, %v", digest, err)
 	}
 }
 
