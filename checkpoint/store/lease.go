@@ -469,6 +469,7 @@ func lock(root string) (io.Closer, error) {
 	}
 	m, err := Use(root, Options{Local: dir})
 	if err == nil {
+		m.brief = true
 		err = m.Begin(context.Background())
 	}
 	if err == nil {

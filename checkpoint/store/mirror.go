@@ -43,7 +43,7 @@ type Mirror struct {
 	lease      *lease
 	fatal      error     // the lease is lost
 	trouble    string    // the last reported
-	refused    time.Time // since when the server's answers are lasting errors; zero if the last was none
+	refused    time.Time // since when the server's answers are lasting errors, or any errors if brief; zero if the last was none
 	rounds     int       // number of attempts
 	changes    int       // number of changes of names on disk
 	idle       bool      // nothing was left to do after the last change
@@ -53,6 +53,7 @@ type Mirror struct {
 	background context.Context // until stop
 	idler      bool            // another process of the run uploads
 	started    bool
+	brief      bool // of a command that can be repeated; local is temporary
 }
 
 // Options describe how a run uses a folder in object storage.
@@ -377,7 +378,7 @@ func (m *Mirror) report(err error) {
 	was := m.trouble
 	m.trouble = now
 	m.rounds++
-	if !s3.Lasting(err) {
+	if !s3.Lasting(err) && (err == nil || !m.brief) {
 		m.refused = time.Time{}
 	} else if m.refused.IsZero() {
 		m.refused = time.Now()
@@ -430,6 +431,9 @@ var mostRefused, noteEvery = 2 * time.Minute, time.Minute
 func (m *Mirror) Flush(ctx context.Context) error {
 	m.kick()
 	stays := func(why error) error {
+		if m.brief {
+			return fmt.Errorf("%s: some files were not uploaded or deleted: %w; run the command again", m.Root, why)
+		}
 		return fmt.Errorf("%s: some files were not uploaded: %w; they stay in %s, and a run that continues there uploads them", m.Root, why, m.local)
 	}
 	m.state.Lock()

@@ -489,6 +489,26 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestCommandWithoutServer checks that a command ends if the server goes on failing, and does not name its
+// temporary folder.
+func TestCommandWithoutServer(t *testing.T) {
+	defer func(a, b, c time.Duration) { mostRefused, minio.DefaultRetryUnit, minio.DefaultRetryCap = a, b, c }(mostRefused, minio.DefaultRetryUnit, minio.DefaultRetryCap)
+	mostRefused, minio.DefaultRetryUnit, minio.DefaultRetryCap = 50*time.Millisecond, time.Millisecond, time.Millisecond
+	server := s3test.Serve(t)
+	server.Put(t, "a/step-00000001/COMMIT", []byte("zeroth-checkpoint 1 seq 1 step 1\n"))
+	lock, err := Files{}.Lock(root + "/.lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Fail(func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) })
+	if err := (Files{}).Rename(root+"/step-00000001", root+"/.trash-step-00000001-0123456789abcdef"); err != nil {
+		t.Error(err)
+	}
+	if err := lock.Close(); err == nil || !strings.Contains(err.Error(), "run the command again") || strings.Contains(err.Error(), "zeroth-s3-") {
+		t.Error(err)
+	}
+}
+
 // TestExpiredWhy checks that a lease that the server refuses to renew expires with its answer.
 func TestExpiredWhy(t *testing.T) {
 	defer func(d time.Duration) { term = d }(term)

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"zeroth/checkpoint/vfs"
 	"zeroth/input"
@@ -260,7 +261,7 @@ func (m *Mirror) send(ctx context.Context, file, mark, crc string) error {
 	m.mu.Lock() // the folder is not renamed meanwhile
 	_, there := os.Lstat(filepath.Join(m.local, path.Dir(file)))
 	m.state.Lock()
-	m.sent[file] = mark
+	m.sent[file], m.refused = mark, time.Time{}
 	if m.view != nil {
 		m.view[file] = size
 	}
