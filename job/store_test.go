@@ -61,6 +61,41 @@ func TestStopWithoutServer(t *testing.T) {
 	}
 }
 
+// TestDamagedLocal checks that a run does not read a copy of a checkpoint that was damaged on its disk, but
+// the checkpoint in the bucket.
+func TestDamagedLocal(t *testing.T) {
+	s3test.Serve(t)
+	testjob.InTinyFolder(t)
+	sets := []string{"checkpoint.every=2", "checkpoint.dir=s3://runs/a", "checkpoint.local=scratch"}
+	if err := Run(t.Context(), configtest.MustLoad(t, append(sets, "train.steps=2")...), Options{Out: "run"}); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("scratch/step-00000002/*")
+	if err != nil || len(files) < 4 {
+		t.Fatalf("%q, %v", files, err)
+	}
+	step := 2
+	for _, name := range files {
+		name = filepath.Join("scratch", fmt.Sprintf("step-%08d", step), filepath.Base(name))
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b[len(b)/2] ^= 1
+		if err := os.WriteFile(name, b, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		step += 2
+		h := &heard{}
+		if err := Run(t.Context(), configtest.MustLoad(t, append(sets, fmt.Sprint("train.steps=", step))...), Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !slices.ContainsFunc(h.notes, func(s string) bool { return strings.HasPrefix(s, "removing step-") }) {
+			t.Errorf("%s: %q", name, h.notes)
+		}
+	}
+}
+
 // A folder on disk that cannot be written to is a problem of its key.
 func TestLocalFolder(t *testing.T) {
 	s3test.Serve(t)

@@ -1,14 +1,20 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
+	"hash/crc32"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -291,6 +297,9 @@ func (m *Mirror) Begin(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if err := m.heal(ctx); err != nil {
+		return err
+	}
 	m.state.Lock()
 	m.sent, m.bad = map[string]string{}, map[string]altered{}
 	if m.small == nil {
@@ -429,6 +438,66 @@ func (m *Mirror) look(ctx context.Context) error {
 	defer m.state.Unlock()
 	m.view, m.small = view, small
 	return nil
+}
+
+// heal removes the folders on disk that were damaged after they were uploaded, so that they are read from
+// object storage.
+func (m *Mirror) heal(ctx context.Context) error {
+	for _, name := range m.saved() {
+		far, err := m.c.ReadFile(ctx, m.bucket, m.prefix+name+"/"+commitName, 1024)
+		if err != nil || string(far) != m.commitOnDisk(name) {
+			continue // not uploaded
+		}
+		far, err = m.c.ReadFile(ctx, m.bucket, m.prefix+name+"/"+manifestName, 64<<20)
+		if err != nil {
+			continue
+		}
+		if wrong := m.sound(name, far); wrong != nil {
+			m.Note(fmt.Sprintf("removing %s from %s, where it is damaged: %v; it is read from %s", name, m.local, wrong, m.Root))
+			if err := m.forget(name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sound returns an error if a file of a folder on disk is not that of a manifest. Files that are not there
+// are read from object storage.
+func (m *Mirror) sound(name string, manifest []byte) error {
+	have, err := input.Read(filepath.Join(m.local, name, manifestName), 64<<20)
+	if err == nil && !bytes.Equal(have, manifest) {
+		err = fmt.Errorf("%s differs", manifestName)
+	}
+	var l listed
+	if err == nil {
+		err = json.Unmarshal(manifest, &l)
+	}
+	for i := 0; err == nil && i < len(l.Files); i++ {
+		err = l.Files[i].sound(filepath.Join(m.local, name, filepath.Base(l.Files[i].Name)))
+	}
+	return err
+}
+
+// sound returns an error if there is a file at path that is not the one of the manifest.
+func (f listedFile) sound(path string) error {
+	in, err := input.Open(path, math.MaxInt64)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer in.Close() // only read from
+	var sum hash.Hash = crc32.New(crc32.MakeTable(crc32.Castagnoli))
+	if f.SHA256 != "" {
+		sum = sha256.New()
+	}
+	n, err := io.CopyBuffer(sum, in, make([]byte, 1<<20))
+	if want := f.CRC + f.SHA256; err == nil && (n != f.Bytes || want != "" && want != hex.EncodeToString(sum.Sum(nil))) {
+		err = fmt.Errorf("%s differs", f.Name)
+	}
+	return err
 }
 
 // fresh lists the folder, again if the list is older than the last commit.

@@ -146,11 +146,14 @@ func (m *Mirror) committed(ctx context.Context, name string) bool {
 
 // listed is what a manifest says of files.
 type listed struct {
-	Files []struct {
-		Name  string `json:"name"`
-		Bytes int64  `json:"bytes"`
-		CRC   string `json:"crc32c"` // of a data file, 8 hexadecimal digits
-	} `json:"files"`
+	Files []listedFile `json:"files"`
+}
+
+type listedFile struct {
+	Name   string `json:"name"`
+	Bytes  int64  `json:"bytes"`
+	CRC    string `json:"crc32c"` // of a data file, 8 hexadecimal digits; else ""
+	SHA256 string `json:"sha256"` // of another file; else ""
 }
 
 func (m *Mirror) manifest(name string) (l listed, err error) {
@@ -185,13 +188,7 @@ func (m *Mirror) upload(ctx context.Context, name string) error {
 			continue
 		}
 		crc := ""
-		if i := slices.IndexFunc(l.Files, func(f struct {
-			Name  string `json:"name"`
-			Bytes int64  `json:"bytes"`
-			CRC   string `json:"crc32c"`
-		}) bool {
-			return f.Name == e.Name()
-		}); i >= 0 {
+		if i := slices.IndexFunc(l.Files, func(f listedFile) bool { return f.Name == e.Name() }); i >= 0 {
 			crc = l.Files[i].CRC
 		}
 		if err := m.send(ctx, file, mark, crc); err != nil {
