@@ -196,7 +196,9 @@ func TestBrokenServers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := serve(t)
-			stall = 20 * time.Millisecond
+			if name == "no data for" {
+				stall = 200 * time.Millisecond
+			}
 			h.Fault = func(w http.ResponseWriter, r *http.Request) bool {
 				if strings.HasSuffix(r.URL.Path, "config.json") {
 					answer(w, r)
