@@ -153,6 +153,7 @@ func checkOffsets(ts []Tensor, start, size int64) error {
 
 // Limits of a header besides its size.
 const (
+	MaxTensors  = 400_000 // of a file or an index; the largest public models have half as many
 	maxDims     = 64      // per shape
 	maxMetadata = 1 << 16 // pairs of strings
 )
@@ -169,7 +170,9 @@ func parseHeader(b []byte) (ts []Tensor, meta map[string]string, err error) {
 			} else {
 				var t Tensor
 				t, err = readEntry(r, name)
-				ts = append(ts, t)
+				if ts = append(ts, t); len(ts) > MaxTensors {
+					err = fmt.Errorf("more than %d tensors", MaxTensors)
+				}
 			}
 			return r.In(name, err)
 		})

@@ -62,6 +62,13 @@ func TestMemoryOfForgedHeaders(t *testing.T) {
 			t.Errorf("%s: %d bytes of memory for %d", what, n, len(b))
 		}
 	}
+	var many strings.Builder
+	for i := range MaxTensors + 1 {
+		fmt.Fprintf(&many, `,"%x":"p"`, i)
+	}
+	if _, err := parseIndex([]byte(`{"weight_map":{` + many.String()[1:] + "}}")); err == nil || !strings.Contains(err.Error(), "more than 400000 tensors") {
+		t.Errorf("an index of %d tensors: %v", MaxTensors+1, err)
+	}
 	claim := make([]byte, 8)
 	for _, n := range []uint64{1, 1 << 20, 100_000_000, 100_000_001, 1 << 40, math.MaxInt64, math.MaxUint64} {
 		binary.LittleEndian.PutUint64(claim, n)

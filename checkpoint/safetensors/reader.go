@@ -111,7 +111,7 @@ func parseIndex(b []byte) (map[string]map[string]bool, error) {
 	if other := knownFormat(b); other != "" {
 		return nil, fmt.Errorf("it is %s, not an index", other)
 	}
-	parts := map[string]map[string]bool{}
+	parts, n := map[string]map[string]bool{}, 0
 	err := jsonread.All(b, func(r *jsonread.Reader) error {
 		return r.Object(func(key string) error {
 			if key != "weight_map" {
@@ -122,6 +122,9 @@ func parseIndex(b []byte) (map[string]map[string]bool, error) {
 				file, err := r.String()
 				if err != nil {
 					return err
+				}
+				if n++; n > MaxTensors {
+					return fmt.Errorf("more than %d tensors", MaxTensors)
 				}
 				return addPart(parts, tensor, file)
 			})

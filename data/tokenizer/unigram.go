@@ -1,12 +1,11 @@
 package tokenizer
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
 	"unicode/utf8"
-
-	"zeroth/input/jsonread"
 )
 
 // unigram is SentencePiece's model of the same name: among all ways to divide a text into pieces
@@ -28,19 +27,23 @@ func (m *modelReader) readScores() error {
 	bytes := 0
 	m.uni = &unigram{least: math.Inf(1)}
 	return m.Array(func(id int) error {
-		v, err := m.Value()
-		if err != nil {
+		piece, number, n := "", "", 0
+		wrong := m.Array(func(i int) (err error) {
+			if n++; i == 0 {
+				piece, err = m.String()
+			} else {
+				number, err = m.Number()
+			}
 			return err
+		})
+		if wrong != nil || n != 2 {
+			return cmp.Or(wrong, m.Wrong("item %d of the vocabulary is not a piece and its score", id))
 		}
-		if v.Kind != jsonread.Array || len(v.Items) != 2 || v.Items[0].Kind != jsonread.String || v.Items[1].Kind != jsonread.Number {
-			return m.Wrong("item %d of the vocabulary is not a piece and its score", id)
-		}
-		piece := v.Items[0].Text
-		score, err := strconv.ParseFloat(v.Items[1].Text, 64)
+		score, err := strconv.ParseFloat(number, 64)
 		_, twice := m.ids[piece]
 		switch bytes += len(piece); {
 		case err != nil:
-			return m.Wrong("the score %.40s is out of range", v.Items[1].Text)
+			return m.Wrong("the score %.40s is out of range", number)
 		case piece == "" || len(piece) > maxFound:
 			return m.Wrong("piece %d has %d bytes; want 1 to %d", id, len(piece), maxFound)
 		case twice:

@@ -13,6 +13,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"math"
 	"slices"
@@ -26,7 +27,7 @@ import (
 // loading it.
 const (
 	MaxDepth  = 64      // nested objects and arrays
-	MaxValues = 1 << 20 // in one tree
+	MaxValues = 400_000 // in one tree, whose arrays take up to 140 bytes a value while they grow
 )
 
 // Reader reads one text from beginning to end. It must not be used after an error.
@@ -208,6 +209,9 @@ func (r *Reader) End() error {
 	return nil
 }
 
+// seed is of the hashes of keys: unknown to those who write texts, so that two keys never have the same.
+var seed = maphash.MakeSeed()
+
 // fewKeys is the number of keys of an object up to which duplicates are found by
 // comparing with each; beyond it a map is used.
 const fewKeys = 8
@@ -221,7 +225,7 @@ func (r *Reader) object(names []string, field func(key string) error) error {
 		return err
 	}
 	from := len(r.keys)
-	var many map[string]bool
+	var many map[uint64]bool // hashes, which take less memory than keys
 	err := r.list('}', func(int) error {
 		chars, err := r.chars(math.MaxInt)
 		if err != nil {
@@ -233,16 +237,17 @@ func (r *Reader) object(names []string, field func(key string) error) error {
 		} else {
 			key = string(chars)
 		}
-		if many[key] || slices.Contains(r.keys[from:], key) {
+		hash := maphash.String(seed, key)
+		if many[hash] || slices.Contains(r.keys[from:], key) {
 			return r.Wrong("duplicate key %.40q", key)
 		}
 		switch {
 		case many != nil:
-			many[key] = true
+			many[hash] = true
 		case len(r.keys)-from < fewKeys:
 			r.keys = append(r.keys, key)
 		default:
-			many = map[string]bool{key: true}
+			many = map[uint64]bool{hash: true}
 		}
 		at := r.token
 		if !r.accept(':') {

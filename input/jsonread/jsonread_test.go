@@ -82,16 +82,16 @@ func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"{\"a\": 1,\n\"a\": 2}": `line 2, column 1: duplicate key "a"`,
 		`{"1":1,"2":2,"3":3,"4":4,"5":5,"6":6,"7":7,"8":8,"9":9,"10":10,"9":1}`: `duplicate key "9"`,
-		`"\ud83d x"`:                             `\ud83d is half of a surrogate pair`,
-		`"\ude00"`:                               `\ude00 is half of a surrogate pair`,
-		"\"\xff\"":                               "invalid UTF-8",
-		"\"\\n\xff\"":                            "invalid UTF-8",
-		strings.Repeat("[", 100):                 "more than 64 nested objects and arrays",
-		strings.Repeat(`{"a":`, 100):             "more than 64 nested objects and arrays",
-		"[" + strings.Repeat("0,", 1<<20) + "0]": "more than 1048576 values",
-		"[1,\n2,\n\n]":                           `line 4, column 1: "]" where a value should be`,
-		"\n\n":                                   "line 3, column 1: the text ends where a value should be",
-		"[1] [2]":                                "unexpected text after the value",
+		`"\ud83d x"`:                 `\ud83d is half of a surrogate pair`,
+		`"\ude00"`:                   `\ude00 is half of a surrogate pair`,
+		"\"\xff\"":                   "invalid UTF-8",
+		"\"\\n\xff\"":                "invalid UTF-8",
+		strings.Repeat("[", 100):     "more than 64 nested objects and arrays",
+		strings.Repeat(`{"a":`, 100): "more than 64 nested objects and arrays",
+		"[" + strings.Repeat("0,", jsonread.MaxValues) + "0]": "more than 400000 values",
+		"[1,\n2,\n\n]": `line 4, column 1: "]" where a value should be`,
+		"\n\n":         "line 3, column 1: the text ends where a value should be",
+		"[1] [2]":      "unexpected text after the value",
 	} {
 		if _, err := jsonread.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.80q: %v, want %s", text, err, want)
