@@ -88,9 +88,14 @@ func readCRCs(r *jsonread.Reader) (crcs, error) {
 	return c, nil
 }
 
+const maxPlain = 1000 // bytes
+
 // Plain returns a text from a file in a form that is safe to display: unchanged or, if it contains
-// anything that is not printable, such as a control character, quoted and escaped.
+// anything that is not printable, such as a control character, quoted and escaped. A long one is cut.
 func Plain(s string) string {
+	if len(s) > maxPlain {
+		s = strings.ToValidUTF8(s[:maxPlain], "") + "…"
+	}
 	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
 		return strconv.Quote(s)
 	}

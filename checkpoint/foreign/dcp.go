@@ -22,6 +22,7 @@ type dcp struct {
 	files   map[string]*dcpFile
 	at      map[string]*torchfile.Object // _StorageInfo by name and offsets
 	planner *torchfile.Dict
+	left    int64 // bytes of the data files that are in no part yet
 }
 
 // dcpFile is a data file, opened when first used.
@@ -69,7 +70,7 @@ func (c *Checkpoint) addDCP(folder string) error {
 		bytes += st.Size()
 		ranks[strings.Split(strings.Trim(name, "_"), "_")[0]] = true
 	}
-	c.Ranks = max(c.Ranks, len(ranks))
+	c.Ranks, c.bytes, d.left = max(c.Ranks, len(ranks)), c.bytes+bytes, bytes
 	v, err := torchfile.Pickle(path, bytes)
 	if err != nil {
 		return err
@@ -101,7 +102,7 @@ func (c *Checkpoint) addDCP(folder string) error {
 		o, _ := v.(*torchfile.Object)
 		if !o.Is("TensorStorageMetadata") { // an object, such as a learning rate
 			if !strings.Contains(name, "param_groups") {
-				d.c.LeftOut = append(d.c.LeftOut, checkpoint.Plain(name))
+				d.c.leave(name)
 			}
 			continue
 		}
@@ -173,7 +174,7 @@ func (d *dcp) tensor(fqn string, o *torchfile.Object) error {
 	case kind == "step":
 		return d.step(x)
 	case kind == "" || kind != checkpoint.Master && !slices.Contains(moments, kind):
-		d.c.LeftOut = append(d.c.LeftOut, checkpoint.Plain(fqn))
+		d.c.leave(fqn)
 		return nil
 	}
 	return d.c.put(x)
@@ -224,9 +225,12 @@ func (d *dcp) blob(fqn string, start, size []int, dtype checkpoint.DType) (func(
 	if at > f.size || n > f.size-at {
 		return nil, fmt.Errorf("its part at %v is bytes [%d, %d) of %s, which has %d", start, at, at+n, file, f.size)
 	}
+	if d.left -= n; d.left < 0 {
+		return nil, fmt.Errorf("its part at %v is bytes [%d, %d) of %s, which are also those of other parts", start, at, at+n, file)
+	}
 	return once(func() (*torchfile.Tensor, error) {
 		where := fmt.Sprintf("%s at %d", filepath.Join(d.folder, file), at)
-		v, err := torchfile.Load(where, io.NewSectionReader(f.in, at, n), n)
+		v, err := torchfile.LoadTensor(where, io.NewSectionReader(f.in, at, n), n)
 		if err != nil {
 			return nil, err
 		}

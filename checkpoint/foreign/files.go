@@ -55,7 +55,7 @@ func (c *Checkpoint) openBin(path string) error {
 
 // readIndex reads the weight_map of an index and returns the tensors in each file.
 func readIndex(raw []byte) (map[string][]string, error) {
-	parts := map[string][]string{}
+	parts, n := map[string][]string{}, 0
 	err := jsonread.All(raw, func(r *jsonread.Reader) error {
 		return r.Object(func(key string) error {
 			if key != "weight_map" {
@@ -69,6 +69,9 @@ func readIndex(raw []byte) (map[string][]string, error) {
 				}
 				if file == "" || file != filepath.Base(file) || strings.ContainsAny(file, `/\`) || strings.HasPrefix(file, ".") || len(parts) > 1<<14 {
 					return fmt.Errorf("tensor %.80q: part %.200q is not a plain file name", name, file)
+				}
+				if n++; n > safetensors.MaxTensors {
+					return fmt.Errorf("more than %d tensors", safetensors.MaxTensors)
 				}
 				parts[file] = append(parts[file], name)
 				return nil
@@ -150,7 +153,7 @@ func (c *Checkpoint) openUniversal(folder string) error {
 			continue
 		}
 		if !ok {
-			c.LeftOut = append(c.LeftOut, checkpoint.Plain(e.Name()))
+			c.leave(e.Name())
 			continue
 		}
 		if err := c.addUniversal(filepath.Join(folder, "zero", e.Name()), e.Name(), shape); err != nil {
@@ -169,7 +172,7 @@ func (c *Checkpoint) openUniversal(folder string) error {
 func (c *Checkpoint) addUniversal(folder, name string, shape []int) error {
 	for _, file := range matching(folder, "*.pt") {
 		if kind := strings.TrimSuffix(file, ".pt"); kind != "fp32" && kind != "step" && !slices.Contains(moments, kind) {
-			c.LeftOut = append(c.LeftOut, checkpoint.Plain(name+"."+kind))
+			c.leave(name + "." + kind)
 		}
 	}
 	for _, kind := range append([]string{checkpoint.Master}, moments...) {
@@ -181,12 +184,10 @@ func (c *Checkpoint) addUniversal(folder, name string, shape []int) error {
 		if kind != checkpoint.Master && !input.Exists(path) {
 			continue
 		}
-		f, err := torchfile.Open(path)
+		v, err := c.single(path)
 		if err != nil {
 			return err
 		}
-		c.files = append(c.files, f)
-		v := f.Object
 		if d, ok := v.(*torchfile.Dict); ok {
 			v = d.At("param")
 		}
@@ -202,14 +203,25 @@ func (c *Checkpoint) addUniversal(folder, name string, shape []int) error {
 		}
 	}
 	if path := filepath.Join(folder, "step.pt"); input.Exists(path) {
-		f, err := torchfile.Open(path)
+		v, err := c.single(path)
 		if err != nil {
 			return err
 		}
-		c.files = append(c.files, f)
-		return c.updates(f.Object, name)
+		return c.updates(v, name)
 	}
 	return nil
+}
+
+// single opens a file of one tensor and returns its object, which the file does not retain.
+func (c *Checkpoint) single(path string) (v any, err error) {
+	left := int64(torchfile.Slack)
+	f, err := torchfile.Open(path, &left)
+	if err != nil {
+		return nil, err
+	}
+	c.files, c.bytes = append(c.files, f), c.bytes+f.Size
+	v, f.Object = f.Object, nil
+	return v, nil
 }
 
 // addZeROPairs compares a universal checkpoint with the ZeRO files it was made from, if they still
@@ -219,7 +231,7 @@ func (c *Checkpoint) addZeROPairs(folder string) error {
 	if !ok || !found(from, "*_optim_states.pt") {
 		return nil
 	}
-	z := &Checkpoint{Path: from, index: map[[2]string]*tensor{}, Same: map[string]string{}}
+	z := &Checkpoint{Path: from, index: map[[2]string]*tensor{}, Same: map[string]string{}, left: c.left}
 	if err := z.openZeRO(from); err != nil {
 		return errors.Join(err, z.Close())
 	}
@@ -284,6 +296,7 @@ func (c *Checkpoint) addSharded(path string, all map[string]*tensor) error {
 	if err != nil {
 		return err
 	}
+	c.bytes += size
 	ts, meta, err := safetensors.ParseHeader(in, size)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)

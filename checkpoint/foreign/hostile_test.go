@@ -5,13 +5,16 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/torchfile"
+	"zeroth/tests/nightly"
 )
 
 // saved writes a file of torch.save whose pickle has no tensors.
@@ -37,7 +40,7 @@ func saved(t *testing.T, path string, p *torchfile.Pickler) {
 func TestWrongValues(t *testing.T) {
 	nested := func(p *torchfile.Pickler) {
 		p.Op(")")
-		for range 64 {
+		for range 8 {
 			p.Op("q\x00h\x00\x86")
 		}
 	}
@@ -307,5 +310,53 @@ func TestMostMemory(t *testing.T) {
 			t.Errorf("%s: %d bytes of memory for a file of %d; want 4 MiB to the file's size and 64 MiB", name, took, info.Size())
 		}
 		t.Logf("%s: %d KiB for %d KiB", name, took>>10, info.Size()>>10)
+	}
+}
+
+// Whether pieces cover a grid exactly once is what counting says, for drawn boxes.
+func TestCovered(t *testing.T) {
+	r, yes := rand.New(rand.NewPCG(5, 6)), 0
+	for range nightly.Of(2000, 100000) {
+		grid := make([]int, r.IntN(4))
+		for d := range grid {
+			grid[d] = 1 + r.IntN(4)
+		}
+		x := &tensor{Tensor: checkpoint.Tensor{Name: "w", Shape: grid}, grid: grid, pieces: []piece{{start: make([]int, len(grid)), size: slices.Clone(grid)}}}
+		for range r.IntN(6) * min(1, len(grid)) { // cut a piece in two
+			p, d := x.pieces[r.IntN(len(x.pieces))], r.IntN(len(grid))
+			if n := r.IntN(p.size[d]); n > 0 {
+				q := piece{start: slices.Clone(p.start), size: slices.Clone(p.size)}
+				p.size[d], q.size[d], q.start[d] = n, q.size[d]-n, q.start[d]+n
+				x.pieces = append(x.pieces, q)
+			}
+		}
+		if p := x.pieces[r.IntN(len(x.pieces))]; len(grid) > 0 && r.IntN(2) == 0 {
+			d := r.IntN(len(grid))
+			p.start[d] = r.IntN(grid[d])
+			p.size[d] = r.IntN(grid[d] - p.start[d] + 1)
+		}
+		count, once := map[string]int{}, true
+		for _, p := range x.pieces {
+			n, _ := numel(p.size)
+			for i := range n {
+				at := slices.Clone(p.start)
+				for d := len(grid) - 1; d >= 0; d-- {
+					at[d] += i % p.size[d]
+					i /= p.size[d]
+				}
+				count[fmt.Sprint(at)]++
+				once = once && count[fmt.Sprint(at)] == 1
+			}
+		}
+		n, _ := numel(grid)
+		if once = once && len(count) == n; once {
+			yes++
+		}
+		if err := x.covered(); (err == nil) != once {
+			t.Fatalf("%v of %v: %v, want %v", x.pieces, grid, err, once)
+		}
+	}
+	if yes < 100 {
+		t.Errorf("only %d are covered", yes)
 	}
 }

@@ -42,6 +42,8 @@ type Checkpoint struct {
 	index   map[[2]string]*tensor
 	pairs   []pair // of tensors that must agree
 	files   []io.Closer
+	bytes   int64 // of files that contain tensors
+	left    int64 // bytes of memory; see torchfile.Open
 }
 
 // Group holds the settings of one of the optimizer's parameter groups.
@@ -97,7 +99,7 @@ var torchName = regexp.MustCompile(`\.(bin|pt|pth)$`)
 
 // Open opens a checkpoint. Errors name the file or the parameter.
 func Open(path string) (*Checkpoint, error) {
-	c := &Checkpoint{Path: path, index: map[[2]string]*tensor{}, Same: map[string]string{}}
+	c := &Checkpoint{Path: path, index: map[[2]string]*tensor{}, Same: map[string]string{}, left: torchfile.Slack}
 	open := formOf(path)
 	if open == nil {
 		return nil, input.BadInput(fmt.Errorf("%s is not a checkpoint of DeepSpeed, FSDP or torch.save: want a folder global_stepN, one with .metadata, one with pytorch_model.bin, or a .pt file", path))
@@ -233,7 +235,7 @@ func brief(names []string) string {
 // put adds a tensor.
 func (c *Checkpoint) put(t *tensor) error {
 	if !t.DType.Float() {
-		c.LeftOut = append(c.LeftOut, fmt.Sprintf("%s (%s)", checkpoint.Plain(t.Name), t.DType))
+		c.leave(fmt.Sprintf("%.200s (%s)", t.Name, t.DType))
 		return nil
 	}
 	key := [2]string{t.Name, t.Kind}
@@ -257,8 +259,11 @@ func (c *Checkpoint) finish() error {
 		return errors.New("it has no tensors of floats")
 	}
 	clear(c.index)
-	prefix := c.prefix()
+	prefix, bytes := c.prefix(), int64(0)
 	for _, t := range c.tensors {
+		if bytes += int64(t.Numel() * t.DType.Size()); bytes > 2*c.bytes { // two views of the same elements may be saved
+			return fmt.Errorf("its tensors have more than twice as many bytes as its files, %d: they use the same elements again and again", c.bytes)
+		}
 		t.Name = plainName(t.Name, prefix)
 		key := [2]string{t.Name, t.Kind}
 		if c.index[key] != nil {
@@ -338,11 +343,16 @@ func plainName(name, prefix string) string {
 	return strings.TrimPrefix(name, prefix)
 }
 
+// leave records an entry that is not used.
+func (c *Checkpoint) leave(name string) {
+	c.LeftOut = append(c.LeftOut, checkpoint.Plain(fmt.Sprintf("%.300s", name)))
+}
+
 // leaveOut records all entries of a dictionary but one.
 func (c *Checkpoint) leaveOut(d *torchfile.Dict, used string) {
 	for _, key := range d.Keys {
 		if key != used {
-			c.LeftOut = append(c.LeftOut, checkpoint.Plain(shown(key)))
+			c.leave(shown(key))
 		}
 	}
 }
@@ -357,11 +367,11 @@ func shown(key any) string {
 
 // load opens a torch.save file, which is closed with the checkpoint, and returns its dictionary.
 func (c *Checkpoint) load(path string) (*torchfile.Dict, error) {
-	f, err := torchfile.Open(path)
+	f, err := torchfile.Open(path, &c.left)
 	if err != nil {
 		return nil, err
 	}
-	c.files = append(c.files, f)
+	c.files, c.bytes = append(c.files, f), c.bytes+f.Size
 	d, ok := f.Object.(*torchfile.Dict)
 	if !ok {
 		return nil, fmt.Errorf("%s is %s, not a dictionary", path, torchfile.Kind(f.Object))

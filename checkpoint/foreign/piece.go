@@ -1,7 +1,10 @@
 package foreign
 
 import (
+	"encoding/binary"
 	"fmt"
+	"hash/maphash"
+	"math/bits"
 	"slices"
 	"sort"
 
@@ -57,13 +60,25 @@ func (x *tensor) add(at, n, from int, t *torchfile.Tensor) {
 	}
 }
 
-// covered checks that the pieces contain every element exactly once, and sorts them.
+// covered checks that the pieces contain every element exactly once, and sorts them. They do exactly
+// if the corners of all boxes, each with the sign of its box's inclusion-exclusion, are those of the
+// grid. The corners are compared by the sum of their hashes, which a file cannot foresee.
 func (x *tensor) covered() error {
 	total, _ := numel(x.grid)
 	have := 0
 	x.pieces = slices.DeleteFunc(x.pieces, func(p piece) bool { n, _ := numel(p.size); return n == 0 })
 	sort.SliceStable(x.pieces, func(i, j int) bool { return slices.Compare(x.pieces[i].start, x.pieces[j].start) < 0 })
-	var near []piece // pieces that end after the next one begins, along the first dimension
+	var cut []int // dimensions along which pieces are shorter than the grid
+	for d := range x.grid {
+		if slices.ContainsFunc(x.pieces, func(p piece) bool { return len(p.size) > d && p.size[d] != x.grid[d] }) {
+			cut = append(cut, d)
+		}
+	}
+	if len(cut) > maxCut {
+		return fmt.Errorf("%v is cut along %d dimensions; at most %d expected", x.Tensor, len(cut), maxCut)
+	}
+	seed := maphash.MakeSeed()
+	corners := -cornerSum(seed, make([]int, len(x.grid)), x.grid, cut)
 	for _, p := range x.pieces {
 		n, ok := numel(p.size)
 		if !ok || len(p.start) != len(x.grid) || len(p.size) != len(x.grid) {
@@ -74,15 +89,13 @@ func (x *tensor) covered() error {
 				return fmt.Errorf("%v: a piece of size %v at %v of %v", x.Tensor, p.size, p.start, x.grid)
 			}
 		}
-		if len(p.start) > 0 {
-			near = slices.DeleteFunc(near, func(o piece) bool { return o.start[0]+o.size[0] <= p.start[0] })
+		if have += n; have > total {
+			break
 		}
-		for _, o := range near {
-			if overlap(p, o) {
-				return fmt.Errorf("%v: pieces of size %v at %v and of size %v at %v overlap (strided shards of FSDP with tensor parallelism are not supported)", x.Tensor, o.size, o.start, p.size, p.start)
-			}
-		}
-		near, have = append(near, p), have+n
+		corners += cornerSum(seed, p.start, p.size, cut)
+	}
+	if have > total || have == total && total > 0 && corners != 0 {
+		return fmt.Errorf("%v: pieces overlap (strided shards of FSDP with tensor parallelism are not supported)", x.Tensor)
 	}
 	if have != total {
 		return fmt.Errorf("%v: %d of %d elements are in the checkpoint: files of some ranks are missing, or belong to another", x.Tensor, have, total)
@@ -90,13 +103,24 @@ func (x *tensor) covered() error {
 	return nil
 }
 
-func overlap(a, b piece) bool {
-	for d := range a.start {
-		if a.start[d] >= b.start[d]+b.size[d] || b.start[d] >= a.start[d]+a.size[d] {
-			return false
+// maxCut is the maximum number of dimensions along which a tensor is cut.
+const maxCut = 8
+
+// cornerSum returns the sum of the signed hashes of a box's corners in the dimensions of cut.
+func cornerSum(seed maphash.Seed, start, size, cut []int) (sum uint64) {
+	at := make([]byte, 0, 8*maxCut)
+	for corner := range 1 << len(cut) {
+		at = at[:0]
+		for i, d := range cut {
+			at = binary.LittleEndian.AppendUint64(at, uint64(start[d]+size[d]*(corner>>i&1)))
 		}
+		h := maphash.Bytes(seed, at)
+		if bits.OnesCount(uint(corner))%2 == 1 {
+			h = -h
+		}
+		sum += h
 	}
-	return true
+	return sum
 }
 
 // read reads the elements r of the flattened tensor as stored.

@@ -53,7 +53,7 @@ func (c *Checkpoint) putState(o *torchfile.Dict, params []param, lookup stateOf)
 func (c *Checkpoint) unused(of string, state *torchfile.Dict) {
 	for kind, v := range entries(state) {
 		if localOf(v) != nil && kind != "step" && !slices.Contains(moments, kind) {
-			c.LeftOut = append(c.LeftOut, checkpoint.Plain(of+"."+kind))
+			c.leave(of + "." + kind)
 		}
 	}
 }
@@ -114,7 +114,9 @@ func numbered(o *torchfile.Dict, params []param, lookup stateOf) (map[any]string
 			}
 			names[n], left = left[0].name, left[1:]
 		}
-		left = append(rest, left...)
+		if len(rest) > 0 {
+			left = append(rest, left...)
+		}
 	}
 	if count > 0 && len(left) > 0 {
 		return nil, fmt.Errorf(unnamed+"it has state for only %d of %d, and nothing identifies these (%s and others are frozen, or not parameters)", count, len(params), checkpoint.Plain(left[0].name))

@@ -459,7 +459,7 @@ func (z *zeroFiles) rest() error {
 		switch {
 		case z.c.Same[name] != "":
 		case !ok, p == nil && z.stage < 3 || p == nil && t.Numel() > 0:
-			z.c.LeftOut = append(z.c.LeftOut, checkpoint.Plain(name))
+			z.c.leave(name)
 		case z.stage < 3 && p != nil:
 			if !slices.Equal(p.Shape, t.Shape) {
 				return fmt.Errorf("%s: %s has shape %v in module and %v in param_shapes", z.folder, checkpoint.Plain(name), t.Shape, p.Shape)
@@ -509,10 +509,12 @@ func (z *zeroFiles) stage0() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", z.folder, err)
 	}
-	buffers := torchfile.Items(m.At("buffer_names"))
-	params = slices.DeleteFunc(params, func(p param) bool {
-		return slices.ContainsFunc(buffers, func(b any) bool { s, _ := b.(string); return s == p.name })
-	})
+	buffers := map[string]bool{}
+	for _, b := range torchfile.Items(m.At("buffer_names")) {
+		s, _ := b.(string)
+		buffers[s] = true
+	}
+	params = slices.DeleteFunc(params, func(p param) bool { return buffers[p.name] })
 	o := m.Dict("optimizer")
 	return z.c.putState(o, params, func(name, kind string, number any) (*tensor, error) {
 		v := o.Dict("state").Dict(number).At(kind)
@@ -538,7 +540,7 @@ func (c *Checkpoint) putModule(module *torchfile.Dict) (params []param, err erro
 			return nil, fmt.Errorf("%s is a rank's part of a %s: want the folder with the files of all ranks, model_world_size_W_rank_R.pt, or a checkpoint of torch.distributed.checkpoint", torchfile.Kind(key), o.Class.Name)
 		}
 		if !ok || !named {
-			c.LeftOut = append(c.LeftOut, checkpoint.Plain(shown(key)))
+			c.leave(shown(key))
 			continue
 		}
 		if owner := seen.owner(name, t); owner != "" {

@@ -107,18 +107,13 @@ func first(_ *machine, args Tuple) (any, error) {
 	return args[0], nil
 }
 
-func makeList(_ *machine, args Tuple) (any, error) {
-	if len(args) == 0 {
-		return &List{}, nil
-	}
-	items := Items(args[0])
-	if items == nil && !isEmpty(args[0]) {
-		return nil, errArgs
-	}
-	return &List{items}, nil
+func makeList(p *machine, args Tuple) (any, error) {
+	v, err := makeTuple(p, args)
+	items, _ := v.(Tuple)
+	return &List{slices.Clone(items), inner{weight: p.weigh(items...)}}, err
 }
 
-func makeTuple(_ *machine, args Tuple) (any, error) {
+func makeTuple(p *machine, args Tuple) (any, error) {
 	if len(args) == 0 {
 		return Tuple{}, nil
 	}
@@ -126,7 +121,7 @@ func makeTuple(_ *machine, args Tuple) (any, error) {
 	if items == nil && !isEmpty(args[0]) {
 		return nil, errArgs
 	}
-	return Tuple(items), nil
+	return p.tuple(items)
 }
 
 // isEmpty reports whether a value is a list or a tuple, with or without elements.
@@ -202,13 +197,13 @@ func rebuild(p *machine, args Tuple) (any, error) {
 
 // wrapper implements _rebuild_wrapper_subclass(class, dtype, size, …); the instance's fields follow
 // as state.
-func wrapper(_ *machine, args Tuple) (any, error) {
+func wrapper(p *machine, args Tuple) (any, error) {
 	class, err := first(nil, args)
 	g, ok := class.(Global)
 	if err != nil || !ok || !isClass(g) {
 		return nil, errArgs
 	}
-	return &Object{Class: g, Args: args[1:]}, nil
+	return p.object(g, args[1:], nil), nil
 }
 
 // rebuildFromType implements (func, type, args, state) → func(*args) with the state.
@@ -227,10 +222,10 @@ func rebuildFromType(p *machine, args Tuple) (any, error) {
 		return nil, err
 	}
 	if o, ok := v.(*Object); ok {
-		o.Class, o.State = class, args[3]
+		v = p.object(class, o.Args, args[3])
 	}
 	if class.Name == "ShardedTensor" {
-		return &Object{Class: class, Args: with, State: args[3]}, nil
+		v = p.object(class, with, args[3])
 	}
 	return v, nil
 }

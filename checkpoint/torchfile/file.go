@@ -18,6 +18,7 @@ import (
 type File struct {
 	Path   string
 	Object any
+	Size   int64 // bytes
 	in     *os.File
 }
 
@@ -30,8 +31,10 @@ const maxFile = 1 << 50
 // maxPickle is the maximum size of a pickle in bytes.
 const maxPickle = 1 << 30
 
-// Open opens a file and reads its object; the tensors' elements stay in the file.
-func Open(path string) (*File, error) {
+// Open opens a file and reads its object; the tensors' elements stay in the file. The object may use
+// as many bytes of memory as the file has, and those in left, initially Slack, which all files of a
+// checkpoint share: Open leaves there what the next ones may use.
+func Open(path string, left *int64) (*File, error) {
 	in, err := input.Open(path, maxFile)
 	if err != nil {
 		return nil, err
@@ -39,35 +42,39 @@ func Open(path string) (*File, error) {
 	st, err := in.Stat()
 	var v any
 	if err == nil {
-		v, err = Load(path, in, st.Size())
+		v, *left, err = load(path, in, st.Size(), *left)
 	}
 	if err != nil {
 		_ = in.Close() // opened for reading only
 		return nil, err
 	}
-	return &File{path, v, in}, nil
+	return &File{path, v, st.Size(), in}, nil
 }
 
-// Load reads the object of a file of size bytes. path is used in messages.
-func Load(path string, r io.ReaderAt, size int64) (any, error) {
+// LoadTensor reads a file of size bytes whose object should be a tensor. path is used in messages.
+func LoadTensor(path string, r io.ReaderAt, size int64) (any, error) {
+	v, _, err := load(path, r, size, Slack/64)
+	return v, err
+}
+
+// load returns the object of a file, and the rest of its size and slack.
+func load(path string, r io.ReaderAt, size, slack int64) (v any, left int64, err error) {
 	var head [4]byte
 	if err := vfs.ReadFull(r, head[:], 0); err != nil {
-		return nil, fmt.Errorf("%s: too short to be a file of torch.save: %w", path, err)
+		return nil, 0, fmt.Errorf("%s: too short to be a file of torch.save: %w", path, err)
 	}
-	var v any
-	var err error
 	switch {
 	case string(head[:2]) == "PK":
-		v, err = loadZip(path, r, size)
+		v, left, err = loadZip(path, r, size, slack)
 	case string(head[:]) == "\x80\x02\x8a\x0a":
-		v, err = loadLegacy(path, r, size)
+		v, left, err = loadLegacy(path, r, size, slack)
 	default:
 		err = errors.New("it is not a file of torch.save: it begins with neither a zip archive nor PyTorch's magic number")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, 0, fmt.Errorf("%s: %w", path, err)
 	}
-	return v, nil
+	return v, left, nil
 }
 
 // Pickle reads a file that is a single pickle without tensors. budget limits the bytes of memory
@@ -77,18 +84,18 @@ func Pickle(path string, budget int64) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, _, _, err := decode(b, budget+slack, nil)
+	v, _, _, err := decode(b, budget+Slack, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return v, nil
 }
 
-func loadZip(path string, r io.ReaderAt, size int64) (any, error) {
+func loadZip(path string, r io.ReaderAt, size, slack int64) (any, int64, error) {
 	list := &directory{r: r, left: (size + slack) / directoryCost}
 	z, err := zip.NewReader(list, size)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	used := (size+slack)/directoryCost - list.left
 	list.left = math.MaxInt64
@@ -96,36 +103,36 @@ func loadZip(path string, r io.ReaderAt, size int64) (any, error) {
 	pickle := ""
 	for _, f := range z.File {
 		if entries[f.Name] != nil {
-			return nil, fmt.Errorf("entry %.200q exists twice", f.Name)
+			return nil, 0, fmt.Errorf("entry %.200q exists twice", f.Name)
 		}
 		entries[f.Name] = f
 		if stem, ok := strings.CutSuffix(f.Name, "/data.pkl"); ok && !strings.Contains(stem, "/") {
 			if pickle != "" {
-				return nil, errors.New("several data.pkl")
+				return nil, 0, errors.New("several data.pkl")
 			}
 			pickle = f.Name
 		}
 	}
 	if pickle == "" {
-		return nil, errors.New("a zip archive without data.pkl: it is not a file of torch.save")
+		return nil, 0, errors.New("a zip archive without data.pkl: it is not a file of torch.save")
 	}
 	stem := strings.TrimSuffix(pickle, "data.pkl")
 	if err := littleEndian(r, entries[stem+"byteorder"], size); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	at, n, err := stored(entries[pickle], size)
 	if err == nil && n > maxPickle {
 		err = fmt.Errorf("%s: %d bytes; at most %d expected", pickle, n, maxPickle)
 	}
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	b := make([]byte, n)
 	if err := vfs.ReadFull(r, b, at); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	known := map[string]*Storage{}
-	v, _, _, err := decode(b, size-n+slack-directoryCost*used, func(id Tuple) (*Storage, error) {
+	v, _, left, err := decode(b, size-n+slack-directoryCost*used, func(id Tuple) (*Storage, error) {
 		s, err := parseStorage(id)
 		if err != nil {
 			return nil, err
@@ -149,9 +156,9 @@ func loadZip(path string, r io.ReaderAt, size int64) (any, error) {
 		return s, nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", pickle, err)
+		return nil, 0, fmt.Errorf("%s: %w", pickle, err)
 	}
-	return v, nil
+	return v, left, nil
 }
 
 // directoryCost is an upper bound of the bytes of memory needed per byte of a zip archive's
@@ -236,23 +243,23 @@ func (s *Storage) same(o *Storage) (*Storage, error) {
 // magic starts files of PyTorch before 1.6: the little-endian bytes of a number.
 const magic = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 
-func loadLegacy(path string, r io.ReaderAt, size int64) (any, error) {
+func loadLegacy(path string, r io.ReaderAt, size, slack int64) (any, int64, error) {
 	for n := min(size, 1<<20); ; n = min(size, 4*n) {
 		b := make([]byte, n)
 		if err := vfs.ReadFull(r, b, 0); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		v, err := legacyPickles(path, r, b, size)
+		v, left, err := legacyPickles(path, r, b, size, size-n+slack)
 		if !errors.Is(err, errShort) || n == size || n >= maxPickle/4 {
-			return v, err
+			return v, left, err
 		}
 	}
 }
 
 // legacyPickles reads the five pickles at the beginning of an old file: magic number, version,
 // properties of the machine, object, keys of storages.
-func legacyPickles(path string, r io.ReaderAt, b []byte, size int64) (any, error) {
-	budget, at := size-int64(len(b))+slack, 0
+func legacyPickles(path string, r io.ReaderAt, b []byte, size, budget int64) (any, int64, error) {
+	at := 0
 	known := map[string]*Storage{}
 	var parts [5]any
 	for i := range parts {
@@ -272,34 +279,34 @@ func legacyPickles(path string, r io.ReaderAt, b []byte, size int64) (any, error
 			return s, nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("pickle %d at %d: %w", i, at, err)
+			return nil, 0, fmt.Errorf("pickle %d at %d: %w", i, at, err)
 		}
 		parts[i], budget, at = v, left, at+n
 	}
 	if parts[0] != magic || parts[1] != int64(1001) {
-		return nil, errors.New("its magic number or version is not PyTorch's")
+		return nil, 0, errors.New("its magic number or version is not PyTorch's")
 	}
 	offset := int64(at)
 	for _, key := range Items(parts[4]) {
 		k, _ := key.(string)
 		s := known[k]
 		if s == nil || s.at != 0 {
-			return nil, fmt.Errorf("storage %.80q is not one of its tensors", k)
+			return nil, 0, fmt.Errorf("storage %.80q is not one of its tensors", k)
 		}
 		var count [8]byte
 		if err := vfs.ReadFull(r, count[:], offset); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		n := int64(binary.LittleEndian.Uint64(count[:]))
 		if s.at = offset + 8; n < 0 || n != s.Bytes/int64(s.DType.Size()) || s.at+s.Bytes > size {
-			return nil, fmt.Errorf("storage %.80q at %d has %d elements of %s, but the file has %d bytes", k, offset, n, s.DType, size)
+			return nil, 0, fmt.Errorf("storage %.80q at %d has %d elements of %s, but the file has %d bytes", k, offset, n, s.DType, size)
 		}
 		offset = s.at + s.Bytes
 	}
 	for _, s := range known {
 		if s.at == 0 {
-			return nil, fmt.Errorf("storage %.80q is not in the file", s.Key)
+			return nil, 0, fmt.Errorf("storage %.80q is not in the file", s.Key)
 		}
 	}
-	return parts[3], nil
+	return parts[3], budget, nil
 }

@@ -16,14 +16,19 @@ import (
 
 const plain = "../foreign/testdata/dcp/plain"
 
+func open(path string) (*File, error) {
+	left := int64(Slack)
+	return Open(path, &left)
+}
+
 // TestViews checks that views and element types are read as by PyTorch.
 func TestViews(t *testing.T) {
-	f, err := Open(filepath.Join(plain, "views_and_types.bin"))
+	f, err := open(filepath.Join(plain, "views_and_types.bin"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	whole, err := Open(filepath.Join(plain, "pytorch_model.bin"))
+	whole, err := open(filepath.Join(plain, "pytorch_model.bin"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +91,7 @@ func floats(t *testing.T, v any) []float32 {
 // TestRefused checks that files that ask for unsupported operations are refused by name, without
 // allocating memory.
 func TestRefused(t *testing.T) {
-	if _, err := Open("testdata/trainer_like.pt"); err == nil || !strings.Contains(err.Error(), `"argparse.Namespace"`) || !strings.Contains(err.Error(), "trainer_like.pt") {
+	if _, err := open("testdata/trainer_like.pt"); err == nil || !strings.Contains(err.Error(), `"argparse.Namespace"`) || !strings.Contains(err.Error(), "trainer_like.pt") {
 		t.Errorf("a class that is not on the list: %v", err)
 	}
 	for name, test := range map[string]struct{ pickle, want string }{
@@ -107,13 +112,36 @@ func TestRefused(t *testing.T) {
 	} {
 		var a, b runtime.MemStats
 		runtime.ReadMemStats(&a)
-		_, _, _, err := decode([]byte(test.pickle), slack, nil)
+		_, _, _, err := decode([]byte(test.pickle), Slack, nil)
 		runtime.ReadMemStats(&b)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v; want %q", name, err, test.want)
 		}
 		if took := b.TotalAlloc - a.TotalAlloc; took > 64<<20 {
 			t.Errorf("%s: %d bytes", name, took)
+		}
+	}
+}
+
+// An object may contain itself, as a mesh that was flattened does; a value may be used twice in
+// another, but must not change after its first use.
+func TestRepeated(t *testing.T) {
+	const mesh = "\x80\x02](ctorch.distributed.device_mesh\nDeviceMesh\n)\x81q\x01}(X\x04\x00\x00\x00selfh\x01X\x01\x00\x00\x00xK\x07ubh\x01e."
+	v, _, _, err := decode([]byte(mesh), Slack, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range Items(v) {
+		if o, _ := v.(*Object); o.Field("x") != int64(7) || !o.Field("self").(*Object).Is("DeviceMesh") {
+			t.Errorf("object %d is %v", i, v)
+		}
+	}
+	if v, _, _, err = decode([]byte("\x80\x02](]q\x01K\x07ah\x01e."), Slack, nil); err != nil || len(Items(Items(v)[1])) != 1 {
+		t.Errorf("[a, a] is %v: %v", v, err)
+	}
+	for _, changed := range []string{"]q\x01h\x01a.", "](]q\x01h\x01K\x07ae.", "}q\x01(K\x01h\x01u."} {
+		if _, _, _, err := decode([]byte("\x80\x02"+changed), Slack, nil); err == nil || !strings.Contains(err.Error(), "changes after its first use") {
+			t.Errorf("%q: %v", changed, err)
 		}
 	}
 }
@@ -131,7 +159,7 @@ func TestDirectory(t *testing.T) {
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load("x.pt", bytes.NewReader(b.Bytes()), int64(b.Len())); !errors.Is(err, errBudget) {
+	if _, err := LoadTensor("x.pt", bytes.NewReader(b.Bytes()), int64(b.Len())); !errors.Is(err, errBudget) {
 		t.Errorf("%d bytes: %v", b.Len(), err)
 	}
 }
@@ -165,7 +193,7 @@ func TestWritten(t *testing.T) {
 	if err := os.WriteFile(path, b.Bytes(), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	f, err := Open(path)
+	f, err := open(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -13,8 +14,9 @@ const (
 	objectCost = 128
 	slotCost   = 64 // an element of a list, an entry of the stack or the memo; growth doubles it
 	entryCost  = 192
-	slack      = 48 << 20 // bytes that any file may use beyond its size
+	Slack      = 48 << 20 // bytes that the objects of all files of a checkpoint may use beyond its size
 	maxText    = 1 << 20  // bytes of a string
+	maxKey     = 4096     // bytes of a string that is the key of a dictionary
 )
 
 // machine executes the instructions of one pickle; its values are only data.
@@ -25,6 +27,7 @@ type machine struct {
 	stack   []any
 	marks   []int // positions in stack
 	memo    map[uint32]any
+	tuples  map[*any]int64                   // weights, by the first element
 	storage func(id Tuple) (*Storage, error) // resolves a persistent id; nil refuses them
 }
 
@@ -42,7 +45,7 @@ func (p *machine) take(n int64) error {
 // decode reads one pickle from the beginning of in and returns its value and length. It may use up
 // to budget bytes of memory.
 func decode(in []byte, budget int64, storage func(Tuple) (*Storage, error)) (v any, n int, left int64, err error) {
-	p := &machine{in: in, budget: budget, memo: map[uint32]any{}, storage: storage}
+	p := &machine{in: in, budget: budget, memo: map[uint32]any{}, tuples: map[*any]int64{}, storage: storage}
 	for {
 		start := p.at
 		op, err := p.byte()
@@ -152,7 +155,7 @@ func (p *machine) text(n uint64) error {
 		err = errors.New("a string that is not UTF-8")
 	}
 	if err == nil {
-		err = p.take(int64(n) + 32)
+		err = p.take(2*int64(n) + 32) // for the string and a reader's copy
 	}
 	if err != nil {
 		return err
@@ -251,7 +254,7 @@ func (p *machine) call(g Global, args Tuple) (v any, err error) {
 	case f != nil:
 		v, err = f(p, args)
 	case isClass(g):
-		return &Object{Class: g, Args: args}, nil
+		return p.object(g, args, nil), nil
 	default:
 		err = errors.New("it is not a function on the list")
 	}
@@ -281,7 +284,11 @@ func (p *machine) newObject() error {
 	if g.Name == "OrderedDict" {
 		return p.push(&Dict{})
 	}
-	return p.push(&Object{Class: g, Args: with})
+	return p.push(p.object(g, with, nil))
+}
+
+func (p *machine) object(class Global, args Tuple, state any) *Object {
+	return &Object{Class: class, Args: args, State: state, inner: inner{weight: p.weigh(args...) + p.weigh(state)}}
 }
 
 func (p *machine) build() error {
@@ -294,7 +301,12 @@ func (p *machine) build() error {
 	}
 	switch v := p.stack[len(p.stack)-1].(type) {
 	case *Object:
-		v.State = state
+		if v.lent { // to a part of its state
+			v.built = p.object(v.Class, v.Args, nil)
+			v = v.built
+			p.stack[len(p.stack)-1] = v
+		}
+		v.State, v.weight = state, v.weight+p.weigh(state)
 	case *Dict, *Tensor: // _metadata of an OrderedDict, attributes of a tensor
 	default:
 		return fmt.Errorf("a state for %s", Kind(v))
@@ -356,7 +368,62 @@ func (p *machine) get(op byte) error {
 	if !ok {
 		return fmt.Errorf("entry %d of the memo, which does not exist", n)
 	}
+	if o, ok := v.(*Object); ok && o.built != nil {
+		v = o.built
+	}
+	if in := innerOf(v); in != nil {
+		in.lent = true
+	}
+	if err := p.take(p.weigh(v)); err != nil {
+		return err
+	}
 	return p.push(v)
+}
+
+// weigh returns an upper bound of the memory that readers of values need: each visits a value once
+// for each value that contains it, however few bytes of the pickle made them all. So a value is
+// counted again whenever the memo gives it out, with everything in it, which does not change from
+// then on.
+func (p *machine) weigh(values ...any) (n int64) {
+	for _, v := range values {
+		n += slotCost
+		switch v := v.(type) {
+		case string:
+			n += int64(len(v))
+		case *Tensor:
+			n += objectCost + slotCost*int64(len(v.Shape))
+		case Tuple:
+			if len(v) > 0 {
+				n += objectCost + p.tuples[&v[0]]
+			}
+		default:
+			if in := innerOf(v); in != nil {
+				n += objectCost + in.weight
+			}
+		}
+	}
+	return n
+}
+
+// innerOf returns what is known of the inside of a value that can change, or nil.
+func innerOf(v any) *inner {
+	switch v := v.(type) {
+	case *List:
+		return &v.inner
+	case *Dict:
+		return &v.inner
+	case *Object:
+		return &v.inner
+	}
+	return nil
+}
+
+// tuple makes a tuple, which keeps items.
+func (p *machine) tuple(items []any) (Tuple, error) {
+	if len(items) > 0 {
+		p.tuples[&items[0]] = p.weigh(items...)
+	}
+	return items, p.take(slotCost * int64(1+len(items)))
 }
 
 func (p *machine) collection(op byte) error {
@@ -373,18 +440,13 @@ func (p *machine) collection(op byte) error {
 	case 't':
 		items, err = p.marked()
 	case 0x85, 0x86, 0x87:
-		n := int(op - 0x84)
-		if items, err = p.top(n); err == nil {
-			p.stack = p.stack[:len(p.stack)-n]
-		}
-	}
-	if err == nil {
-		err = p.take(slotCost * int64(len(items)))
+		items, err = p.top(int(op - 0x84))
 	}
 	if err != nil {
 		return err
 	}
-	return p.push(append(Tuple{}, items...))
+	t, err := p.tuple(slices.Clone(items))
+	return p.pushIf(t, err)
 }
 
 func (p *machine) extend(op byte) error {
@@ -396,9 +458,7 @@ func (p *machine) extend(op byte) error {
 		if op == 's' {
 			n = 2
 		}
-		if items, err = p.top(n); err == nil {
-			p.stack = p.stack[:len(p.stack)-n]
-		}
+		items, err = p.top(n)
 	default:
 		items, err = p.marked()
 	}
@@ -411,6 +471,12 @@ func (p *machine) extend(op byte) error {
 	case len(p.stack) == 0:
 		return errStack
 	}
+	if in := innerOf(p.stack[len(p.stack)-1]); in != nil {
+		if in.lent {
+			return errors.New("a list or a dictionary that changes after its first use, perhaps because it contains itself")
+		}
+		in.weight += p.weigh(items...)
+	}
 	switch v := p.stack[len(p.stack)-1].(type) {
 	case *List:
 		if op == 'a' || op == 'e' {
@@ -420,6 +486,9 @@ func (p *machine) extend(op byte) error {
 	case *Dict:
 		if (op == 's' || op == 'u') && len(items)%2 == 0 {
 			for i := 0; i < len(items); i += 2 {
+				if s, ok := items[i].(string); ok && len(s) > maxKey {
+					return fmt.Errorf("a key of %d bytes, %.40q…; at most %d expected", len(s), s, maxKey)
+				}
 				v.set(items[i], items[i+1])
 			}
 			return nil
@@ -455,16 +524,17 @@ func (p *machine) pop() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.stack = p.stack[:len(p.stack)-1]
 	return items[0], nil
 }
 
-// top returns the n topmost values, without removing them.
+// top removes and returns the n topmost values. They are valid until the next push.
 func (p *machine) top(n int) ([]any, error) {
 	if len(p.stack)-n < p.floor() {
 		return nil, errStack
 	}
-	return p.stack[len(p.stack)-n:], nil
+	items := p.stack[len(p.stack)-n:]
+	p.stack = p.stack[:len(p.stack)-n]
+	return items, nil
 }
 
 // marked removes and returns the values after the last mark. They are valid until the next push.

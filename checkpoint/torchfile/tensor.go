@@ -141,6 +141,9 @@ func (t *Tensor) scatter(d dim, src, to int, dst []byte) error {
 	const most = 1 << 18 // bytes
 	size := t.DType.Size()
 	per := max(1, most/size/max(1, d.src)) // elements of one read
+	if d.src*size > 4096 {                 // reading what lies between them costs more than another read
+		per = 1
+	}
 	buf := make([]byte, ((min(per, d.n)-1)*d.src+1)*size)
 	for i := 0; i < d.n; i += per {
 		n := min(per, d.n-i)

@@ -8,7 +8,10 @@ type (
 	// Tuple is a tuple or a torch.Size.
 	Tuple []any
 	// List is a list or a set.
-	List struct{ Items []any }
+	List struct {
+		Items []any
+		inner
+	}
 	// Global is the name of a class or a function. It cannot be called.
 	Global struct{ Module, Name string }
 	// Object is an instance of a class: the arguments of its constructor and its state.
@@ -16,11 +19,19 @@ type (
 		Class Global
 		Args  Tuple
 		State any
+		built *Object // this object with its state, in which this one is; nil for others
+		inner
 	}
 	// Dict is a dictionary in insertion order.
 	Dict struct {
 		Keys, Values []any
 		index        map[any]int // of keys that are strings or numbers
+		inner
+	}
+	// inner is what the machine knows of a value that contains others.
+	inner struct {
+		weight int64 // of what it contains; see machine.weigh
+		lent   bool  // by the memo; it does not change any more
 	}
 )
 
