@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -129,6 +130,27 @@ func startOf(c *config.Config, which string) (*config.Config, *beginning, error)
 	return next, b, nil
 }
 
+// assume completes the position of a run that another program began: what it read of its data, in
+// the samples of the job, of which an epoch has sequences. It returns a line about it, or "".
+func (b *beginning) assume(c *config.Config, sequences int64) string {
+	if b.Data != "" || !b.Trained() {
+		return ""
+	}
+	why := "as its checkpoint says"
+	if b.Samples == int64(b.Step) { // unknown
+		why = fmt.Sprintf("assuming steps of %d, the job's train.batch, since its checkpoint does not say", c.Train.Batch)
+		n := float64(b.Step) * float64(c.Train.Batch)
+		if b.Epoch > 0 && sequences > 0 {
+			why = fmt.Sprintf("assuming that its %.4g epochs were over this data, of %d samples", b.Epoch, sequences)
+			n = math.Round(b.Epoch * float64(sequences))
+		}
+		b.Samples = max(b.Samples, int64(min(n, state.MaxPosition)))
+	}
+	b.Tokens = max(b.Samples, int64(min(float64(b.Samples)*float64(max(1, c.Model.Context)), state.MaxPosition)))
+	return fmt.Sprintf("after %d steps of %s, the data goes on behind %d samples, %s; the learning rate goes on at step %d of the job's schedule; the order of the data and the dropout masks are the job's",
+		b.Step, checkpoint.Plain(b.Origin), b.Samples, why, b.Updates)
+}
+
 // continued returns the job for a run that continues from a checkpoint. Keys that the job leaves
 // out have the checkpoint's values. A changed key is an error if the state would mean something else,
 // and a notice otherwise.
@@ -137,7 +159,7 @@ func continued(c *config.Config, r *resumed, was *config.Config) (next *config.C
 	if err != nil {
 		return nil, nil, err
 	}
-	next, differs, problems := c.Continued(config.Before{Job: was, Model: model, Context: r.Progress.Context, Unpadded: r.Legacy(), File: filepath.Join(r.Path, "state.json")})
+	next, differs, problems := c.Continued(config.Before{Job: was, Partial: r.Data == "", Model: model, Context: r.Progress.Context, Unpadded: r.Legacy(), File: filepath.Join(r.Path, "state.json")})
 	var errs []error
 	for _, p := range problems {
 		errs = append(errs, fmt.Errorf("  %w", p))
@@ -157,7 +179,7 @@ func unlike(c *config.Config, differs []string, r *resumed, was *config.Config) 
 	if r.Data != "" && r.Seed != c.Train.Seed {
 		errs = append(errs, fmt.Errorf("  it was trained with train.seed %d, but the job has %d; %s", r.Seed, c.Train.Seed, again))
 	}
-	if !r.Trained() || was == nil {
+	if r.Data == "" || was == nil {
 		return errs
 	}
 	const other = "that would be another model; start a new run from it with `zeroth ckpt export` and model.from"
@@ -191,6 +213,7 @@ func whatIsNew(c *config.Config, next, was *config.Config, p state.Progress) (li
 	var kept, changed []string
 	for _, key := range config.Lasting() {
 		switch before, now := was.DisplayValue(key), next.DisplayValue(key); {
+		case p.Data == "" && !was.Sets(key): // of a checkpoint of another program, which says little
 		case now != before:
 			changed = append(changed, fmt.Sprintf("%s %s → %s", key, before, now))
 		case now != c.DisplayValue(key):
@@ -205,6 +228,9 @@ func whatIsNew(c *config.Config, next, was *config.Config, p state.Progress) (li
 	}
 	if line := newEvaluation(was, next, p); line != "" {
 		lines = append(lines, line)
+	}
+	if p.Data == "" {
+		return lines
 	}
 	if line := newRate(was, next, p); line != "" && was.Train.Steps > 0 && next.Train.Steps > 0 {
 		lines = append(lines, line) // else it is known when the data is open

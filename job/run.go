@@ -355,12 +355,15 @@ func (r *run) countSteps(ctx context.Context) error {
 		return err
 	}
 	from := r.start
+	if line := from.assume(r.c, r.set.Train.Windows()); line != "" {
+		r.Observer.Note(line)
+	}
 	c, err := r.c.Settled(r.set.Train.Windows(), from.Step, from.Samples)
 	if err != nil {
 		return err
 	}
 	r.c, r.job.Config = c, c
-	if was := from.was; was != nil && from.Trained() && (c.Train.Epochs > 0 || was.Train.Epochs > 0) {
+	if was := from.was; was != nil && from.Data != "" && (c.Train.Epochs > 0 || was.Train.Epochs > 0) {
 		was, err := was.Settled(r.set.Train.Windows(), from.Step, from.Samples)
 		if err != nil {
 			return err

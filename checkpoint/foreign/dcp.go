@@ -22,7 +22,9 @@ type dcp struct {
 	files   map[string]*dcpFile
 	at      map[string]*torchfile.Object // _StorageInfo by name and offsets
 	planner *torchfile.Dict
-	left    int64 // bytes of the data files that are in no part yet
+	left    int64                     // bytes of the data files that are in no part yet
+	groups  map[string]map[string]any // settings of the optimizer's parameter groups
+	order   []string                  // of groups
 }
 
 // dcpFile is a data file, opened when first used.
@@ -60,7 +62,7 @@ func (c *Checkpoint) addOptimizer(folder string) error {
 
 func (c *Checkpoint) addDCP(folder string) error {
 	path := filepath.Join(folder, ".metadata")
-	d := &dcp{c: c, folder: folder, files: map[string]*dcpFile{}, at: map[string]*torchfile.Object{}}
+	d := &dcp{c: c, folder: folder, files: map[string]*dcpFile{}, at: map[string]*torchfile.Object{}, groups: map[string]map[string]any{}}
 	bytes, ranks := int64(0), map[string]bool{}
 	for _, name := range matching(folder, "*.distcp") {
 		st, err := os.Stat(filepath.Join(folder, name))
@@ -89,8 +91,9 @@ func (c *Checkpoint) addDCP(folder string) error {
 		if !ok || !named {
 			return fmt.Errorf("%s: storage_data has %s", path, torchfile.Kind(k))
 		}
-		if key.Field("offset") == nil {
-			continue // an object that is not a tensor
+		if key.Field("offset") == nil { // an object that is not a tensor
+			d.at[name] = info
+			continue
 		}
 		offset, err := torchfile.Ints(key.Field("offset"))
 		if err != nil {
@@ -101,8 +104,10 @@ func (c *Checkpoint) addDCP(folder string) error {
 	for name, v := range entries(tensors) {
 		o, _ := v.(*torchfile.Object)
 		if !o.Is("TensorStorageMetadata") { // an object, such as a learning rate
-			if !strings.Contains(name, "param_groups") {
+			if m := groupSetting.FindStringSubmatch(name); m == nil {
 				d.c.leave(name)
+			} else if err := d.setting(m[1], m[2], name); err != nil {
+				return fmt.Errorf("%s: %s: %w", path, checkpoint.Plain(name), err)
 			}
 			continue
 		}
@@ -110,7 +115,34 @@ func (c *Checkpoint) addDCP(folder string) error {
 			return fmt.Errorf("%s: %s: %w", path, checkpoint.Plain(name), err)
 		}
 	}
+	for _, of := range d.order {
+		g := groupOf(func(key string) any { return d.groups[of][key] })
+		if !slices.Contains(c.Groups, g) { // flattened, each parameter has its own
+			c.Groups = append(c.Groups, g)
+		}
+	}
 	return nil
+}
+
+// groupSetting matches names of the settings of parameter groups, which are numbers or, flattened,
+// parameters.
+var groupSetting = regexp.MustCompile(`(?:^|\.)param_groups\.(.+)\.(\w+)$`)
+
+// setting reads a setting of a parameter group.
+func (d *dcp) setting(group, key, name string) error {
+	if d.at[name] == nil || !slices.Contains([]string{"lr", "initial_lr", "weight_decay", "betas", "eps", "momentum", "decoupled_weight_decay"}, key) {
+		return nil
+	}
+	open, err := d.part("it", d.at[name])
+	if err != nil {
+		return err
+	}
+	v, err := open()
+	if d.groups[group] == nil {
+		d.groups[group], d.order = map[string]any{}, append(d.order, group)
+	}
+	d.groups[group][key] = v
+	return err
 }
 
 // flattened matches names of state in flattened dictionaries: state.NAME.exp_avg.
@@ -212,34 +244,42 @@ func (d *dcp) blob(fqn string, start, size []int, dtype checkpoint.DType) (func(
 	if info == nil {
 		return nil, fmt.Errorf("no file has its part at %v", start)
 	}
+	open, err := d.part(fmt.Sprintf("its part at %v", start), info)
+	return once(func() (*torchfile.Tensor, error) {
+		v, err := open()
+		if err != nil {
+			return nil, err
+		}
+		t, ok := v.(*torchfile.Tensor)
+		if !ok || t.DType != dtype || !slices.Equal(t.Shape, size) {
+			where := fmt.Sprintf("%s at %s", filepath.Join(d.folder, fmt.Sprint(info.Field("relative_path"))), torchfile.Kind(info.Field("offset")))
+			return nil, fmt.Errorf("%s is %s, but .metadata says %s%v", where, torchfile.Kind(v), dtype, size)
+		}
+		return t, nil
+	}), err
+}
+
+// part returns a function that reads a torch.save file inside a file; what is for messages.
+func (d *dcp) part(what string, info *torchfile.Object) (func() (any, error), error) {
 	file, _ := info.Field("relative_path").(string)
 	at, ok := info.Field("offset").(int64)
 	n, sized := info.Field("length").(int64)
 	if !ok || !sized || at < 0 || n < 0 {
-		return nil, fmt.Errorf("its part at %v is at byte %s", start, torchfile.Kind(info.Field("offset")))
+		return nil, fmt.Errorf("%s is at byte %s", what, torchfile.Kind(info.Field("offset")))
 	}
 	f, err := d.file(file)
 	if err != nil {
 		return nil, err
 	}
 	if at > f.size || n > f.size-at {
-		return nil, fmt.Errorf("its part at %v is bytes [%d, %d) of %s, which has %d", start, at, at+n, file, f.size)
+		return nil, fmt.Errorf("%s is bytes [%d, %d) of %s, which has %d", what, at, at+n, file, f.size)
 	}
 	if d.left -= n; d.left < 0 {
-		return nil, fmt.Errorf("its part at %v is bytes [%d, %d) of %s, which are also those of other parts", start, at, at+n, file)
+		return nil, fmt.Errorf("%s is bytes [%d, %d) of %s, which are also those of other parts", what, at, at+n, file)
 	}
-	return once(func() (*torchfile.Tensor, error) {
-		where := fmt.Sprintf("%s at %d", filepath.Join(d.folder, file), at)
-		v, err := torchfile.LoadTensor(where, io.NewSectionReader(f.in, at, n), n)
-		if err != nil {
-			return nil, err
-		}
-		t, ok := v.(*torchfile.Tensor)
-		if !ok || t.DType != dtype || !slices.Equal(t.Shape, size) {
-			return nil, fmt.Errorf("%s is %s, but .metadata says %s%v", where, torchfile.Kind(v), dtype, size)
-		}
-		return t, nil
-	}), nil
+	return func() (any, error) {
+		return torchfile.LoadSmall(fmt.Sprintf("%s at %d", filepath.Join(d.folder, file), at), io.NewSectionReader(f.in, at, n), n)
+	}, nil
 }
 
 // file opens a file of the folder when it is first used.

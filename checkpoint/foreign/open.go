@@ -2,6 +2,7 @@ package foreign
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,7 @@ type Checkpoint struct {
 	Counted bool   // Step is known
 	Skipped int64
 	Samples int64             // read so far; 0 if unknown
+	Epoch   float64           // passes over its data so far; 0 if unknown
 	Scale   *optim.LossScale  // of fp16; nil otherwise
 	Groups  []Group           // the optimizer's parameter groups; may be empty
 	Same    map[string]string // names of shared parameters: alias → owner
@@ -46,8 +48,27 @@ type Checkpoint struct {
 	left    int64 // bytes of memory; see torchfile.Open
 }
 
-// Group holds the settings of one of the optimizer's parameter groups.
-type Group struct{ Rate, Decay float64 }
+// Group holds the settings of one of the optimizer's parameter groups; 0 if unknown.
+type Group struct {
+	Rate     float64 // of the last step
+	Peak     float64 // before any schedule; Rate if unknown
+	Decay    float64
+	Betas    [2]float64
+	Eps      float64
+	Momentum float64
+	Coupled  bool // Decay is added to the gradient, as in Adam
+}
+
+// groupOf returns the settings of a parameter group.
+func groupOf(at func(key string) any) Group {
+	g := Group{Rate: number(at("lr")), Peak: number(at("initial_lr")), Decay: number(at("weight_decay")), Eps: number(at("eps")), Momentum: number(at("momentum"))}
+	g.Peak = cmp.Or(g.Peak, g.Rate)
+	if betas := torchfile.Items(at("betas")); len(betas) == 2 {
+		g.Betas = [2]float64{number(betas[0]), number(betas[1])}
+	}
+	g.Coupled = at("decoupled_weight_decay") == false
+	return g
+}
 
 // pair holds two tensors that must be equal after rounding a to the type of b.
 type pair struct {
@@ -109,6 +130,9 @@ func Open(path string) (*Checkpoint, error) {
 		if err = c.finish(); err != nil {
 			err = fmt.Errorf("%s: %w", path, err)
 		}
+	}
+	if err == nil {
+		err = c.addBeside()
 	}
 	if err != nil {
 		return nil, input.BadInput(errors.Join(err, c.Close()))

@@ -220,7 +220,7 @@ func (c *Checkpoint) updates(v any, name string) error {
 func (c *Checkpoint) groups(list any) {
 	for _, g := range torchfile.Items(list) {
 		if d, ok := g.(*torchfile.Dict); ok {
-			c.Groups = append(c.Groups, Group{number(d.At("lr")), number(d.At("weight_decay"))})
+			c.Groups = append(c.Groups, groupOf(func(key string) any { return d.At(key) }))
 		}
 	}
 }

@@ -51,8 +51,9 @@ func Open(path string, left *int64) (*File, error) {
 	return &File{path, v, st.Size(), in}, nil
 }
 
-// LoadTensor reads a file of size bytes whose object should be a tensor. path is used in messages.
-func LoadTensor(path string, r io.ReaderAt, size int64) (any, error) {
+// LoadSmall reads a file of size bytes whose object should be a tensor or a number. path is used in
+// messages.
+func LoadSmall(path string, r io.ReaderAt, size int64) (any, error) {
 	v, _, err := load(path, r, size, Slack/64)
 	return v, err
 }

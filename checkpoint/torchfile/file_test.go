@@ -159,7 +159,7 @@ func TestDirectory(t *testing.T) {
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LoadTensor("x.pt", bytes.NewReader(b.Bytes()), int64(b.Len())); !errors.Is(err, errBudget) {
+	if _, err := LoadSmall("x.pt", bytes.NewReader(b.Bytes()), int64(b.Len())); !errors.Is(err, errBudget) {
 		t.Errorf("%d bytes: %v", b.Len(), err)
 	}
 }

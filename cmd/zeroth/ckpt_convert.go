@@ -289,9 +289,9 @@ the checkpoint's folder, with fresh optimizer state. You rarely need this: a job
 model.from starts directly from the folder.
 
 FOLDER may also be a checkpoint of DeepSpeed (ZeRO 0 to 3, universal), of FSDP
-(torch.distributed.checkpoint) or of torch.save: parameters, both moments, step
-and loss scale are imported. The model's config.json must be in the folder, next to
-it, or in the folder --model.`
+(torch.distributed.checkpoint) or of torch.save: parameters, both moments, step, loss
+scale and the optimizer's settings are imported. The model's config.json must be in the
+folder, next to it, or in the folder --model.`
 	cmd.Example = `  zeroth ckpt import gpt2 --to start
   zeroth train job.yaml --resume start/step-00000000 --out run1
   zeroth ckpt import global_step500 --model llama --to start`

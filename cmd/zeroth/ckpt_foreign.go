@@ -182,6 +182,10 @@ func (a *app) importForeign(cmd *cobra.Command, path, to string, names theirs, a
 		a.say("%v\n", note)
 	}
 	a.say("%s", notesOn(f))
+	if f.Trained() {
+		settings := strings.Split(strings.TrimSpace(f.Settings()), "\n  ")
+		a.say("a job that resumes from it uses, unless it sets them, its %s %s; its schedule is not imported\n", settings[0], cmp.Or(strings.Join(settings[1:], ", "), "settings: none are known"))
+	}
 	a.say("imported %s (%s, step %d) as %s (%s)\n", path, f.Form, step, made, speed)
 	return nil
 }

@@ -75,6 +75,7 @@ func Lasting() []string { return keysOf(func(f field) bool { return f.lasts }) }
 // Before describes the training that a run resumes.
 type Before struct {
 	Job      *Config   // the job that wrote the checkpoint; nil if unknown
+	Partial  bool      // Job is what is known of another program's: only the keys that it sets
 	Model    *hf.Model // the checkpoint's; nil if unknown
 	Context  int       // tokens of a sample; 0 in an imported model
 	Unpadded bool      // the padding token's embedding was trained
@@ -86,7 +87,7 @@ type Before struct {
 func (c *Config) Continued(b Before) (next *Config, differs []string, wrong Problems) {
 	was := b.Job
 	root := c.root.clone()
-	for _, key := range c.inherited(was) {
+	for _, key := range c.inherited(was, b.Partial) {
 		n, _ := parse([]byte(was.Text(key)), position{})
 		n.moveTo(position{file: b.File})
 		put(root, key, n)
@@ -142,7 +143,7 @@ func HasKey(job, key string) bool {
 }
 
 // inherited returns the keys to take from the checkpoint's job.
-func (c *Config) inherited(was *Config) (keys []string) {
+func (c *Config) inherited(was *Config, partial bool) (keys []string) {
 	if was == nil {
 		return nil
 	}
@@ -153,14 +154,20 @@ func (c *Config) inherited(was *Config) (keys []string) {
 		}
 		isSet := c.setsKey(key) || key == "train.batch" && c.setsKey("train.micro_batch") && c.setsKey("train.accumulate")
 		followsChange := slices.ContainsFunc(f.follows, func(of string) bool { return c.setsKey(of) && c.Text(of) != was.Text(of) })
-		if !isSet && !followsChange && (key == "train.batch" || was.written(was.field(key))) {
+		known := key == "train.batch" || was.written(was.field(key))
+		if partial {
+			known = was.setsKey(key)
+		}
+		if !isSet && !followsChange && known {
 			keys = append(keys, key)
 		}
 	}
 	return keys
 }
 
-// setsKey reports whether the job sets a key itself.
+// Sets reports whether the job sets a key itself.
+func (c *Config) Sets(key string) bool { return c.setsKey(key) }
+
 func (c *Config) setsKey(key string) bool {
 	_, ok := c.positions[key]
 	return ok

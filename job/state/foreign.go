@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -235,7 +236,7 @@ func (f *Foreign) Import(ctx context.Context, root string, o checkpoint.Options,
 	if f.Trained() {
 		p.Origin, p.Step, p.Skipped = f.Form, int(f.Step), int(f.Skipped)
 		p.Updates = p.Step - p.Skipped
-		p.Samples = max(f.Samples, f.Step) // of an order that is not ours: what counts is that they are behind
+		p.Samples, p.Epoch, p.Config = max(f.Samples, f.Step), f.Epoch, f.Settings()
 		p.Tokens = p.Samples
 		p.Scale = optim.StaticLossScale(1)
 		if f.Scale != nil {
@@ -247,6 +248,47 @@ func (f *Foreign) Import(ctx context.Context, root string, o checkpoint.Options,
 	}
 	im := checkpoint.Import{Step: int64(p.Step), State: p.JSON(), Files: f.Carried.Files, Name: f.name, Options: o, Progress: progressed}
 	return im.Import(ctx, f, root)
+}
+
+// Settings returns the optimizer's settings as far as they are the same for all parameters, in the
+// form of a job, or "".
+func (f *Foreign) Settings() string {
+	if len(f.Groups) == 0 || !f.Trained() {
+		return ""
+	}
+	g := f.Groups[0]
+	same := func(what func(foreign.Group) any) bool {
+		return !slices.ContainsFunc(f.Groups, func(o foreign.Group) bool { return what(o) != what(g) })
+	}
+	decay, decays := g.Decay, true
+	for _, o := range f.Groups { // vectors usually have none
+		decays = decays && (decay == 0 || o.Decay == 0 || o.Decay == decay)
+		decay = max(decay, o.Decay)
+	}
+	fraction := func(x float64) bool { return x >= 0 && x < 1 }
+	positive := func(x float64) bool { return x > 0 && !math.IsInf(x, 0) }
+	sgd := slices.ContainsFunc(f.All(), func(t checkpoint.Tensor) bool { return t.Kind == "momentum_buffer" })
+	var b strings.Builder
+	for _, x := range []struct {
+		use  bool
+		line string
+	}{
+		{sgd, "type: sgd"},
+		{!sgd && g.Coupled && decay > 0, "type: adam"},
+		{positive(g.Peak) && same(func(g foreign.Group) any { return g.Peak }), fmt.Sprint("lr: ", g.Peak)},
+		{!sgd && g.Betas[0]+g.Betas[1] > 0 && fraction(g.Betas[0]) && fraction(g.Betas[1]) && same(func(g foreign.Group) any { return g.Betas }), fmt.Sprintf("betas: [%v, %v]", g.Betas[0], g.Betas[1])},
+		{!sgd && positive(g.Eps) && same(func(g foreign.Group) any { return g.Eps }), fmt.Sprint("eps: ", g.Eps)},
+		{decays && decay >= 0 && !math.IsInf(decay, 0), fmt.Sprint("weight_decay: ", decay)},
+		{sgd && fraction(g.Momentum) && same(func(g foreign.Group) any { return g.Momentum }), fmt.Sprint("momentum: ", g.Momentum)},
+	} {
+		if x.use {
+			b.WriteString("  " + x.line + "\n")
+		}
+	}
+	if b.Len() == 0 {
+		return ""
+	}
+	return "optimizer:\n" + b.String()
 }
 
 // WriteTorch writes the checkpoint in a form of PyTorch; see ExportTorch.

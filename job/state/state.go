@@ -36,6 +36,7 @@ type Progress struct {
 	Model   json.RawMessage `json:"model,omitempty"`  // config.json
 	Base    string          `json:"base,omitempty"`   // digest of the parameters of the folder that training, or the import, began with; see hf.ModelTensors.Check
 	Origin  string          `json:"origin,omitempty"` // the program that trained so far, where that is another: its data is unknown
+	Epoch   float64         `json:"epoch,omitempty"`  // passes of Origin over its data; 0 if unknown
 	Version string          `json:"version"`          // of the program
 }
 
@@ -63,7 +64,7 @@ func (e *Early) Add(step int, x float64) {
 const (
 	MaxState    = 4 << 20 // bytes
 	maxStep     = 1 << 40
-	maxPosition = 1 << 60 // samples and tokens: far from overflow also in the steps to come
+	MaxPosition = 1 << 60 // samples and tokens: far from overflow also in the steps to come
 )
 
 // Trained reports whether the state comes from training; an imported model starts at step 0.
@@ -161,7 +162,7 @@ func (p *Progress) Check() error {
 		is, top int64
 	}{
 		{"step", int64(p.Step), maxStep}, {"updates", int64(p.Updates), int64(p.Step)}, {"skipped", int64(p.Skipped), int64(p.Step)},
-		{"samples", p.Samples, maxPosition}, {"tokens", p.Tokens, maxPosition}, {"context", int64(p.Context), hf.Most},
+		{"samples", p.Samples, MaxPosition}, {"tokens", p.Tokens, MaxPosition}, {"context", int64(p.Context), hf.Most},
 	} {
 		if x.is < 0 || x.is > x.top {
 			return fmt.Errorf("%s is %d; want 0 to %d", x.name, x.is, x.top)
@@ -174,6 +175,8 @@ func (p *Progress) Check() error {
 		return fmt.Errorf("%d updates and %d skipped steps are not %d steps", p.Updates, p.Skipped, p.Step)
 	case p.Samples < int64(p.Step) || p.Tokens < p.Samples:
 		return fmt.Errorf("%d samples and %d tokens in %d steps", p.Samples, p.Tokens, p.Step)
+	case !(p.Epoch >= 0 && p.Epoch < maxStep):
+		return fmt.Errorf("%v epochs", p.Epoch)
 	case !p.Trained() && p.Tokens > 0:
 		return fmt.Errorf("%d tokens, but no data", p.Tokens)
 	case p.Data != "" && p.Context == 0:
