@@ -41,9 +41,12 @@ type watchdog struct {
 	free     freeList[begun]
 	issued   int
 	timer    *time.Timer // calls look, until Close
+	awake    Awake
 
 	mu     sync.Mutex
-	now    Operation // the last operation that this rank started
+	now    Operation     // the last operation that this rank started
+	since  time.Duration // when it started, or was last found to wait for no rank
+	asleep time.Duration // awake.Lost then
 	closed bool
 }
 
@@ -68,13 +71,14 @@ func (r *Recorder) Watchdog(g Group, deadline time.Duration, name string, backgr
 	for i := range ranks {
 		ranks[i] = inner.Name(i)
 	}
-	w := &watchdog{Group: g, RecordedGroup: RecordedGroup{name, ranks, background}, inner: inner, limit: deadline, recorder: r}
+	w := &watchdog{Group: g, RecordedGroup: RecordedGroup{name, ranks, background}, inner: inner, limit: deadline, recorder: r, awake: Awake{Period: min(deadline/4, time.Second)}}
 	r.mu.Lock()
 	w.at, r.groups = len(r.groups), append(r.groups, w)
 	r.mu.Unlock()
 	w.mu.Lock() // look reads timer
 	defer w.mu.Unlock()
-	w.timer = time.AfterFunc(deadline, w.look)
+	w.asleep = w.awake.Lost()
+	w.timer = time.AfterFunc(w.awake.Period, w.look)
 	return w
 }
 
@@ -147,7 +151,7 @@ func (b *begun) doStart() error {
 	b.g.mu.Lock()
 	defer b.g.mu.Unlock()
 	b.g.recorder.start(b.n, &b.Operation)
-	b.g.now = b.Operation
+	b.g.now, b.g.since, b.g.asleep = b.Operation, b.Started, b.g.awake.Lost()
 	return nil
 }
 
@@ -157,10 +161,9 @@ func (b *begun) finish(as string) error {
 	return nil
 }
 
-// look runs when the last operation may have exceeded its deadline. If it has and still waits for
-// ranks, look ends the group and names them. Otherwise it reschedules itself for the earliest
-// time at which that may happen. An operation that waits for no rank is ignored: it is complete,
-// moves data, or has failed.
+// look runs periodically. If the last operation has exceeded its deadline, without the time in
+// which this process was stopped, and still waits for ranks, look ends the group and names them. An
+// operation that waits for no rank is ignored: it is complete, moves data, or has failed.
 //
 // Before ending the group, look asks all ranks whom they wait for, if possible; the operation may
 // complete in the meantime.
@@ -185,13 +188,15 @@ func (g *watchdog) late() []int {
 	if g.closed {
 		return nil
 	}
-	if remaining := g.limit - (g.recorder.now() - g.now.Started); remaining > 0 {
-		g.timer.Reset(remaining)
+	lost := g.awake.Lost()
+	if remaining := g.limit - (g.recorder.now() - g.since) + (lost - g.asleep); remaining > 0 {
+		g.timer.Reset(min(remaining, g.awake.Period))
 		return nil
 	}
 	missing := g.inner.Missing()
 	if missing == nil {
-		g.timer.Reset(g.limit)
+		g.since, g.asleep = g.recorder.now(), lost
+		g.timer.Reset(g.awake.Period)
 	}
 	return missing
 }

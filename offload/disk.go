@@ -399,14 +399,22 @@ func (l *lanes) move(f vfs.File, b *block, mem []byte, wanted func(lo, hi int) b
 
 // await waits until a lane has moved its chunk of a block, or the timeout expires.
 func (l *lanes) await(at *lane, b *block, i int) error {
+	var due time.Time
+	wait := func() { due = time.Now().Add(l.timeout); l.timer.Reset(l.timeout) }
 	if l.timeout > 0 {
-		l.timer.Reset(l.timeout)
+		wait()
 		defer l.timer.Stop()
 	}
-	select {
-	case err := <-at.done:
-		return err
-	case <-l.timer.C:
+	for {
+		select {
+		case err := <-at.done:
+			return err
+		case <-l.timer.C:
+		}
+		if time.Since(due) > max(time.Second, l.timeout/4) { // this process was stopped, and the disk waits for it
+			wait()
+			continue
+		}
 		l.stuck.Store(true)
 		return fmt.Errorf("offset %d: not finished after %v: the disk does not respond, or is far too slow", b.off+int64(i)*chunk, l.timeout)
 	}

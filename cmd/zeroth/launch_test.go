@@ -364,6 +364,28 @@ func TestLaunchSurvivesFaults(t *testing.T) {
 	}
 }
 
+// TestLaunchSuspended checks that a launch goes on whose processes are all stopped for longer than a
+// silent one may live, as by Ctrl-Z or docker pause.
+func TestLaunchSuspended(t *testing.T) {
+	s := inShell(t)
+	code, _, errs, _ := s.disturb("r", 0, func(pids []int) {
+		for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
+			for _, pid := range pids {
+				if err := syscall.Kill(pid, sig); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+			if sig == syscall.SIGSTOP {
+				time.Sleep(6 * time.Second)
+			}
+		}
+	}, append([]string{"launch", "-n", "3", "--"}, steady(400, "r")...)...)
+	if code != 0 {
+		t.Errorf("exit code %d\n%s", code, errs)
+	}
+}
+
 // TestLaunchRestarts checks that --restarts resumes a failed run.
 func TestLaunchRestarts(t *testing.T) {
 	s := inShell(t)

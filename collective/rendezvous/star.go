@@ -98,6 +98,7 @@ type Star struct {
 	inquiry *inquiry                 // on process 0: the current inquiry
 	found   found
 
+	awake  collective.Awake
 	dumps  chan struct{} // see Dumps
 	dumped time.Time     // on process 0: time of the last forwarded request for dumps; guarded by mu
 }
@@ -160,9 +161,10 @@ func (s *Star) end(l Lost) {
 
 // listen processes a peer's frames until its connection ends.
 func (s *Star) listen(p *peer) {
+	in := &patient{peer: p, limit: s.cfg.DeadAfter, awake: &s.awake}
 	for {
-		_ = p.conn.SetReadDeadline(time.Now().Add(s.cfg.DeadAfter))
-		kind, body, err := s.receive(p.in)
+		in.arm()
+		kind, body, err := s.receive(in)
 		if err == nil {
 			err = s.handle(p, kind, body)
 		}
@@ -266,14 +268,44 @@ func (s *Star) handleEnd(p *peer, e end) error {
 	return nil
 }
 
+// patient reads from a peer until it is silent for limit, without the time in which this process
+// was stopped: its peers may have been stopped with it, or their frames wait to be read.
+type patient struct {
+	*peer
+	limit  time.Duration
+	awake  *collective.Awake
+	asleep time.Duration // awake.Lost when the limit was set
+}
+
+func (p *patient) arm() {
+	p.asleep = p.awake.Lost()
+	_ = p.conn.SetReadDeadline(time.Now().Add(p.limit)) // fails only on a closed connection
+}
+
+// Read implements io.Reader.
+func (p *patient) Read(b []byte) (int, error) {
+	for {
+		n, err := p.in.Read(b)
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || p.awake.Lost() == p.asleep {
+			return n, err
+		}
+		p.arm()
+	}
+}
+
+// beats is how many times per heartbeat a process checks that it runs.
+const beats = 4
+
 // beat periodically notifies the peers that this process is alive.
 func (s *Star) beat() {
-	t := time.NewTicker(s.cfg.Heartbeat)
+	t := time.NewTicker(s.awake.Period)
 	defer t.Stop()
-	for {
+	for n := 1; ; n++ {
 		select {
 		case <-t.C:
-			_ = s.broadcast(kindBeat, nil) // listen detects lost peers
+			if s.awake.Lost(); n%beats == 0 {
+				_ = s.broadcast(kindBeat, nil) // listen detects lost peers
+			}
 		case <-s.closed:
 			return
 		}
