@@ -38,7 +38,7 @@ type loop struct {
 	samples  int64       // of the training order, read so far
 	tokens   int64       // trained on so far, without padding
 	read     int64       // of them, in the last step
-	owed     bool        // an evaluation at the step this run begins at, which the one before had no time for
+	owed     bool        // an evaluation at step at, left out or interrupted because the run was asked to stop
 	looked   bool        // at validation data, since the last step
 	early    state.Early // of the evaluations; without a step while there is none
 	model    []byte      // its config.json
@@ -64,7 +64,7 @@ type loop struct {
 func newLoop(of *run, r *setup.Rank) *loop {
 	c, set, b := of.c, of.set, of.start
 	l := &loop{c: c, model: of.job.ModelJSON(), rank: r, saver: of.savers[r.LocalIndex], set: set, rec: of.rec, chosen: of.chosen, schedule: setup.Schedule(c), at: b.Step, samples: b.Samples, tokens: b.Tokens, base: b.Base, kept: -1,
-		trace: of.Trace, timeline: of.Timeline, owed: of.rec.owed, where: of.where, asks: &of.asks, watch: of.watch,
+		trace: of.Trace, timeline: of.Timeline, owed: of.rec.owed || b.Owed, where: of.where, asks: &of.asks, watch: of.watch,
 		share:   data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
 		metrics: map[string]float64{}}
 	l.reader = config.Mesh(c).DataRank(r.Rank)
@@ -87,18 +87,18 @@ func newLoop(of *run, r *setup.Rank) *loop {
 	return l
 }
 
-// run trains until the last step, or until all ranks agree to stop because ctx was cancelled.
-// An evaluation that is due then is left to the next start, because there may be little time
-// to save.
+// run trains until the last step, or until all ranks agree to stop because ctx was cancelled:
+// after a step, or within an evaluation. One that is due then or incomplete is left to the next
+// start, because there may be little time to save.
 func (l *loop) run(ctx context.Context) (stopped bool, err error) {
+	t, last := l.rank.Trainer, time.Now()
+	t.WantStop = func() bool { return ctx.Err() != nil || l.failed != nil }
 	if l.owed && l.evaluates() {
-		if err := l.evaluate(); err != nil {
+		if stopped, err = l.evaluate(); err != nil {
 			return false, err
 		}
 	}
-	t, last := l.rank.Trainer, time.Now()
 	for l.at < l.c.Train.Steps && !stopped && !l.stale() {
-		t.WantStop = ctx.Err() != nil || l.failed != nil
 		t.WantSave = l.rank.Rank == 0 && l.asks.save.Swap(false)
 		t.WantTrace = l.wantTrace()
 		lr := l.schedule.At(t.Updates)
@@ -133,8 +133,8 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		}
 		last = now
 		stopped = stats.Stop && l.at < l.c.Train.Steps
-		if l.evaluates() && !stopped {
-			if err := l.evaluate(); err != nil {
+		if l.owed = l.evaluates(); l.owed && !stopped {
+			if stopped, err = l.evaluate(); err != nil {
 				return false, err
 			}
 			last = time.Now()
@@ -234,32 +234,36 @@ func (l *loop) evaluates() bool {
 	return l.set.Validation != nil && e > 0 && (l.at%e == 0 || l.at == l.c.Train.Steps)
 }
 
-// evaluate computes the validation loss. One that is not finite is reported and left out of
-// the checkpoint's metrics; training continues until its own loss is not finite.
-func (l *loop) evaluate() error {
+// evaluate computes the validation loss, unless ranks agree to stop. One that is not finite is
+// reported and left out of the checkpoint's metrics; training continues until its own loss is not
+// finite.
+func (l *loop) evaluate() (stopped bool, err error) {
 	l.looked = true
 	l.rank.Trainer.Counted, l.rank.Trainer.Lengths = l.validated(), l.validationLengths
 	stats, err := l.rank.Trainer.Eval(l.c.Train.EvalBatches*l.share.Accumulate, l.validate)
+	if l.owed = err != nil || stats.Stop; l.owed {
+		return stats.Stop, err
+	}
 	mean := stats.Loss
 	finite := !math.IsNaN(mean) && !math.IsInf(mean, 0)
 	if delete(l.metrics, "val_loss"); finite {
 		l.metrics["val_loss"] = mean
 	}
 	own := l.named(stats.Metrics)
-	if err == nil && l.c.Train.EarlyStop.Patience > 0 {
+	if l.c.Train.EarlyStop.Patience > 0 {
 		x := mean
 		if name := l.early.Metric; name != "" {
 			x = own[name]
 		}
 		l.early.Add(l.at, x)
 	}
-	if err != nil || l.rank.Rank != 0 {
-		return err
+	if l.rank.Rank != 0 {
+		return false, nil
 	}
 	if !finite {
 		l.rec.Warn(fmt.Sprintf("the validation loss after step %d is %v: training has diverged; lower optimizer.lr, set train.clip, or go back to an earlier checkpoint", l.at, mean))
 	}
-	return l.rec.eval(report.Eval{Step: l.at, ValLoss: mean, Metrics: own})
+	return false, l.rec.eval(report.Eval{Step: l.at, ValLoss: mean, Metrics: own})
 }
 
 // checkpoint starts a save, once the previous one has ended.
@@ -274,7 +278,7 @@ func (l *loop) checkpoint() error {
 		early = &now
 	}
 	err := l.saver.Save(state.Progress{
-		Step: l.at, Updates: t.Updates, Skipped: t.Skipped, Samples: l.samples, Tokens: l.tokens, Scale: t.Scale, Early: early,
+		Step: l.at, Updates: t.Updates, Skipped: t.Skipped, Samples: l.samples, Tokens: l.tokens, Scale: t.Scale, Early: early, Owed: l.owed,
 		Seed: l.c.Train.Seed, Data: l.set.Fingerprint, Context: l.c.Model.Context, Config: string(l.c.YAML()),
 		Model: l.model, Base: l.base, Version: state.Version(),
 	}, maps.Clone(l.metrics))

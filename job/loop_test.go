@@ -182,7 +182,7 @@ func TestStopAtTheEnd(t *testing.T) {
 			stop()
 		}
 	}}
-	if err := Run(ctx, configtest.MustLoad(t), Options{Out: "run", Observer: h}); err != nil {
+	if err := Run(ctx, configtest.MustLoad(t, "train.eval_every=0"), Options{Out: "run", Observer: h}); err != nil {
 		t.Error(err)
 	}
 	if len(h.sums) != 1 || h.sums[0].Stopped || h.sums[0].Steps != 7 {

@@ -32,7 +32,8 @@ type recorder struct {
 	account func(step int) *report.Account
 	stepped bool // a step was done
 	drawn   bool // the losses
-	owed    bool // an evaluation at the step this run begins at, which the one before had no time for
+	owed    bool // log has the step this run begins at, but not its evaluation
+	has     int  // step of log's last evaluation, which is not recorded again
 	goesOn  bool // though its files cannot be written: checkpoint.on_error is continue
 	late    bool // the last line is not in metrics.jsonl, which was told
 }
@@ -55,8 +56,12 @@ func record(out string, job []byte, fresh bool, step int, obs report.Observer) (
 	if err != nil {
 		return nil, err
 	}
-	return &recorder{Observers: report.Observers{m, obs}, out: out, log: l, metrics: m, owed: l.LacksEval(step),
-		sum: report.Summary{Steps: step, Loss: math.NaN(), ValLoss: math.NaN(), Out: out}}, nil
+	r := &recorder{Observers: report.Observers{m, obs}, out: out, log: l, metrics: m, owed: l.LacksEval(step),
+		sum: report.Summary{Steps: step, Loss: math.NaN(), ValLoss: math.NaN(), Out: out}}
+	if n := len(l.Evals); n > 0 {
+		r.has = l.Evals[n-1].Step
+	}
+	return r, nil
 }
 
 // writeJob writes the effective configuration atomically. In a fresh run the file must not
@@ -163,7 +168,9 @@ func (r *recorder) saved(end state.Saved) {
 }
 
 func (r *recorder) eval(e report.Eval) error {
-	r.sum.ValLoss = e.ValLoss
+	if r.sum.ValLoss = e.ValLoss; e.Step == r.has {
+		return nil
+	}
 	r.Eval(e)
 	return r.wrote()
 }

@@ -61,7 +61,7 @@ type Options struct {
 
 // Run runs a job and writes its run folder: job.yaml, metrics.jsonl, loss.svg, the final
 // parameters in model/, and checkpoints if the job asks for them. When ctx is cancelled,
-// all ranks stop after their current step, what exists is written, and the error is a
+// all ranks stop after their current step or within an evaluation, what exists is written, and the error is a
 // *Stopped.
 //
 // Steps run in order, on every process of the run. What can go wrong is found as early and
@@ -149,7 +149,7 @@ type run struct {
 	chosen  *chosen         // recordAlgorithms
 
 	traced  bool // shareTrace: all processes trace, for one file
-	stopped bool // train: all ranks stopped after the same step, before the last
+	stopped bool // train: all ranks stopped after the same step before the last, or within an evaluation
 	written bool // writeResults was called
 }
 
@@ -202,7 +202,7 @@ func (r *run) explain(ctx context.Context, err error) error {
 	return r.stoppedAt(why)
 }
 
-// Stopped is the error of a run whose context ended before its last step.
+// Stopped is the error of a run whose context ended before its last step and evaluation.
 type Stopped struct {
 	Step       int    // steps done
 	Checkpoint string // that --resume latest continues from; empty if there is none
@@ -227,13 +227,16 @@ func (r *run) stoppedAt(why error) error {
 	return &Stopped{Step: r.steps, Checkpoint: r.latest(), cause: why}
 }
 
+// stoppedState is the report.End.State of a run that was asked to stop.
+const stoppedState = "stopped"
+
 // ending describes for metrics.jsonl how the run ends.
 func (r *run) ending(ctx context.Context, err error) report.End {
 	e := report.End{Step: r.rec.sum.Steps, Time: report.Now(), State: "done"}
 	switch why := cmp.Or(err, r.whyStopped(ctx)); {
 	case why == nil:
 	case r.stopped && err == nil || ctx.Err() != nil && errors.Is(why, context.Cause(ctx)):
-		e.State, e.Why = "stopped", why.Error()
+		e.State, e.Why = stoppedState, why.Error()
 	default:
 		e.State, e.Why = "failed", fmt.Sprintf("%.2000s", why)
 	}
@@ -296,7 +299,7 @@ func (r *run) finished() bool {
 		return false
 	}
 	l, err := report.ReadLog(filepath.Join(r.Out, "metrics.jsonl"))
-	return err == nil && l.Ended == r.steps
+	return err == nil && l.Ended == r.steps && (l.End == nil || l.End.State != stoppedState)
 }
 
 // announceStart prints where the run starts.

@@ -80,6 +80,7 @@ func (c *Config) tied() (units []string, err error) {
 // pipeline is a rank's work in a pipeline, with the micro-batches in flight.
 type pipeline struct {
 	pipe.Shape
+	done           int           // micro-batches of the evaluation before these; 0 in a step
 	train, forward []pipe.Action // programs; nil with one stage
 	chunks         []fsdp.Chunk  // this rank's stages
 	flying         []*flight
@@ -207,10 +208,10 @@ func (p *pipeline) action(i int, train bool) (a pipe.Action, some bool) {
 	return program[i], true
 }
 
-// evaluation returns the pipeline for n micro-batches that only pass forward.
-func (t *Trainer) evaluation(n int) *pipeline {
+// evaluation returns the pipeline for n micro-batches from number first on that only pass forward.
+func (t *Trainer) evaluation(first, n int) *pipeline {
 	p := t.pipeline
-	if p.Micro = n; p.Ranks > 1 {
+	if p.Micro, p.done = n, first; p.Ranks > 1 {
 		p.forward = p.Evaluation()[t.cfg.Mesh.At(t.cfg.Groups.World.Rank(), shard.Pipeline)]
 	}
 	return p
@@ -329,7 +330,7 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 		x.came = t.transfer(collective.FromPrevious, a.Stage, a.Micro, p.unread[x.x], x.in)
 	case pipe.Forward:
 		if chunk == 0 {
-			if err := t.read(p.input(a.Micro), a.Micro, fill); err != nil {
+			if err := t.read(p.input(a.Micro), p.done+a.Micro, fill); err != nil {
 				return err
 			}
 		}

@@ -34,9 +34,6 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 		t.inputs[i].batch.Scale = float32(s.LossScale / float64(positions))
 	}
 	own := collective.Own(t.cfg.Groups.World, t.stats).I64()
-	if t.WantStop {
-		own[statStop] |= wantsStop
-	}
 	if t.WantSave {
 		own[statStop] |= wantsSave
 	}
@@ -65,7 +62,7 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 // issue issues the passes over all micro-batches and the norms of the gradients.
 func (t *Trainer) issue(fill Batches) error {
 	p := t.pipeline
-	p.Micro = t.cfg.Micro
+	p.Micro, p.done = t.cfg.Micro, 0
 	t.runner.Begin()
 	if err := t.play(p, fill, true); err != nil {
 		return err
@@ -220,6 +217,9 @@ func (t *Trainer) updates(onHost bool) Update {
 // Sums are exact, so the norm does not depend on the sharding.
 func (t *Trainer) mergeSums() error {
 	own := collective.Own(t.cfg.Groups.World, t.stats).I64()
+	if t.WantStop != nil && t.WantStop() {
+		own[statStop] |= wantsStop
+	}
 	if g := t.cfg.Groups.Tensor; g == nil || g.Rank() == 0 { // other ranks of the group have the same losses
 		exact(own, statLoss).Merge(device.ExactAt(t.sums.Host, 0))
 		for i := range t.metrics {
@@ -270,12 +270,13 @@ func (t *Trainer) finishStep(s *Stats, positions int) error {
 	all := t.stats.I64()
 	defer clear(all)
 	var loss, norm device.Exact
+	s.Stop = t.anyStops()
 	overflow := -1
 	for r := range t.cfg.Groups.World.Size() {
 		part := all[r*t.statLen() : (r+1)*t.statLen()]
 		loss.Merge(exact(part, statLoss))
 		norm.Merge(exact(part, statNorm))
-		s.Stop, s.Save = s.Stop || part[statStop]&wantsStop > 0, s.Save || part[statStop]&wantsSave > 0
+		s.Save = s.Save || part[statStop]&wantsSave > 0
 		s.Trace = max(s.Trace, int(part[statStop]/wantsTrace))
 		t.Paces[r] = collective.Pace{Before: time.Duration(part[statPace]), Waited: time.Duration(part[statPace+1]), Took: time.Duration(part[statPace+2])}
 		if part[statWhere] > 0 && overflow < 0 {
@@ -317,7 +318,8 @@ func (t *Trainer) means(positions int) (means []float64) {
 	return means
 }
 
-// Eval returns the loss and the metrics of n micro-batches, the same on every rank.
+// Eval returns the loss and the metrics of n micro-batches, the same on every rank. With a WantStop,
+// ranks agree after as many micro-batches as a step has whether to leave out the rest; Stop is then set.
 func (t *Trainer) Eval(n int, fill Batches) (Stats, error) {
 	s, err := t.eval(n, fill)
 	if err != nil {
@@ -328,19 +330,33 @@ func (t *Trainer) Eval(n int, fill Batches) (Stats, error) {
 }
 
 func (t *Trainer) eval(n int, fill Batches) (s Stats, err error) {
-	if err := t.play(t.evaluation(n), fill, false); err != nil {
-		return s, err
+	all, size := t.stats.I64(), n
+	if t.WantStop != nil {
+		size = t.cfg.Micro
 	}
-	if err := t.gatherStats(); err != nil {
-		return s, err
+	defer clear(all)
+	for first := 0; first < n && !s.Stop; first += size {
+		if err := t.play(t.evaluation(first, min(size, n-first)), fill, false); err != nil {
+			return s, err
+		}
+		if err := t.gatherStats(); err != nil { // exact sums grow, so the bits do not depend on size
+			return s, err
+		}
+		s.Stop = first+size < n && t.anyStops()
 	}
 	var sum device.Exact
-	all := t.stats.I64()
 	for r := range t.cfg.Groups.World.Size() {
 		sum.Merge(exact(all, r*t.statLen()+statLoss))
 	}
 	positions := cmp.Or(t.Counted, t.cfg.Mesh.DataRanks()*n*t.cfg.B*t.cfg.T)
 	s.Loss, s.Metrics = sum.Value()/float64(positions), t.means(positions)
-	clear(all)
 	return s, nil
+}
+
+// anyStops reports whether a rank's WantStop was true when the statistics were gathered.
+func (t *Trainer) anyStops() (stop bool) {
+	for r := range t.cfg.Groups.World.Size() {
+		stop = stop || t.stats.I64()[r*t.statLen()+statStop]&wantsStop > 0
+	}
+	return stop
 }

@@ -91,7 +91,7 @@ type Stats struct {
 	GradNorm  float64   // before clipping
 	LossScale float64   // used in the step
 	Skipped   bool      // the gradient overflowed and nothing was updated
-	Stop      bool      // some rank had set WantStop: all stop after this step
+	Stop      bool      // some rank's WantStop was true: all stop after this step, and what they evaluate is incomplete
 	Save      bool      // some rank had set WantSave: all save after this step
 	Trace     int       // some rank had set WantTrace to this: all trace as many steps from the next one on
 	Metrics   []float64 // of Model.Metrics: means over the positions with a loss on all ranks
@@ -125,7 +125,6 @@ type Trainer struct {
 	Scale     optim.LossScale
 	Updates   int   // applied so far
 	Skipped   int   // steps skipped because of overflow so far
-	WantStop  bool  // this rank asks all to stop after the next step
 	WantSave  bool  // this rank asks all to save after the next step
 	WantTrace int   // this rank asks all to trace this many steps after the next one
 	Steps     int   // begun so far
@@ -134,6 +133,10 @@ type Trainer struct {
 	// Lengths returns the positions of a micro-batch's longest sequence, and the tokens of its
 	// longest document; nil: all sequences are full.
 	Lengths func(micro int) (positions, tokens int)
+
+	// WantStop reports whether this rank asks all to stop: after the step, or after as many micro-batches of
+	// an evaluation as a step has. It is called on the queue of updates when these are computed; nil: never.
+	WantStop func() bool
 
 	Counted int // positions with a loss in the next step or evaluation, over all ranks; 0: all
 

@@ -198,7 +198,7 @@ func TestRanksStopTogether(t *testing.T) {
 	stopped := make([]int, 4)
 	err := zerotest.OnRanks(t, c, func(r *setup.Rank) error {
 		for step := range 10 {
-			r.Trainer.WantStop, r.Trainer.WantTrace = r.Rank == 2 && step == 3, 0
+			r.Trainer.WantStop, r.Trainer.WantTrace = func() bool { return r.Rank == 2 && step == 3 }, 0
 			if r.Rank == 1 && step == 3 {
 				r.Trainer.WantTrace = 20
 			}
@@ -336,6 +336,42 @@ func TestInputBuffersAlternate(t *testing.T) {
 		}
 		if !reflect.DeepEqual(got[0], got[1]) {
 			t.Errorf("stage %d: a slow queue has %+v, want %+v", stage, got[0], got[1])
+		}
+	}
+}
+
+// TestEvaluationStopsTogether checks that all ranks leave an evaluation after the batch in which any of them
+// asks to, and that being ready to do so does not change the bits.
+func TestEvaluationStopsTogether(t *testing.T) {
+	for _, mesh := range []string{"{ranks: 4, replicate: 2}", "{ranks: 4, pipeline: 2}", "{ranks: 4, tensor: 2}"} {
+		c := zerotest.Load(t, "trainer_test.go", "model.family=llama", "model.layers=2", "train.accumulate=2", "parallel="+mesh)
+		whole, last := make([]zero.Stats, 4), make([]int, 4)
+		err := zerotest.OnRanks(t, c, func(r *setup.Rank) (err error) {
+			read := func(micro int, into []data.Values) error {
+				last[r.Rank] = micro
+				return zerotest.Tokens(c, r.Rank, micro)(0, into)
+			}
+			if whole[r.Rank], err = r.Trainer.Eval(7, read); err != nil {
+				return err
+			}
+			at, rounds := -1, 0
+			r.Trainer.WantStop = func() bool { rounds++; return r.Rank == 1 && rounds-1 == at }
+			s, err := r.Trainer.Eval(7, read)
+			if err != nil || s.Loss != whole[r.Rank].Loss || s.Loss != whole[0].Loss || s.Stop || rounds != 4 {
+				return fmt.Errorf("rank %d: %+v in %d batches, want %+v in 4: %v", r.Rank, s, rounds, whole[r.Rank], err)
+			}
+			at, rounds = 1, 0
+			if s, err = r.Trainer.Eval(7, read); err != nil || !s.Stop || rounds != 2 || last[r.Rank] == 6 {
+				return fmt.Errorf("rank %d: %+v after %d batches, micro-batch %d: %v", r.Rank, s, rounds, last[r.Rank], err)
+			}
+			r.Trainer.WantStop = nil
+			if s, err = r.Trainer.Eval(7, read); err != nil || s.Loss != whole[r.Rank].Loss || s.Stop {
+				return fmt.Errorf("rank %d: %+v after an evaluation that was stopped, want %+v: %v", r.Rank, s, whole[r.Rank], err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", mesh, err)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"zeroth/checkpoint"
+	"zeroth/job/report"
 	"zeroth/tests/nightly"
 )
 
@@ -115,6 +116,27 @@ func TestSignalsInPairs(t *testing.T) {
 		}
 		if _, err := checkpoint.Resolve("r/ckpt", "latest"); err != nil {
 			t.Errorf("%v: %v", all, err)
+		}
+	}
+}
+
+// TestSignalDuringEvaluation checks that a run in one or several processes leaves an evaluation that would take
+// minutes, saves, and evaluates when it is resumed.
+func TestSignalDuringEvaluation(t *testing.T) {
+	for _, launch := range [][]string{nil, {"launch", "-n", "2", "--"}} {
+		inFolder(t)
+		args := append(append(launch, long...), "--out", "r", "--set", "train.eval_every=1")
+		cmd, _, errs := start(t, "main", append(slices.Clone(args), "--set", "train.eval_batches=1048576")...)
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		cmd.Wait()
+		if code := cmd.ProcessState.ExitCode(); code != exitAgain || !strings.Contains(errs.String(), "after step 1; continue with --resume latest, from r/ckpt/step-00000001") {
+			t.Errorf("%v: ended with %v\n%s", launch, cmd.ProcessState, errs)
+		}
+		zeroth(t, 0, append(args[len(launch):], "--set", "train.eval_batches=2", "--set", "train.steps=2", "--resume", "latest")...)
+		if _, evals, err := report.ReadMetrics("r/metrics.jsonl"); err != nil || len(evals) != 2 || evals[0].Step != 1 {
+			t.Errorf("%v: evaluations %v, %v", launch, evals, err)
 		}
 	}
 }

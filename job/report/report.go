@@ -132,7 +132,7 @@ type Summary struct {
 	MemoryPerRank int64        // bytes, the peak of the rank with the highest
 	Memory        *Account     // account at the end; nil if the run failed
 	Out           string       // the run folder
-	Stopped       bool         // stopped on request before the last step
+	Stopped       bool         // stopped on request before the last step or within its evaluation
 	Sample        string       // prompt and text; empty if the job asks for none
 	Trace         sim.Exposure // without steps if none were traced
 }

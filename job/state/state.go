@@ -29,6 +29,7 @@ type Progress struct {
 	Tokens  int64           `json:"tokens"`
 	Scale   optim.LossScale `json:"loss_scale"`
 	Early   *Early          `json:"early_stop,omitempty"` // nil where no evaluation counts
+	Owed    bool            `json:"owed,omitempty"`       // the evaluation after Step was left out or interrupted
 	Seed    uint64          `json:"seed"`
 	Data    string          `json:"data"`             // fingerprint; empty in an imported model
 	Context int             `json:"context"`          // tokens of a sample
