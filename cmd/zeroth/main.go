@@ -60,6 +60,11 @@ type resumable struct{ error }
 
 func (r resumable) Unwrap() error { return r.error }
 
+// interrupted is the error of a run that Ctrl-C stopped, which says how to continue it.
+type interrupted struct{ error }
+
+func (i interrupted) Unwrap() error { return i.error }
+
 // errFound reports that a check found a problem, which it has already printed.
 var errFound = errors.New("found")
 
@@ -67,6 +72,7 @@ var errFound = errors.New("found")
 type app struct {
 	out  io.Writer
 	errs io.Writer
+	args []string // of the command
 	stopping
 	saves   atomic.Pointer[string] // folder of the run's checkpoints; nil until it is known
 	trains  bool                   // results are files, so losing the output does not change the exit code
@@ -80,7 +86,7 @@ type app struct {
 
 // run executes the command and returns its exit code.
 func run(args []string, out, errs io.Writer) int {
-	a := &app{}
+	a := &app{args: args}
 	defer a.begin()()
 	var o *output
 	a.out, o = a.outputTo(out)
@@ -201,6 +207,8 @@ func (a *app) verdict(err error) (code int, message string) {
 		return exitFailure, ""
 	case errors.Is(err, errStopped):
 		return exitStopped, ""
+	case errors.As(err, new(interrupted)):
+		return exitStopped, "zeroth: " + err.Error()
 	case errors.As(err, new(childFailed)):
 		return int(err.(childFailed)), ""
 	case errors.As(err, new(resumable)), errors.As(err, new(rendezvous.Missing)):

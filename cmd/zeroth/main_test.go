@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -571,6 +572,31 @@ func TestSignalStops(t *testing.T) {
 		raw, err := os.ReadFile("r/metrics.jsonl")
 		if err != nil || !bytes.Contains(raw, []byte("\n{\"step\":1,\"loss\":")) || !bytes.HasSuffix(raw, []byte("}\n")) {
 			t.Errorf("%v: metrics: %v %q", c.s, err, raw[:min(100, len(raw))])
+		}
+	}
+}
+
+// TestCtrlCSaysHowToContinue checks that the command that a run prints when Ctrl-C stops it continues the
+// run, whatever it was started with.
+func TestCtrlCSaysHowToContinue(t *testing.T) {
+	for _, args := range [][]string{nil, {"--out", "my run"}, {"--out", "r", "--resume", "latest"}} {
+		inFolder(t)
+		cmd, _, errs := start(t, "main", append(slices.Clone(long), args...)...)
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		cmd.Wait()
+		said := regexp.MustCompile(`^zeroth: stopped by Ctrl-C after step (\d+); continue with --resume latest, from .*\ncontinue with: \S+ (.*)\n$`).FindStringSubmatch(errs.String())
+		if said == nil || cmd.ProcessState.ExitCode() != exitStopped {
+			t.Fatalf("%v: %v\n%s", args, cmd.ProcessState, errs)
+		}
+		words, err := exec.Command("sh", "-c", "printf '%s\n' "+said[2]).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := append(strings.Split(strings.TrimSpace(string(words)), "\n"), "--set", "train.steps="+said[1])
+		if out, _ := zeroth(t, 0, again...); !strings.Contains(out, "resuming from ") || !strings.Contains(out, "done: "+said[1]+" steps") {
+			t.Errorf("%q: %s", again, out)
 		}
 	}
 }

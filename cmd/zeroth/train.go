@@ -51,9 +51,9 @@ func (a *app) train() *cobra.Command {
                        diverged, or after SIGUSR1 (see 'zeroth flight')
 
 While a run uses the folder, no other run, save or prune may. Ctrl-C, SIGTERM and
-SIGHUP stop after the current step and write the results so far; a second Ctrl-C
-quits at once. 'zeroth help job' lists the keys of a job file. A job file named - is
-read from standard input.`,
+SIGHUP stop after the current step, or within a batch of an evaluation, and write the
+results so far; a second Ctrl-C quits at once. 'zeroth help job' lists the keys of a
+job file. A job file named - is read from standard input.`,
 		Example: `  zeroth train examples/quickstart.yaml
   zeroth train job.yaml --set zero.stage=1 --set parallel.ranks=2 --out run1
   zeroth train job.yaml --set checkpoint.every=100 --out run1 --resume latest
@@ -94,7 +94,7 @@ read from standard input.`,
 			if err == nil {
 				err = job.Run(ctx, c, o)
 			}
-			return exitError(cmp.Or(err, stop(err)), o.Out)
+			return a.advised(exitError(cmp.Or(err, stop(err)), o.Out), cmd, &in, o.Out)
 		}),
 		ValidArgsFunction: completeJob,
 	}
@@ -252,7 +252,37 @@ func exitError(err error, out string) error {
 	case errors.As(err, &by) && by.Signal != os.Interrupt:
 		return fmt.Errorf("%w\n%s", err, saved(out))
 	}
-	return errStopped
+	return interrupted{stopped}
+}
+
+// advised adds to the error of a run that Ctrl-C stopped how to continue it. Process 0 prints it.
+func (a *app) advised(err error, cmd *cobra.Command, in *member, out string) error {
+	var by interrupted
+	var stopped *job.Stopped
+	switch {
+	case !errors.As(err, &by):
+		return err
+	case in.Rank > 0:
+		return errStopped
+	case !errors.As(err, &stopped) || stopped.Checkpoint == "":
+		return err
+	case in.World > 1:
+		return interrupted{fmt.Errorf("%w\ncontinue with the same command and --out %s --resume latest", err, quoted(out))}
+	}
+	words := []string{quoted(os.Args[0])}
+	for _, w := range a.args {
+		if w == "-" {
+			w = filepath.Join(out, "job.yaml")
+		}
+		words = append(words, quoted(w))
+	}
+	if !cmd.Flags().Changed("out") {
+		words = append(words, "--out", quoted(out))
+	}
+	if cmd.Flag("resume").Value.String() != "latest" {
+		words = append(words, "--resume latest") // the last one counts
+	}
+	return interrupted{fmt.Errorf("%w\ncontinue with: %s", err, strings.Join(words, " "))}
 }
 
 // saved describes what a failed run has written to its folder. Subfolders count only if
