@@ -56,6 +56,7 @@ type Options struct {
 	World    setup.World     // the processes that the ranks are spread over; nil: all are in this one
 	Dump     <-chan struct{} // each asks for dumps of what the ranks' recorders have kept; may be nil
 	NoModel  bool            // the final parameters are not written
+	Saved    func()          // called once training has ended with a checkpoint of its last step on disk; may be nil
 	Hooks    setup.Hooks     // of tests
 }
 
@@ -485,19 +486,23 @@ func (r *run) announceJob(context.Context) error {
 func (r *run) train(ctx context.Context) error {
 	r.asks.at.Store(int64(r.start.Step))
 	r.asks.begun.Store(true)
+	saved := false
 	err := setup.TogetherUntil(r.self.Ended, r.ranks, func(rank *setup.Rank) error {
 		l := newLoop(r, rank)
 		stopped, err := l.run(ctx)
 		if rank.LocalIndex == 0 { // all agree
-			r.stopped, r.steps = stopped, l.at
+			r.stopped, r.steps, saved = stopped, l.at, l.kept == l.at
 		}
 		if err != nil {
 			l.saver.Leave()
 		}
 		return err
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		r.World.Fail(err) // tells the others why
+	case saved && r.store == nil && r.Saved != nil: // uploads may be under way
+		r.Saved()
 	}
 	r.Trace.Detach(r.ranks)
 	for _, line := range setup.Unfused(r.ranks) {

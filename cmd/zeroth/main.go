@@ -233,7 +233,7 @@ Exit codes:
   2    a mistake in the job file, its data or the command line
   75   training stopped by SIGTERM, SIGHUP or a lost process; continue with
        --resume latest. Or some processes never joined
-  130  stopped by Ctrl-C
+  130  stopped by Ctrl-C; other commands than training also by SIGTERM or SIGHUP
   134  a bug in zeroth (SIGABRT)
 {{end}}`
 

@@ -477,6 +477,16 @@ func TestMain(m *testing.M) {
 		go func() { time.Sleep(100 * time.Millisecond); panic("a broken promise") }()
 		os.Args = []string{"zeroth", "train", "tiny.yaml", "--set", "train.steps=1000000", "--out", "r"}
 		main()
+	case "exporting": // after its last save, for ever
+		patientWork = 100 * time.Millisecond
+		a, w := &app{out: os.Stdout, errs: os.Stderr}, &waiting{saved: make(chan struct{})}
+		folder := filepath.Join("r", state.CheckpointFolder)
+		a.saves.Store(&folder)
+		w.begun.Store(true)
+		defer a.begin()()
+		a.untilSignal(context.Background(), func() { time.AfterFunc(5*patientWork, func() { close(w.saved) }) }, func(by signalled) { a.giveUp(w, by) })
+		fmt.Println("step 1/1")
+		time.Sleep(10 * time.Minute)
 	case "deaf": // a step that never ends
 		var s stopping
 		defer s.begin()()
@@ -640,6 +650,20 @@ func TestStuckCommandIsGivenUp(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(".zeroth-tmp-*"); len(left) > 0 {
 		t.Errorf("left %v", left)
+	}
+}
+
+// TestExportIsGivenUp checks that a signal ends a run that has saved its last step and still exports it.
+func TestExportIsGivenUp(t *testing.T) {
+	inFolder(t)
+	zeroth(t, 0, "train", "tiny.yaml", "--out", "r", "--set", "checkpoint.every=1")
+	cmd, _, errs := start(t, "exporting")
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != exitAgain || errs.String() != "zeroth: stopped by SIGTERM after the last save; continue with --resume latest\n" {
+		t.Errorf("ended with %v\n%s", cmd.ProcessState, errs)
 	}
 }
 

@@ -29,10 +29,10 @@ func (s signalled) Is(target error) bool { return target == context.Canceled }
 
 // How long to wait after the first signal: for a write to an output that nobody reads, and
 // for a command to end by itself.
-const (
-	patientWrite = time.Second
-	patientWork  = 10 * time.Second
-)
+// Tests shorten patientWork.
+const patientWrite = time.Second
+
+var patientWork = 10 * time.Second
 
 // stopping handles Ctrl-C, SIGTERM and SIGHUP. By default each ends the process at once; a
 // command that must end in its own way handles them instead.

@@ -73,7 +73,7 @@ job file. A job file named - is read from standard input.`,
 			progress := a.progress()
 			defer progress.Close()
 			a.trains = true
-			w := &waiting{Progress: progress}
+			w := &waiting{Progress: progress, saved: make(chan struct{})}
 			ctx, release := a.untilSignal(cmd.Context(), func() {
 				afterEcho(a.out)
 				progress.Note("stopping after this step; press Ctrl-C again to quit at once")
@@ -81,7 +81,7 @@ job file. A job file named - is read from standard input.`,
 			defer release()
 			dumps, done := whenAsked()
 			defer done()
-			o := job.Options{Out: out, Resume: resume, Observer: w, Dump: dumps, Hooks: hooks, Shadow: shadow}
+			o := job.Options{Out: out, Resume: resume, Observer: w, Dump: dumps, Saved: func() { close(w.saved) }, Hooks: hooks, Shadow: shadow}
 			c, leave, err := a.prepare(ctx, args[0], sets, &o, &in)
 			defer leave()
 			if err != nil {
@@ -111,10 +111,12 @@ job file. A job file named - is read from standard input.`,
 	return cmd
 }
 
-// waiting is the progress of a run that records whether training has begun.
+// waiting is the progress of a run that records whether training has begun, and whether it has ended
+// and all of its state is saved.
 type waiting struct {
 	report.Progress
 	begun atomic.Bool
+	saved chan struct{} // closed then
 }
 
 // Start implements report.Observer.
@@ -123,11 +125,18 @@ func (w *waiting) Start(h report.Header) {
 	w.Progress.Start(h)
 }
 
-// giveUp ends the process if a run does not react to a signal, unless it is training: a
-// step may take long, but everything before the first one can be repeated.
+// giveUp ends the process if a run does not react to a signal, unless it is training or saving: a
+// step may take long, but everything before the first one can be repeated, and so can the export after
+// the last save. Ctrl-C does not cut that short, because a second one does.
 func (a *app) giveUp(w *waiting, by signalled) {
+	when := "before step 1"
 	if w.begun.Load() {
-		return
+		<-w.saved
+		if by.Signal == os.Interrupt {
+			return
+		}
+		time.Sleep(patientWork)
+		when = "after the last save; continue with --resume latest"
 	}
 	code := exitFailure
 	if by.Signal == os.Interrupt {
@@ -137,7 +146,7 @@ func (a *app) giveUp(w *waiting, by signalled) {
 			code = exitAgain
 		}
 	}
-	a.complain(code, fmt.Sprintf("zeroth: %v before step 1", by))
+	a.complain(code, fmt.Sprintf("zeroth: %v %s", by, when))
 	quit(code)
 }
 
