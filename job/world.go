@@ -22,11 +22,15 @@ import (
 // Lost is the error of a run that lost or diverged from another process.
 type Lost struct {
 	Checkpoint string // that --resume latest continues from; empty if there is none
+	Begun      bool   // training had begun
 	cause      error
 }
 
 func (l *Lost) Error() string {
-	if l.Checkpoint == "" {
+	switch {
+	case l.Checkpoint == "" && !l.Begun:
+		return l.cause.Error()
+	case l.Checkpoint == "":
 		return fmt.Sprintf("%v; there is no checkpoint to continue from", l.cause)
 	}
 	return fmt.Sprintf("%v; continue with --resume latest, from %s", l.cause, l.Checkpoint)
@@ -49,7 +53,7 @@ func (r *run) failed(err error) error {
 	if r.self.Alone() || !others {
 		return err
 	}
-	l := &Lost{cause: err}
+	l := &Lost{Begun: r.asks.begun.Load(), cause: err}
 	if r.c != nil && setup.Saves(r.c) {
 		l.Checkpoint = r.latest()
 	}

@@ -252,7 +252,7 @@ func exitError(err error, out string) error {
 	switch {
 	case err == nil || input.IsInput(err) || errors.Is(err, vfs.ErrLocked):
 		return err
-	case errors.As(err, &lost) && lost.Checkpoint != "", errors.Is(err, job.ErrElsewhere) && errors.As(err, &stopped) && stopped.Checkpoint != "":
+	case errors.As(err, &lost) && (lost.Checkpoint != "" || !lost.Begun), errors.Is(err, job.ErrElsewhere) && errors.As(err, &stopped) && stopped.Checkpoint != "":
 		return resumable{err}
 	case !errors.As(err, &stopped) || errors.Is(err, job.ErrElsewhere):
 		return fmt.Errorf("%w\n%s", err, saved(out))

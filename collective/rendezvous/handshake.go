@@ -13,6 +13,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -136,6 +137,7 @@ type Door struct {
 	open  context.Context // cancelled by Close
 	shut  context.CancelFunc
 	all   sync.WaitGroup
+	fails atomic.Pointer[error] // of the last attempt to accept a connection; nil if it succeeded
 
 	refused func(from string, process int, err error) // called for each refused connection with the process it claims to be, or -1; may be nil
 }
@@ -153,6 +155,7 @@ func (d *Door) accept() {
 	for {
 		c, err := d.ln.Accept()
 		if err != nil {
+			d.fails.Store(&err)
 			select {
 			case <-d.open.Done():
 				return
@@ -160,6 +163,7 @@ func (d *Door) accept() {
 				continue
 			}
 		}
+		d.fails.Store(nil)
 		select {
 		case d.slots <- struct{}{}:
 			d.all.Go(func() { d.receive(c); <-d.slots })
@@ -201,6 +205,14 @@ func (d *Door) Next(ctx context.Context) (Guest, error) {
 	case <-ctx.Done():
 		return Guest{}, context.Cause(ctx)
 	}
+}
+
+// Trouble explains why connections cannot be accepted at present, or returns "".
+func (d *Door) Trouble() string {
+	if err := d.fails.Load(); err != nil {
+		return fmt.Sprintf("; connections cannot be accepted: %v", *err)
+	}
+	return ""
 }
 
 // Close stops accepting connections.

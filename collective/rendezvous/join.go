@@ -108,7 +108,7 @@ func (s *Star) host(ctx context.Context) error {
 			s.peers[p.process] = nil
 			missing++
 		case <-ctx.Done():
-			return s.giveUp(fmt.Errorf("%s not joined: %w%s", s.absent(), context.Cause(ctx), s.strangers()))
+			return s.giveUp(fmt.Errorf("%s not joined: %w%s", s.absent(), context.Cause(ctx), s.strangers()+door.Trouble()))
 		}
 	}
 	var id [16]byte

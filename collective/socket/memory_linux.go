@@ -159,11 +159,14 @@ func (l *link) meet() error {
 	}
 	var b [1]byte
 	oob := make([]byte, unix.CmsgSpace(4))
-	n, oobn, _, _, err := u.ReadMsgUnix(b[:], oob)
+	n, oobn, flags, _, err := u.ReadMsgUnix(b[:], oob)
 	if err != nil {
 		return err
 	}
 	fds, err := rights(oob[:oobn])
+	if err == nil && len(fds) == 0 && flags&unix.MSG_CTRUNC != 0 {
+		return fmt.Errorf("receiving its shared memory: %w", syscall.EMFILE)
+	}
 	if err == nil && n == 1 && b[0] == none && len(fds) == 0 {
 		return nil
 	}

@@ -211,7 +211,7 @@ func (c *Config) fields() []field {
 		{"parallel.tls.key", path{text{&p.TLS.Key}}, "", "none", "private key of parallel.tls.cert (PEM)", also{when: "with parallel.tls.cert and parallel.tls.ca", like: "/run/tls/tls.key", own: true}},
 		{"parallel.tls.ca", path{text{&p.TLS.CA}}, "", "none", "certificate of the authority that signs the certificates of the job's processes, and no others", also{when: "with parallel.tls.cert and parallel.tls.key", like: "/run/tls/ca.crt", own: true}},
 		{"parallel.bind", text{&p.Bind}, "", "that of the route to process 0", "address, interface (eth0) or network (10.0.0.0/16) at which other processes reach this host", also{like: "10.0.0.7", own: true}},
-		{"parallel.join", duration{&p.Join}, "1m", "", "how long to wait for all processes to join", also{}},
+		{"parallel.join", duration{&p.Join}, "1m", "", "how long to wait for all processes to join, and then for their connections", also{}},
 		{"parallel.heartbeat", duration{&p.Heartbeat}, "5s", "", "interval at which each process reports that it is alive", also{}},
 		{"parallel.dead_after", duration{&p.DeadAfter}, "15s", "", "a process that is silent for this long counts as lost; at least twice heartbeat",
 			also{not: refusal{p.DeadAfter < 2*p.Heartbeat, fmt.Sprintf("a process counts as lost after %v, but reports that it is alive only every %v", p.DeadAfter, p.Heartbeat), "want dead_after of at least twice heartbeat", []string{"parallel.heartbeat"}}}},

@@ -46,13 +46,10 @@ type Config struct {
 	TLS        *tls.Config  // for control and TCP connections between processes; nil: none
 	Insecure   bool         // allow other hosts without a token
 
-	Join                 time.Duration // how long processes wait for each other to join; 0 is a minute
+	Join                 time.Duration // how long processes wait for each other to join, and then to connect; 0 is a minute
 	Heartbeat, DeadAfter time.Duration
 	Note                 func(string) // receives notices
 }
-
-// patience is how long processes that have joined wait for each other to connect.
-const patience = time.Minute
 
 // World is one process's view of a world of several.
 type World struct {
@@ -442,9 +439,11 @@ func (w *World) saves() (all []collective.Group) {
 	return all
 }
 
-// connect dials the processes before this one and accepts those after it.
+// connect dials the processes before this one and accepts those after it. If it takes too long, the
+// error is rendezvous.Missing.
 func (w *World) connect(n *socket.Net) error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, fmt.Errorf("not connected within %v", patience))
+	late := fmt.Errorf("not connected within %v (parallel.join)", w.cfg.Join)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), w.cfg.Join, late)
 	defer cancel()
 	defer w.shut()
 	go func() {
@@ -456,12 +455,14 @@ func (w *World) connect(n *socket.Net) error {
 	}()
 	about := "data " + w.star.Session
 	guests := make(chan rendezvous.Guest)
+	var doors []*rendezvous.Door
 	for _, ln := range w.listeners {
 		if ln.Addr().Network() == "tcp" {
 			ln = rendezvous.Over(ln, w.cfg.TLS)
 		}
 		door := rendezvous.NewDoor(ln, w.cfg.Token, about, w.cfg.World, nil)
 		defer door.Close()
+		doors = append(doors, door)
 		go func() {
 			for {
 				g, err := door.Next(ctx)
@@ -480,15 +481,23 @@ func (w *World) connect(n *socket.Net) error {
 	for p := range w.cfg.Rank {
 		c, err := w.dial(ctx, p, about)
 		if err != nil {
-			return w.because(fmt.Errorf("process %d: %w", p, err))
+			return w.because(missing(fmt.Errorf("process %d: %w", p, err), late))
 		}
 		w.add(n, p, c)
 	}
-	return w.because(w.accept(ctx, n, guests))
+	return w.because(missing(w.accept(ctx, n, guests, doors), late))
+}
+
+// missing converts an error caused by late to rendezvous.Missing.
+func missing(err, late error) error {
+	if errors.Is(err, late) {
+		return rendezvous.Missing(err.Error())
+	}
+	return err
 }
 
 // accept accepts the connections of the processes after this one.
-func (w *World) accept(ctx context.Context, n *socket.Net, guests chan rendezvous.Guest) error {
+func (w *World) accept(ctx context.Context, n *socket.Net, guests chan rendezvous.Guest, doors []*rendezvous.Door) error {
 	have := make([]bool, w.cfg.World)
 	for missing := w.cfg.World - 1 - w.cfg.Rank; missing > 0; {
 		select {
@@ -501,7 +510,11 @@ func (w *World) accept(ctx context.Context, n *socket.Net, guests chan rendezvou
 			have[g.Process] = true
 			missing--
 		case <-ctx.Done():
-			return fmt.Errorf("process %d: %w", slices.Index(have[w.cfg.Rank+1:], false)+w.cfg.Rank+1, context.Cause(ctx))
+			trouble := ""
+			for _, d := range doors {
+				trouble = cmp.Or(trouble, d.Trouble())
+			}
+			return fmt.Errorf("process %d: %w%s", slices.Index(have[w.cfg.Rank+1:], false)+w.cfg.Rank+1, context.Cause(ctx), trouble)
 		}
 	}
 	return nil
@@ -526,7 +539,7 @@ func (w *World) dial(ctx context.Context, p int, about string) (net.Conn, error)
 	it := w.star.Members[p]
 	caller := rendezvous.Caller{Process: w.cfg.Rank, Token: w.cfg.Token}
 	if it.Unix != "" && w.SameHost(p, w.cfg.Rank) {
-		c, err := dialUnix(ctx, caller, it.Unix, about)
+		c, err := w.dialUnix(ctx, caller, it.Unix, about)
 		if err == nil || it.TCP == "" || errors.Is(err, rendezvous.ErrRefused) {
 			return c, err
 		}
@@ -541,13 +554,13 @@ func (w *World) dial(ctx context.Context, p int, about string) (net.Conn, error)
 
 // dialUnix connects to a Unix socket. It fails soon if the socket cannot be reached or its
 // process refuses this one, as from another user namespace.
-func dialUnix(ctx context.Context, caller rendezvous.Caller, addr, about string) (net.Conn, error) {
+func (w *World) dialUnix(ctx context.Context, caller rendezvous.Caller, addr, about string) (net.Conn, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "unix", addr)
 	if err != nil {
 		return nil, err
 	}
 	_ = c.Close() // this was only a test
-	ctx, cancel := context.WithTimeoutCause(ctx, patience/4, errors.New("it accepts no connections from here"))
+	ctx, cancel := context.WithTimeoutCause(ctx, w.cfg.Join/4, errors.New("it accepts no connections from here"))
 	defer cancel()
 	return caller.Dial(ctx, "unix", []string{addr}, about)
 }
