@@ -78,6 +78,7 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 			if err != nil {
 				return err
 			}
+			a.open = 64 + 8*n
 			s := newSupervisor(n, l)
 			s.remote = hosts
 			s.restarts, s.minRanks, s.out, s.errs = restarts, minRanks, a.out, a.errs

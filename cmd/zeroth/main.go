@@ -27,6 +27,7 @@ import (
 	"zeroth/collective/rendezvous"
 	"zeroth/input"
 	"zeroth/job/config"
+	"zeroth/job/machine"
 	"zeroth/job/show"
 	"zeroth/job/state"
 )
@@ -73,6 +74,7 @@ type app struct {
 	out  io.Writer
 	errs io.Writer
 	args []string // of the command
+	open int      // file descriptors that the command needs at most, about; 0: few
 	stopping
 	saves   atomic.Pointer[string] // folder of the run's checkpoints; nil until it is known
 	trains  bool                   // results are files, so losing the output does not change the exit code
@@ -106,6 +108,7 @@ func run(args []string, out, errs io.Writer) int {
 	if wrong := lacksTemp(err); wrong != "" {
 		code, message = exitInput, message+"\n"+wrong
 	}
+	message += a.lacksFiles(message)
 	if errors.Is(err, syscall.EFBIG) {
 		message += "\na file is larger than the limit of this process (ulimit -f) or of its file system"
 	}
@@ -116,6 +119,22 @@ func run(args []string, out, errs io.Writer) int {
 		fmt.Fprintf(a.errs, "See '%s --help'.\n", cmd.CommandPath())
 	}
 	return code
+}
+
+// lacksFiles returns advice if a message, which may come from another process, says that there were no
+// file descriptors, or "".
+func (a *app) lacksFiles(message string) string {
+	switch {
+	case strings.Contains(message, syscall.ENFILE.Error()):
+		return "\nall processes of the machine together have too many open files: see 'sysctl fs.file-max'"
+	case !strings.Contains(message, syscall.EMFILE.Error()):
+		return ""
+	}
+	here := "unknown"
+	if n := machine.Ulimits().Files; n > 0 {
+		here = fmt.Sprint(n)
+	}
+	return fmt.Sprintf("\na process is out of file descriptors: this command needs up to %d in each, and ulimit -n is %s here; raise it, as with 'ulimit -n 4096'", max(64, a.open), here)
 }
 
 // lacksTemp returns advice if a missing folder for temporary files caused err, or "".

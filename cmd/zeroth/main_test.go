@@ -464,11 +464,11 @@ func TestMain(m *testing.M) {
 	case "nohup":
 		signal.Ignore(syscall.SIGHUP)
 		main()
-	case "full":
+	case "full", "files": // with a limit on the size of files, or on their number
 		var most syscall.Rlimit
 		_, _ = fmt.Sscan(os.Getenv("ZEROTH_MOST"), &most.Cur) // the type differs between systems
 		most.Max = most.Cur
-		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &most); err != nil {
+		if err := syscall.Setrlimit(map[string]int{"full": syscall.RLIMIT_FSIZE, "files": syscall.RLIMIT_NOFILE}[os.Getenv("ZEROTH_MAIN")], &most); err != nil {
 			panic(err)
 		}
 		main()

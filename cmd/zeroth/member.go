@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"github.com/spf13/pflag"
 
@@ -65,13 +66,14 @@ func (p *member) enter(ctx context.Context, c *config.Config, o *job.Options, no
 }
 
 // joinError maps the error of joining a world to the one that decides the exit code:
-// exitAgain if another process or a signal is the reason, because a restart may help.
+// exitAgain if another process, a signal or a lack of descriptors is the reason, because a restart may
+// help.
 func joinError(err error) error {
 	var by signalled
 	switch {
 	case errors.As(err, &by) && by.Signal == os.Interrupt:
 		return errStopped
-	case errors.As(err, &by), errors.As(err, new(rendezvous.Lost)):
+	case errors.As(err, &by), errors.As(err, new(rendezvous.Lost)), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return rendezvous.Missing(err.Error())
 	}
 	return err

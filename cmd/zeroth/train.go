@@ -235,6 +235,7 @@ func (a *app) prepare(ctx context.Context, file string, sets []string, o *job.Op
 	default:
 		o.Out, undo = ownFolder(defaultFolder(file, time.Now()))
 	}
+	a.open = 64 + 2*c.Parallel.Ranks + 4*in.World // files of saves and offloading; to each process, connections and memory
 	saves := cmp.Or(c.Checkpoint.Dir, filepath.Join(o.Out, state.CheckpointFolder))
 	a.saves.Store(&saves)
 	exit, err := in.enter(ctx, c, o, a.note)
