@@ -92,6 +92,7 @@ type trial struct {
 	ran    []string
 	counts *tally
 	env    []string            // additional environment of its processes
+	files  int                 // file descriptors that its processes may have; 0: as this one
 	user   *syscall.Credential // user of its processes; nil: this one
 }
 

@@ -36,6 +36,7 @@ var ways = []struct {
 	{"stage 2, training waits", []string{"zero.stage=2", "checkpoint.async=false", "checkpoint.keep=2"}},
 	{"compressed, best kept", []string{"checkpoint.compress=always", "checkpoint.keep={last: 2, best: val_loss}"}},
 	{"offloaded to disk", []string{"zero.offload={optimizer: disk, parameters: disk, path: .}", "checkpoint.keep=2"}},
+	{"mostly evaluating", []string{"train.eval_every=4", "train.eval_batches=400", "train.early_stop={metric: val_loss, patience: 90}", "checkpoint.keep=2"}},
 	{"three ranks, fp32, lion", []string{"parallel.ranks=3", "precision=fp32", "optimizer.type=lion", "checkpoint.keep=2"}},
 }
 
@@ -98,7 +99,8 @@ func lines(run string) (out []string, err error) {
 // checkpoint must be intact and at least as new as the run had reported, and the same command
 // must resume. Finally the parameters and metrics must be those of a run never killed, to the
 // bit. Meanwhile other processes read the checkpoints of some runs, which they must never report
-// as damaged, or start the same run again, which must be refused.
+// as damaged, or start the same run again, which must be refused. Some runs are suspended for longer
+// than parallel.timeout instead, which must change nothing, or have too few file descriptors.
 func TestKills(t *testing.T) {
 	disturbed(t, count(*kills), syscall.SIGKILL)
 }
@@ -116,14 +118,15 @@ func disturbed(t *testing.T, n int, by ...syscall.Signal) {
 		kinds = append(kinds, w.name)
 	}
 	kill := (*disturbance).kill
+	others := map[string]func(*disturbance){begunAgain: (*disturbance).begin, suspended: (*disturbance).suspend, starved: (*disturbance).starve}
 	if by[0] == syscall.SIGKILL {
-		kinds = append(kinds, begunAgain)
+		kinds = append(kinds, begunAgain, suspended, starved)
 	}
 	trials(t, (n+eachKill-1)/eachKill, kinds, func(x *trial) string {
 		x.must(prepare(x.dir))
 		r, kill := &disturbance{trial: x, way: x.number % len(kinds), by: by}, kill
-		if x.kind == begunAgain {
-			r.way, kill = x.rng.IntN(len(ways)), (*disturbance).begin
+		if other := others[x.kind]; other != nil {
+			r.way, kill = x.rng.IntN(len(ways)), other
 		}
 		whole, err := wholeRun(r.way)
 		x.must(err)
@@ -183,6 +186,48 @@ func (r *disturbance) kill() {
 	}
 	r.hits++
 	r.left(e, by, full)
+}
+
+// suspended is the kind of run that is stopped and continued later, as by Ctrl-Z or a laptop's lid.
+const suspended = "suspended, then continued"
+
+// suspend suspends a run for longer than parallel.timeout. It must end as if it had not been.
+func (r *disturbance) suspend() {
+	args := append(killed(r.way), "--set", "parallel.timeout=1s")
+	p, after, pause := r.start(0, args...), time.Duration(r.rng.Int64N(int64(r.whole.took))), time.Duration(r.rng.Int64N(int64(2500*time.Millisecond)))
+	time.Sleep(after)
+	p.send(syscall.SIGSTOP)
+	time.Sleep(pause)
+	p.send(syscall.SIGCONT)
+	r.check(p.wait(), args, 0)
+	r.ran = append(r.ran, fmt.Sprintf("    (suspended after %v for %v)", after.Round(time.Millisecond), pause.Round(time.Millisecond)))
+	r.hits++
+	r.compare()
+	r.must(os.RemoveAll(filepath.Join(r.dir, "run")))
+}
+
+// starved is the kind of run that may open few files.
+const starved = "few file descriptors"
+
+// starve runs the command with too few file descriptors, in one process or two. It must name the limit,
+// and go on without it.
+func (r *disturbance) starve() {
+	args := killed(r.way)
+	if r.rng.IntN(2) == 0 && !slices.Contains(args, "parallel.ranks=3") {
+		args = append([]string{"launch", "-n", "2", "--"}, args...)
+	}
+	r.files = 9 + r.rng.IntN(10)
+	e := r.start(0, args...).wait()
+	r.check(e, args, 0, 1, 2, 75)
+	if e.code != 0 {
+		r.hits++
+		if !strings.Contains(e.errs, "ulimit -n is ") {
+			r.Errorf("%s with ulimit -n %d says nothing about it:\n%s", command(args), r.files, brief(e.said()))
+		}
+	}
+	r.files = 0
+	r.finish()
+	r.must(os.RemoveAll(filepath.Join(r.dir, "run")))
 }
 
 // begunAgain is the kind of run that is killed in its first 50 ms.

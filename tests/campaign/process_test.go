@@ -66,6 +66,9 @@ func (x *trial) start(files int, args ...string) *process {
 	if files > 0 {
 		limits += fmt.Sprintf("; ulimit -f %d", files)
 	}
+	if x.files > 0 {
+		limits += fmt.Sprintf("; ulimit -n %d", x.files)
+	}
 	p := &process{cmd: exec.Command("/bin/sh", append([]string{"-c", limits + `; exec "$0" "$@"`, program}, args...)...), done: make(chan error, 1)}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = x.dir, &p.out, &p.errs
 	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + x.dir, "TMPDIR=" + x.dir, "GOROOT=" + os.Getenv("GOROOT")}
