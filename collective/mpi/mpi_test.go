@@ -5,6 +5,8 @@ package mpi_test
 import (
 	"bytes"
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,6 +17,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
@@ -82,6 +85,7 @@ func TestMain(m *testing.M) {
 	if code == 0 {
 		mpi.Leave(nil)
 	}
+	time.AfterFunc(time.Minute, func() { panic("MPI hangs while it shuts down") })
 	mpi.Exit(code)
 	os.Exit(code)
 }
@@ -96,12 +100,16 @@ func under(t *testing.T, tests string, sizes ...int) {
 		}
 		for _, n := range sizes {
 			t.Run(fmt.Sprint(filepath.Base(l.path), " ", filepath.Base(l.library), " ", n), func(t *testing.T) {
-				args := append(l.args[:len(l.args):len(l.args)], "-n", strconv.Itoa(n), os.Args[0], "-test.run", tests)
-				cmd := exec.Command(path, args...)
+				// A process that hangs, whose stacks tell where, is distinguished from a launcher that does.
+				args := append(l.args[:len(l.args):len(l.args)], "-n", strconv.Itoa(n), os.Args[0], "-test.run", tests, "-test.timeout", "4m")
+				limit, stop := context.WithTimeoutCause(t.Context(), 5*time.Minute, errors.New("the launcher hangs"))
+				defer stop()
+				cmd := exec.CommandContext(limit, path, args...)
+				cmd.WaitDelay = time.Second
 				cmd.Env = append(os.Environ(), "ZEROTH_MPI_TEST=1", "ZEROTH_MPI="+l.library)
 				out, err := cmd.CombinedOutput()
 				if err != nil || strings.Count(string(out), "PASS") < n {
-					t.Errorf("%v: %v\n%s", args, err, out)
+					t.Errorf("%v: %v %v\n%s", args, err, context.Cause(limit), out)
 				}
 			})
 		}
