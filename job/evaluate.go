@@ -96,7 +96,7 @@ func Evaluate(ctx context.Context, c *config.Config, o Evaluating, notify func(s
 	}
 	defer setup.CloseAll(ranks)
 	err = setup.Together(ranks, func(r *setup.Rank) error {
-		if err := r.Trainer.Fill(zero.Master, weights.Fill); err != nil {
+		if err := r.Trainer.Fill(zero.Master, until(ctx, weights.Fill)); err != nil {
 			return err
 		}
 		began := time.Now()

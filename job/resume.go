@@ -73,20 +73,30 @@ func (b *beginning) close() {
 	}
 }
 
-// set loads a rank's part of the state.
-func (b *beginning) set(t *zero.Trainer, ranks int) error {
+// set loads a rank's part of the state, unless ctx ends.
+func (b *beginning) set(ctx context.Context, t *zero.Trainer, ranks int) error {
 	if b.from == nil {
-		return t.Fill(zero.Master, b.weights.Fill)
+		return t.Fill(zero.Master, until(ctx, b.weights.Fill))
 	}
 	t.Steps, t.Updates, t.Skipped, t.Samples = b.Step, b.Updates, b.Skipped, b.Samples
 	if t.Scale.Dynamic && b.Scale.Dynamic {
 		t.Scale = b.Scale
 	}
-	err := restore(b.from, t, max(1, runtime.GOMAXPROCS(0)/ranks))
+	err := restore(ctx, b.from, t, max(1, runtime.GOMAXPROCS(0)/ranks))
 	if damage := (*checkpoint.Damage)(nil); errors.As(err, &damage) {
 		return input.BadInput(fmt.Errorf("--resume: %w; %s", err, checkpoint.Alternative(b.from.Path)))
 	}
 	return err
+}
+
+// until returns fill, which fails once ctx has ended.
+func until(ctx context.Context, fill func(zero.Part, []float32) error) func(zero.Part, []float32) error {
+	return func(p zero.Part, dst []float32) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return fill(p, dst)
+	}
 }
 
 // restore sets a rank's state from a checkpoint of any number of ranks and
@@ -94,12 +104,15 @@ func (b *beginning) set(t *zero.Trainer, ranks int) error {
 // zero.
 //
 // The ranks of a process read at once, each with its part of the processors.
-func restore(r *resumed, t *zero.Trainer, workers int) error {
+func restore(ctx context.Context, r *resumed, t *zero.Trainer, workers int) error {
 	kinds := t.Kinds()
 	if !r.Trained() {
 		kinds = []string{zero.Master}
 	}
 	return t.FillAll(kinds, func(want []zero.Want) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		reqs := make([]checkpoint.RequestF32, len(want))
 		for i, w := range want {
 			reqs[i] = checkpoint.RequestF32{Name: w.Param.Name, Kind: w.Kind, Cut: w.Param.Cut, Range: w.At, Into: w.Into}

@@ -438,7 +438,7 @@ func (r *run) openSavers(context.Context) (err error) {
 // files of an earlier run stay in the run folder: a checkpoint may be damaged in a part that only
 // some of them read.
 func (r *run) loadState(ctx context.Context) error {
-	err := setup.TogetherUntil(r.self.Ended, r.ranks, func(rank *setup.Rank) error { return r.start.set(rank.Trainer, r.c.Parallel.Ranks) })
+	err := setup.TogetherUntil(r.self.Ended, r.ranks, func(rank *setup.Rank) error { return r.start.set(ctx, rank.Trainer, r.c.Parallel.Ranks) })
 	if err != nil {
 		r.World.Fail(err) // tells the others why
 		return err

@@ -227,7 +227,7 @@ func loadOnce(b *testing.B, ranks []*setup.Rank, path string) int64 {
 	defer ck.Close()
 	r := &resumed{Checkpoint: ck, Progress: state.Progress{Data: "none"}}
 	workers := max(1, runtime.GOMAXPROCS(0)/len(ranks))
-	if err := setup.Together(ranks, func(rank *setup.Rank) error { return restore(r, rank.Trainer, workers) }); err != nil {
+	if err := setup.Together(ranks, func(rank *setup.Rank) error { return restore(b.Context(), r, rank.Trainer, workers) }); err != nil {
 		b.Fatal(err)
 	}
 	return ck.BytesRead()

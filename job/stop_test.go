@@ -139,3 +139,23 @@ func progress(t *testing.T) state.Progress {
 	}
 	return p
 }
+
+// TestStopWhileFilling checks that a run that is asked to stop before its ranks have their initial values or the
+// state of a checkpoint does not take a step.
+func TestStopWhileFilling(t *testing.T) {
+	testjob.InTinyFolder(t)
+	sets := []string{"train.steps=4", "checkpoint={every: 2, dir: ckpt}"}
+	for _, step := range []int{0, 2} {
+		ctx, stop := context.WithCancelCause(t.Context())
+		err := Run(ctx, configtest.MustLoad(t, sets...), Options{Out: "run", Resume: "latest", Observer: &heard{}, Hooks: setup.Hooks{WrapTrainer: func(int, *zero.Config) { stop(errEnough) }}})
+		var s *Stopped
+		if !errors.As(err, &s) || !errors.Is(err, errEnough) || s.Step != step {
+			t.Errorf("%v, want %v after step %d", err, errEnough, step)
+		}
+		if step == 0 {
+			if err := Run(t.Context(), configtest.MustLoad(t, append(sets, "train.steps=2")...), Options{Out: "run", Observer: &heard{}}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
