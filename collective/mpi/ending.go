@@ -41,7 +41,7 @@ func (p *port) giveUp(from int) {
 		}
 		if !r.cancelled {
 			r.cancelled = true
-			C.z_cancel(handle) // after an error, the request completes normally
+			cancel(handle)
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -147,16 +148,40 @@ type request struct {
 	scratch, cancelled bool
 }
 
+// calls is held by every call that may match a message with a receive, and alone by cancellations. Open MPI
+// (4.1.4) marks a receive as matched only after it has removed it from its list and released its lock. If
+// another thread cancels it in between, it is removed twice: the message is lost, or the next search of the
+// list never ends.
+var calls sync.RWMutex
+
 func isend(b []byte, to, tag int) (r request, err error) {
 	r.b = b
+	calls.RLock()
+	defer calls.RUnlock()
 	err = failed(C.z_isend(C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), C.int(len(b)), C.int(to), C.int(tag), &r.handle))
 	return r, err
 }
 
 func irecv(b []byte, from, tag int) (r request, err error) {
 	r.b = b
+	calls.RLock()
+	defer calls.RUnlock()
 	err = failed(C.z_irecv(C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), C.int(len(b)), C.int(from), C.int(tag), &r.handle))
 	return r, err
+}
+
+// test looks for a completed request among handles, starting at first.
+func test(handles []C.uint64_t, first int, done *C.z_done) C.int {
+	calls.RLock()
+	defer calls.RUnlock()
+	return C.z_test(&handles[0], C.int(len(handles)), C.int(first), done)
+}
+
+// cancel cancels a receive. After an error, the request completes normally.
+func cancel(handle *C.uint64_t) {
+	calls.Lock()
+	defer calls.Unlock()
+	C.z_cancel(handle)
 }
 
 // pause yields the processor, the longer the more polls found nothing.

@@ -239,7 +239,7 @@ func (p *port) ask() (e collective.Event, is, any bool) {
 	if len(p.fronts) == 0 {
 		return e, false, false
 	}
-	code := C.z_test(&p.fronts[0], C.int(len(p.fronts)), C.int(p.turn), &p.done)
+	code := test(p.fronts, p.turn, &p.done)
 	at := int(p.done.index)
 	if at < 0 {
 		return e, false, false
