@@ -2,44 +2,62 @@ package data
 
 import (
 	"bytes"
-	"slices"
+	"unicode/utf8"
+
+	"zeroth/data/tokenizer"
 )
 
-// Stream decodes ids one by one. The text of a token may depend on previous ones, and a
-// character may consist of several tokens.
+// Stream decodes ids one by one. The text of a token may depend on the others, and a character may
+// consist of several tokens: what it returns is, in sum, what Decode returns for all ids.
 type Stream struct {
-	tok       Tokenizer
-	ids       []int32 // the most recent
-	from, new int     // the text of ids[:new] has been returned, ids[new:] await the rest of a character; decoding starts at from
+	tok     Tokenizer
+	decoder *tokenizer.Decoder // nil if each id decodes by itself
+	known   []byte             // text of the ids before that the decoder has not returned yet
 }
-
-// contextIDs is the number of previous ids sufficient to decode the following ones.
-const contextIDs = 8
 
 // NewStream returns a stream that continues after ids already decoded.
 func NewStream(t Tokenizer, before []int32) *Stream {
-	ids := slices.Clone(before[max(0, len(before)-contextIDs):])
-	return &Stream{t, ids, 0, len(ids)}
-}
-
-// Next returns the text that an id adds; it is empty while a character is incomplete.
-func (s *Stream) Next(id int32) []byte {
-	if _, ok := s.tok.(*Folder); !ok {
-		return s.tok.Decode([]int32{id}) // each id decodes by itself
+	f, ok := t.(*Folder)
+	if !ok {
+		return &Stream{tok: t}
 	}
-	s.ids = append(s.ids, id)
-	return s.next(false)
+	s, n := &Stream{t, f.NewDecoder(false), nil}, 0
+	for _, id := range before {
+		n += len(s.decoder.Next(id))
+	}
+	s.known = f.Decode(before)[n:]
+	return s
 }
 
-// Rest returns the text of an incomplete character.
-func (s *Stream) Rest() []byte { return s.next(true) }
+// Next returns the text that an id completes. It is empty while following ids can change it, as
+// those of a run of bytes that is not UTF-8 do.
+func (s *Stream) Next(id int32) []byte {
+	if s.decoder == nil {
+		return s.tok.Decode([]int32{id})
+	}
+	return s.added(s.decoder.Next(id))
+}
 
-func (s *Stream) next(all bool) []byte {
-	before, now := s.tok.Decode(s.ids[s.from:s.new]), s.tok.Decode(s.ids[s.from:])
-	if s.new == len(s.ids) || !all && bytes.HasSuffix(now, []byte(replacement)) && len(s.ids)-s.new < contextIDs {
+// Rest returns the text that waited for further ids. It ends the stream.
+func (s *Stream) Rest() []byte {
+	if s.decoder == nil {
 		return nil
 	}
-	s.ids, s.from = s.ids[max(0, s.new-contextIDs):], 0
-	s.new = len(s.ids)
-	return now[min(len(before), len(now)):]
+	return s.added(s.decoder.Rest())
+}
+
+// added returns text without what is known already.
+func (s *Stream) added(text []byte) []byte {
+	for len(s.known) > 0 && len(text) > 0 {
+		_, n := utf8.DecodeRune(s.known)
+		if !bytes.HasPrefix(text, s.known[:n]) { // following ids changed it
+			for range s.known { // bytes in a run that is not UTF-8
+				text = bytes.TrimPrefix(text, []byte(replacement))
+			}
+			s.known = nil
+			break
+		}
+		text, s.known = text[n:], s.known[n:]
+	}
+	return text
 }

@@ -8,21 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// decode transforms the tokens of a text on the way to its final form.
-type decode func(tokens []string) []string
-
 // Decode returns the text of ids, skipping unknown ids and, if plain is set, special tokens.
 func (t *Tokenizer) Decode(ids []int32, plain bool) string {
-	tokens := make([]string, 0, len(ids))
+	d := t.NewDecoder(plain)
 	for _, id := range ids {
-		if s := t.Token(id); s != "" && !(plain && t.specials[s]) {
-			tokens = append(tokens, s)
-		}
+		d.add(id)
 	}
-	for _, f := range t.decoder {
-		tokens = f(tokens)
-	}
-	return strings.Join(tokens, t.separator)
+	return string(d.Rest())
 }
 
 // Starts returns the position in a text at which each of its ids begins, or nil if the text was
@@ -98,41 +90,48 @@ func (t *Tokenizer) readDecoder(s step) error {
 	return nil
 }
 
-// decoder reads a step; times is the most by which the step multiplies the length of a text.
-func decoder(s step, times *int) (decode, error) {
+// decoder reads a step and returns what makes its stage; times is the most by which the step
+// multiplies the length of a text.
+func decoder(s step, times *int) (func(next stage) stage, error) {
 	switch s.kind() {
 	case "ByteLevel":
-		return fromBytes, s.only("add_prefix_space", "use_regex", "trim_offsets")
+		return func(next stage) stage { return &byteLevel{stage: next} }, s.only("add_prefix_space", "use_regex", "trim_offsets")
 	case "ByteFallback":
-		return fallBack, s.only()
+		return func(next stage) stage { return &byteFallback{stage: next} }, s.only()
 	case "Fuse":
-		return func(t []string) []string { return []string{strings.Join(t, "")} }, s.only()
+		return func(next stage) stage { return fuse{next} }, s.only()
 	case "Replace":
 		from, to, err := s.literal()
-		err = cmp.Or(err, s.grow(times, from, to))
-		return func(t []string) []string {
-			for i := range t {
-				t[i] = strings.ReplaceAll(t[i], from, to)
-			}
-			return t
-		}, err
+		return func(next stage) stage { return &replace{stage: next, from: from, to: to} }, cmp.Or(err, s.grow(times, from, to))
 	case "Strip":
-		return trim(s)
+		return readStrip(s)
 	case "Metaspace":
 		m, err := readMetaspace(s)
-		return m.decode, err
+		return m.stage, err
 	}
 	return nil, s.refuse("type %.40q", s.kind())
 }
 
-// fromBytes joins tokens written in Alphabet. A token with other characters is used verbatim.
-func fromBytes(tokens []string) []string {
-	var b []byte
-	for _, s := range tokens {
-		text, _ := Literal(s)
-		b = append(b, text...)
+// readStrip reads a step that removes a text from both ends of tokens, up to a given number of times.
+func readStrip(s step) (func(next stage) stage, error) {
+	content, err := s.text("content")
+	start, err2 := s.count("start")
+	stop, err3 := s.count("stop")
+	for _, err := range []error{err, err2, err3, s.only("content", "start", "stop")} {
+		if err != nil {
+			return nil, err
+		}
 	}
-	return []string{valid(b)}
+	switch {
+	case content == "":
+		return nil, s.refuse("stripping an empty text")
+	case len(content)*max(start, stop, 1) > maxToken:
+		return nil, s.refuse("stripping more than %d bytes", maxToken)
+	}
+	end := strings.Repeat(content, stop)
+	return func(next stage) stage {
+		return &strip{stage: next, content: content, ends: end, start: start, left: start}
+	}, nil
 }
 
 // valid converts b to valid UTF-8 like Rust's from_utf8_lossy: each maximal incomplete
@@ -178,71 +177,4 @@ func incomplete(b []byte) int {
 		low, high = 0x80, 0xbf
 	}
 	return n
-}
-
-// fallBack joins runs of tokens such as <0x0A>; in a run that is not UTF-8 each byte becomes a
-// U+FFFD.
-func fallBack(tokens []string) (out []string) {
-	var run []byte
-	flush := func() {
-		if utf8.Valid(run) && len(run) > 0 {
-			out = append(out, string(run))
-		} else {
-			for range run {
-				out = append(out, string(utf8.RuneError))
-			}
-		}
-		run = run[:0]
-	}
-	for _, s := range tokens {
-		if len(s) == 6 && s[:3] == "<0x" && s[5] == '>' {
-			if b, err := strconv.ParseUint(s[3:5], 16, 8); err == nil {
-				run = append(run, byte(b))
-				continue
-			}
-		}
-		flush()
-		out = append(out, s)
-	}
-	flush()
-	return out
-}
-
-// trim strips a character from the ends of tokens, up to a given number of times.
-func trim(s step) (decode, error) {
-	content, err := s.text("content")
-	start, err2 := s.count("start")
-	stop, err3 := s.count("stop")
-	for _, err := range []error{err, err2, err3, s.only("content", "start", "stop")} {
-		if err != nil {
-			return nil, err
-		}
-	}
-	if content == "" {
-		return nil, s.refuse("stripping an empty text")
-	}
-	return func(tokens []string) []string {
-		for i, s := range tokens {
-			for k := 0; k < start && strings.HasPrefix(s, content); k++ {
-				s = s[len(content):]
-			}
-			for k := 0; k < stop && strings.HasSuffix(s, content); k++ {
-				s = s[:len(s)-len(content)]
-			}
-			tokens[i] = s
-		}
-		return tokens
-	}, nil
-}
-
-// decode replaces marks by spaces, and removes those of the first token if the mark before the
-// text is not part of it.
-func (m metaspace) decode(tokens []string) []string {
-	for i, s := range tokens {
-		if i == 0 && m.scheme != "never" {
-			s = strings.ReplaceAll(s, m.mark, "")
-		}
-		tokens[i] = strings.ReplaceAll(s, m.mark, " ")
-	}
-	return tokens
 }

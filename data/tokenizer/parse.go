@@ -53,7 +53,7 @@ type Tokenizer struct {
 	tokens    []string // by id, as written; "" if an id has none
 	model     int      // exclusive upper bound of ids in the model's own vocabulary
 	special   []bool   // by id
-	decoder   []decode
+	decoder   []func(next stage) stage
 	separator string // separator of tokens if there is no decoder
 
 	// specials are skipped by Decode if plain. They are identified by their text, so that, as in

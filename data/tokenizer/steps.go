@@ -92,8 +92,13 @@ func (s step) literal() (from, to string, err error) {
 	if pattern.Get("Regex").Kind != jsonread.None {
 		return "", "", s.refuse("replacing by a regular expression")
 	}
-	if from, err = pattern.text("String"); err == nil && from == "" {
+	from, err = pattern.text("String")
+	switch {
+	case err != nil:
+	case from == "":
 		err = s.refuse("replacing an empty text")
+	case len(from) > maxToken:
+		err = s.refuse("replacing a text of more than %d bytes", maxToken)
 	}
 	if err == nil {
 		to, err = s.text("content")
