@@ -1,6 +1,7 @@
 package data
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -191,6 +192,27 @@ func (c *Chat) Variables(given []string) (*chat.Dict, error) {
 		}
 	}
 	return vars, nil
+}
+
+// EndOfTurn returns the special token with which the template ends an answer; -1 if there is none.
+func (c *Chat) EndOfTurn() int32 {
+	const answer = "answer"
+	all, err := c.Examples(NewTalk("user", "question", "assistant", answer), "assistant")
+	if err != nil || len(all) == 0 {
+		return -1 // a template may refuse such a conversation
+	}
+	end, x := int32(-1), all[len(all)-1]
+	for i := len(x.ids) - 1; i >= 0; i-- {
+		switch id := x.ids[i]; {
+		case c.tok.Special(uint32(id)):
+			if x.learn[i] {
+				end = id
+			}
+		case len(bytes.TrimSpace(c.tok.Decode(x.ids[i:i+1]))) > 0:
+			return end
+		}
+	}
+	return -1
 }
 
 // Prompt returns the ids of a conversation up to the beginning of the model's answer.

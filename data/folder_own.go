@@ -58,6 +58,32 @@ func signed(ids []uint32) []int32 {
 	return out
 }
 
+// SpecialTokens returns the ids of a tokenizer's eos_token, bos_token and pad_token, as far as it has
+// them.
+func SpecialTokens(t Tokenizer) map[string]int32 {
+	ids := map[string]int32{}
+	if end := t.Separator(); end >= 0 {
+		ids["eos_token"] = end
+		if _, ok := t.(*BPE); ok {
+			ids["bos_token"] = end // of GPT2Tokenizer
+		}
+	}
+	f, ok := t.(*Folder)
+	if !ok {
+		return ids
+	}
+	d, err := describe(f.files)
+	if err != nil {
+		panic(fmt.Sprintf("data: a tokenizer's files: %v", err)) // they were read before
+	}
+	for name, s := range d.config.named() {
+		if id, ok := f.ID(string(s)); ok && (name == "bos_token" || name == "pad_token") {
+			ids[name] = id
+		}
+	}
+	return ids
+}
+
 // sum returns the SHA-256 of everything that affects ids.
 func (f *Folder) sum() string {
 	h := sha256.New()

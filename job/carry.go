@@ -8,6 +8,7 @@ import (
 	"zeroth/data"
 	"zeroth/input"
 	"zeroth/input/hub"
+	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 )
@@ -65,4 +66,20 @@ func carryTokenizer(j *setup.Job, set *data.Set, b *beginning) error {
 	}
 	j.Carried.Files = files
 	return nil
+}
+
+// carryEnds notes which special tokens of the saved model become those of the tokenizer, and adds the
+// ends of a text to the generation settings that it carries.
+func carryEnds(j *setup.Job, set *data.Set) error {
+	turn := int32(-1)
+	if d := config.Source(j.Config).Documents; d.Format == "chat" {
+		if c, err := data.NewChat(set.Tokenizer, d.Date); err == nil { // a resumed run may have token files of chats
+			turn = c.EndOfTurn()
+		}
+	}
+	aligned, note, err := j.Carried.Aligned(j.ModelJSON(), turn)
+	if err == nil && note != "" {
+		j.Carried.Files, j.Carried.Notes = aligned.Files, slices.Concat(j.Carried.Notes, []string{note})
+	}
+	return err
 }

@@ -40,7 +40,7 @@ func TestForeignAttachments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = state.ExportModel(context.Background(), ck, to, checkpoint.Export{DType: checkpoint.F32})
+		_, err = state.ExportModel(context.Background(), ck, to, checkpoint.Export{DType: checkpoint.F32})
 		_ = ck.Close() // likewise
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\x1b")) {
 			t.Errorf("%q: %v, want %q", path, err, want)
@@ -76,8 +76,8 @@ func TestAttachmentsHaveALimit(t *testing.T) {
 func TestCarriedTokenizer(t *testing.T) {
 	testjob.InFolder(t, "data: {text: [a.txt]}\nmodel: {context: 8}\ntrain: {steps: 1, micro_batch: 1}\nparallel: {ranks: 2}\n")
 	testjob.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 500))
-	const settings = `{"temperature": 0.5}`
-	m := hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 400, Eps: 1e-5}}
+	const settings = `{"temperature": 0.5, "bos_token_id": 300, "eos_token_id": 300}` // as in the tokenizer
+	m := hf.Model{Family: "gpt2", BOS: "300", EOS: "300", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 400, Eps: 1e-5}}
 	for name, c := range map[string]struct {
 		tokenizer bool // of its own
 		sets      string

@@ -75,7 +75,11 @@ func createModel(j *setup.Job, folder string) (*safetensors.Writer, error) {
 	if err := input.Folder(folder); err != nil {
 		return nil, err
 	}
-	if err := j.Carried.Write(folder, j.ModelJSON()); err != nil {
+	carried, _, err := j.Carried.Aligned(j.ModelJSON(), -1) // which was noted at the start
+	if err != nil {
+		return nil, err
+	}
+	if err := carried.Write(folder, carried.Config); err != nil {
 		return nil, err
 	}
 	return safetensors.Create(filepath.Join(folder, "model.safetensors"), specs, map[string]string{"format": "pt"})

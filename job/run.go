@@ -395,6 +395,9 @@ func (r *run) checkModel(ctx context.Context) (err error) {
 	if err := carryTokenizer(r.job, r.set, from); err != nil {
 		return err
 	}
+	if err := carryEnds(r.job, r.set); err != nil {
+		return err
+	}
 	if from.from != nil {
 		if err := sameBase(ctx, c, from, r.Resume); err != nil {
 			return err

@@ -49,7 +49,7 @@ func TestForeignGoesOn(t *testing.T) {
 				}
 				defer f.Close()
 				model := filepath.Join(t.TempDir(), "model")
-				if err := f.Export(t.Context(), model, checkpoint.Export{}); err != nil {
+				if _, err := f.Export(t.Context(), model, checkpoint.Export{}); err != nil {
 					t.Fatal(err)
 				}
 				root := t.TempDir()

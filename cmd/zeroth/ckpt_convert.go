@@ -170,17 +170,20 @@ func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export, ad
 			total += int64(t.Numel() * e.DType.Size())
 		}
 	}
-	speed, err := a.long(cmd, "export", total, func(ctx context.Context, done func(int64)) error {
+	var note string
+	speed, err := a.long(cmd, "export", total, func(ctx context.Context, done func(int64)) (err error) {
 		if adapter {
 			done(total)
 			return state.ExportAdapter(ck, to)
 		}
 		e.Progress = done
-		return state.ExportModel(ctx, ck, to, e)
+		note, err = state.ExportModel(ctx, ck, to, e)
+		return err
 	})
 	if err != nil {
 		return err
 	}
+	a.note(note)
 	if asJSON {
 		x := exported{Checkpoint: ck.Path, Step: ck.Step, Folder: to, DType: e.DType, Seconds: time.Since(begin).Seconds()}
 		x.Files, x.Bytes, err = written(to)

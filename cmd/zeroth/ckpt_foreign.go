@@ -124,15 +124,19 @@ func (a *app) exportForeign(cmd *cobra.Command, path, to, form string, e checkpo
 	if form == "dcp" { // moments stay float32
 		total += f.Bytes(true) - f.Bytes(false)
 	}
-	speed, err := a.long(cmd, "export", total, func(ctx context.Context, done func(int64)) error {
+	var note string
+	speed, err := a.long(cmd, "export", total, func(ctx context.Context, done func(int64)) (err error) {
 		if e.Progress = done; form == "hf" {
-			return f.Export(ctx, to, e)
+			note, err = f.Export(ctx, to, e)
+			return err
 		}
-		return f.WriteTorch(ctx, form, to, e.DType, done)
+		note, err = f.WriteTorch(ctx, form, to, e.DType, done)
+		return err
 	})
 	if err != nil {
 		return err
 	}
+	a.note(note)
 	if asJSON {
 		x := exported{Checkpoint: path, Step: f.Step, Folder: to, DType: e.DType, Seconds: time.Since(begin).Seconds()}
 		x.Files, x.Bytes, err = written(to)
@@ -211,12 +215,15 @@ func (a *app) exportTorch(cmd *cobra.Command, dir, to, form string, e checkpoint
 			total += int64(t.Numel() * e.DType.Size())
 		}
 	}
-	speed, err := a.long(cmd, "export", total, func(ctx context.Context, done func(int64)) error {
-		return state.ExportTorch(ctx, form, ck, to, e.DType, done)
+	var note string
+	speed, err := a.long(cmd, "export", total, func(ctx context.Context, done func(int64)) (err error) {
+		note, err = state.ExportTorch(ctx, form, ck, to, e.DType, done)
+		return err
 	})
 	if err != nil {
 		return err
 	}
+	a.note(note)
 	a.say("exported %s to %s (%s)\n", ck.Path, to, speed)
 	return nil
 }

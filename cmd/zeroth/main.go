@@ -158,10 +158,10 @@ func (a *app) complain(code int, message string) {
 	}
 }
 
-// note prints a notice on standard error, unless --quiet was given.
+// note prints a notice on standard error, unless it is empty or --quiet was given.
 func (a *app) note(line string) {
 	switch {
-	case a.quiet:
+	case a.quiet, line == "":
 	case a.log != nil:
 		a.log.Info(line)
 	default:

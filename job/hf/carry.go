@@ -29,7 +29,7 @@ type Carried struct {
 var carriedNames = []string{
 	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 	"vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
-	"chat_template.jinja", "chat_template.json", "generation_config.json",
+	"chat_template.jinja", "chat_template.json", generationFile,
 }
 
 // templates is the folder of additional chat templates.
@@ -102,6 +102,12 @@ func (c Carried) Write(folder string, config []byte) error {
 		return nil
 	}
 	return writeFile(filepath.Join(folder, "config.json"), config)
+}
+
+// Settings returns what is carried, with no other file than generation_config.json.
+func (c Carried) Settings() Carried {
+	c.Files = slices.DeleteFunc(slices.Clone(c.Files), func(f checkpoint.Attachment) bool { return f.Path != generationFile })
+	return c
 }
 
 // Remove removes the files created by Write.

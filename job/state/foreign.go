@@ -200,27 +200,33 @@ func (f *Foreign) Trained() bool {
 	return slices.ContainsFunc(f.All(), func(t checkpoint.Tensor) bool { return t.Kind != checkpoint.Master })
 }
 
-// Export writes the parameters as a Hugging Face folder, with config.json if there is one.
-func (f *Foreign) Export(ctx context.Context, folder string, e checkpoint.Export) error {
-	if err := f.Check(); err != nil {
-		return err
+// Export writes the parameters as a Hugging Face folder, with config.json if there is one. note is that
+// of hf.Carried.Aligned.
+func (f *Foreign) Export(ctx context.Context, folder string, e checkpoint.Export) (note string, err error) {
+	kept, note, err := f.carried(e.DType)
+	if err != nil {
+		return "", err
 	}
 	e.Name = f.name
-	var config []byte
-	if f.Model != nil {
-		config = hf.ExportedConfig(f.Carried.Config, e.DType)
+	if err := os.MkdirAll(folder, 0o777); err != nil {
+		return "", err
 	}
-	err := os.MkdirAll(folder, 0o777)
-	if err == nil {
-		err = f.Carried.Write(folder, config)
-	}
+	err = kept.Write(folder, kept.Config)
 	if err == nil {
 		err = e.Write(ctx, f, f.Path, folder)
 	}
 	if err != nil {
-		f.Carried.Remove(folder)
+		kept.Remove(folder)
 	}
-	return err
+	return note, err
+}
+
+// carried checks the checkpoint, and returns what an export has beside the parameters.
+func (f *Foreign) carried(t checkpoint.DType) (kept hf.Carried, note string, err error) {
+	if err := f.Check(); err != nil || f.Model == nil {
+		return f.Carried, "", err
+	}
+	return f.Carried.Aligned(hf.ExportedConfig(f.Carried.Config, t), -1)
 }
 
 // Import makes a checkpoint in a folder of checkpoints, from which a run goes on: parameters, the
@@ -292,38 +298,40 @@ func (f *Foreign) Settings() string {
 }
 
 // WriteTorch writes the checkpoint in a form of PyTorch; see ExportTorch.
-func (f *Foreign) WriteTorch(ctx context.Context, form, folder string, t checkpoint.DType, progressed func(int64)) error {
-	if err := f.Check(); err != nil {
-		return err
-	}
-	var config []byte
-	if f.Model != nil {
-		config = hf.ExportedConfig(f.Carried.Config, t)
+func (f *Foreign) WriteTorch(ctx context.Context, form, folder string, t checkpoint.DType, progressed func(int64)) (note string, err error) {
+	kept, note, err := f.carried(t)
+	if err != nil {
+		return "", err
 	}
 	w := foreign.Writer{Source: f, Name: f.name, Step: f.Step - f.Skipped, DType: t, Progress: progressed}
-	return writeTorch(ctx, form, w, folder, config)
+	return note, writeTorch(ctx, form, w, folder, kept)
 }
 
 // ExportTorch writes a checkpoint in a form of PyTorch: "torch" is pytorch_model.bin, "dcp" a folder
-// of torch.distributed.checkpoint with the optimizer's state.
-func ExportTorch(ctx context.Context, form string, ck *checkpoint.Checkpoint, folder string, t checkpoint.DType, progressed func(int64)) error {
+// of torch.distributed.checkpoint with the optimizer's state. note is that of hf.Carried.Aligned.
+func ExportTorch(ctx context.Context, form string, ck *checkpoint.Checkpoint, folder string, t checkpoint.DType, progressed func(int64)) (note string, err error) {
 	p, m, _, err := described(ck)
 	if err != nil {
-		return err
+		return "", err
+	}
+	kept, note, err := carriedBy(ck, p, t)
+	if err != nil {
+		return "", err
 	}
 	w := foreign.Writer{Source: hf.DecodedOf(ck, m), Name: func(s string) (string, bool) { return s, true }, Step: int64(p.Updates), DType: t, Progress: progressed}
-	return writeTorch(ctx, form, w, folder, hf.ExportedConfig(p.Model, t))
+	return note, writeTorch(ctx, form, w, folder, kept)
 }
 
-func writeTorch(ctx context.Context, form string, w foreign.Writer, folder string, config []byte) error {
+// writeTorch writes the parameters and the settings of a model, without its tokenizer.
+func writeTorch(ctx context.Context, form string, w foreign.Writer, folder string, kept hf.Carried) error {
 	var err error
 	if form == "dcp" {
 		err = w.DCP(ctx, folder)
 	} else {
 		err = w.Torch(ctx, filepath.Join(folder, "pytorch_model.bin"))
 	}
-	if err != nil || config == nil {
+	if err != nil || kept.Config == nil {
 		return err
 	}
-	return input.WriteBytes(filepath.Join(folder, "config.json"), config)
+	return kept.Settings().Write(folder, kept.Config)
 }

@@ -28,7 +28,7 @@ func TestImportNeedsTheStep(t *testing.T) {
 	if err := os.Mkdir(folder, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.WriteTorch(t.Context(), "dcp", folder, checkpoint.F32, func(int64) {}); err != nil {
+	if _, err := f.WriteTorch(t.Context(), "dcp", folder, checkpoint.F32, func(int64) {}); err != nil {
 		t.Fatal(err)
 	}
 	g, err := OpenForeign(folder, "", "")

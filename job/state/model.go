@@ -19,31 +19,41 @@ import (
 )
 
 // ExportModel writes the parameters of a checkpoint as a Hugging Face folder: safetensors and
-// config.json. Adapters are merged. After an error, including ctx's, it contains neither.
-func ExportModel(ctx context.Context, ck *checkpoint.Checkpoint, folder string, e checkpoint.Export) error {
+// config.json. Adapters are merged. After an error, including ctx's, it contains neither. note is that
+// of hf.Carried.Aligned.
+func ExportModel(ctx context.Context, ck *checkpoint.Checkpoint, folder string, e checkpoint.Export) (note string, err error) {
 	p, m, adapters, err := described(ck)
 	if err != nil {
-		return err
+		return "", err
 	}
 	e.Name = func(name string) (string, bool) { return name, !nn.IsAdapter(name) }
 	e.Change = func(t checkpoint.Tensor, r shard.Range, x []float32) []float32 {
 		return adapters.Merge(zero.Part{Param: shard.Param{Name: t.Name, Shape: t.Shape}, Kind: zero.Master, At: r}, x)
 	}
-	kept, err := hf.CarriedBy(ck, p.Model)
+	kept, note, err := carriedBy(ck, p, e.DType)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if err := os.MkdirAll(folder, 0o777); err != nil {
-		return err
+		return "", err
 	}
-	err = kept.Write(folder, hf.ExportedConfig(p.Model, e.DType))
+	err = kept.Write(folder, kept.Config)
 	if err == nil {
 		err = e.Write(ctx, hf.DecodedOf(ck, m), ck.Path, folder)
 	}
 	if err != nil {
 		kept.Remove(folder)
 	}
-	return err
+	return note, err
+}
+
+// carriedBy returns what a checkpoint carries with an exported model.
+func carriedBy(ck *checkpoint.Checkpoint, p Progress, t checkpoint.DType) (kept hf.Carried, note string, err error) {
+	config := hf.ExportedConfig(p.Model, t)
+	if kept, err = hf.CarriedBy(ck, config); err != nil || !p.Trained() {
+		return kept, "", err
+	}
+	return kept.Aligned(config, -1)
 }
 
 // ExportAdapter writes only the adapters of a checkpoint, in PEFT's format.
