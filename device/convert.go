@@ -35,6 +35,35 @@ func RoundF16(x float32) uint16 {
 	return sign | uint16((a-0x38000000)>>13)
 }
 
+// Overflow returns the index of the first finite element that t rounds to infinity, or -1.
+func Overflow(x []float32, t DType) int {
+	least, narrow := map[DType]uint32{F16: 0x477ff000, BF16: 0x7f7f8000}[t] // bits of the smallest such magnitude
+	if !narrow {
+		return -1
+	}
+	for i, v := range x {
+		if a := math.Float32bits(v) & 0x7fffffff; a >= least && a < 0x7f800000 {
+			return i
+		}
+	}
+	return -1
+}
+
+// TooLarge reports a finite element that a type rounds to infinity. The user can choose another type.
+type TooLarge struct {
+	Tensor     string
+	Element    int // of the flattened tensor
+	Value      float32
+	Type, Want string
+}
+
+func (e *TooLarge) Error() string {
+	return fmt.Sprintf("element %d of %.200q is %v, which %s rounds to infinity; want %s", e.Element, e.Tensor, e.Value, e.Type, e.Want)
+}
+
+// UserInput marks the error for input.IsInput.
+func (e *TooLarge) UserInput() {}
+
 // WideBF16 returns the value of 16 bits.
 func WideBF16(h uint16) float32 { return math.Float32frombits(uint32(h) << 16) }
 

@@ -62,6 +62,26 @@ func TestConversionsExhaustive(t *testing.T) {
 	}
 }
 
+// TestOverflow checks that exactly the finite elements overflow that are rounded to infinity.
+func TestOverflow(t *testing.T) {
+	for _, x := range []float32{0, 1, -65504, 65519.99, 65520, -65520, 70_000, 0x1.fep127, 0x1.fefffep127, 0x1.ffp127, -math.MaxFloat32, float32(math.Inf(1)), float32(math.NaN())} {
+		for _, n := range []DType{F32, F16, BF16} {
+			y := Narrow([]float32{x}, n)
+			wide := x
+			if n != F32 {
+				wide = map[DType]func(uint16) float32{F16: WideF16, BF16: WideBF16}[n](y.U16()[0])
+			}
+			want := -1
+			if math.IsInf(float64(wide), 0) && !math.IsInf(float64(x), 0) {
+				want = 1
+			}
+			if got := Overflow([]float32{0, x}, n); got != want {
+				t.Errorf("%v in %v: %d, want %d", x, n, got, want)
+			}
+		}
+	}
+}
+
 // TestNarrowWiden checks that in-place conversions equal those of single elements.
 func TestNarrowWiden(t *testing.T) {
 	for _, dt := range []DType{F32, BF16, F16} {

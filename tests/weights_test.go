@@ -11,6 +11,7 @@ import (
 	"zeroth/checkpoint/safetensors"
 	"zeroth/device"
 	"zeroth/fsdp"
+	"zeroth/input"
 	"zeroth/job"
 	"zeroth/job/config"
 	"zeroth/job/generate"
@@ -282,14 +283,20 @@ func codedFormula(c *config.Config) map[device.Use]int64 {
 	return map[device.Use]int64{device.Params: shards, device.Gathered: slots*(codes+adapters) + ends + norms + values}
 }
 
-// TestInt8Range checks that an element that float16 does not have is refused, and that 4 bits take it.
+// TestInt8Range checks that an element that float16 does not have is refused, for frozen parameters in
+// fp16, too, and that 4 bits take it.
 func TestInt8Range(t *testing.T) {
 	from := altered(t, filepath.Join(hfLlama, "llama"), "int8", func(_ shard.Param, x []float32) []float32 { x[5] = 70_000; return x })
-	for weights, want := range map[string]string{"nf4": "", "int8": "larger than 65504, the largest float16, which int8 cannot store; want model.weights: nf4 or full"} {
-		c := mustHFConfig(t, from, "tokens.bin", "train.steps=1", "train.lora.rank=2", "precision=fp32", "model.weights="+weights)
-		err := job.Run(t.Context(), c, job.Options{Out: t.TempDir()})
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v; want %q", weights, err, want)
+	for _, c := range []struct{ weights, precision, want string }{
+		{"nf4", "fp32", ""},
+		{"int8", "fp32", "_proj.weight is 70000, larger than 65504, the largest float16, which int8 cannot store; want model.weights: nf4 or full"},
+		{"full", "bf16", ""},
+		{"full", "fp16", "_proj.weight\" is 70000, which fp16 rounds to infinity; want another precision"},
+	} {
+		run := mustHFConfig(t, from, "tokens.bin", "train.steps=1", "train.lora.rank=2", "precision="+c.precision, "model.weights="+c.weights)
+		err := job.Run(t.Context(), run, job.Options{Out: t.TempDir()})
+		if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "element 5 of") || !input.IsInput(err)) {
+			t.Errorf("%s %s: %v; want %q", c.weights, c.precision, err, c.want)
 		}
 	}
 }

@@ -171,6 +171,9 @@ func (f *filler) ask(q Update, p Part, at device.Buffer) error {
 		if err := f.src([]Want{{p, buf}}); err != nil {
 			return err
 		}
+		if i := device.Overflow(buf, at.Type); i >= 0 {
+			return &device.TooLarge{Tensor: p.Param.Name, Element: p.At.Lo + i, Value: buf[i], Type: at.Type.String(), Want: "another precision"}
+		}
 		q.Copy(at, device.Narrow(buf, at.Type))
 		return q.Wait()
 	}

@@ -62,7 +62,9 @@ func (w *Writer) data(ctx context.Context, t written, write func([]byte) error) 
 			return err
 		}
 		out := b[:r.Len()*t.dtype.Size()]
-		safetensors.Encode(out, x[:r.Len()], t.dtype)
+		if err := safetensors.Narrow(out, x[:r.Len()], t.dtype, t.as, lo); err != nil {
+			return err
+		}
 		if err := write(out); err != nil {
 			return err
 		}

@@ -149,6 +149,17 @@ func Encode(dst []byte, src []float32, t DType) {
 	}
 }
 
+// Narrow is Encode, but returns a *device.TooLarge error if t rounds a finite element to infinity. The
+// elements are those of a tensor from lo on.
+func Narrow(dst []byte, src []float32, t DType, tensor string, lo int) error {
+	if i := device.Overflow(src, map[DType]device.DType{BF16: device.BF16, F16: device.F16}[t]); i >= 0 {
+		want := map[DType]string{BF16: "fp32", F16: "bf16 or fp32"}[t]
+		return &device.TooLarge{Tensor: tensor, Element: lo + i, Value: src[i], Type: string(t), Want: want}
+	}
+	Encode(dst, src, t)
+	return nil
+}
+
 // littleEndian reports whether this machine's float32 values have the format's byte order, so that
 // Decode and Encode can be skipped.
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1

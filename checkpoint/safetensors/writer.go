@@ -165,7 +165,8 @@ func layOut(specs []Spec) ([]Tensor, error) {
 	return ts, nil
 }
 
-// WriteF32 writes elements [lo, lo+len(src)) of the flattened tensor, rounded to its dtype.
+// WriteF32 writes elements [lo, lo+len(src)) of the flattened tensor, rounded to its dtype, or
+// returns a *device.TooLarge error.
 // Each element must be written once; src is not retained.
 func (w *Writer) WriteF32(name string, lo int, src []float32) error {
 	t, err := w.claim(name, lo, len(src))
@@ -183,7 +184,9 @@ func (w *Writer) WriteF32(name string, lo int, src []float32) error {
 	for len(src) > 0 {
 		n := min(len(src), len(*bufp)/t.DType.Size())
 		b := (*bufp)[:n*t.DType.Size()]
-		Encode(b, src[:n], t.DType)
+		if err := Narrow(b, src[:n], t.DType, name, lo); err != nil {
+			return w.fail(err)
+		}
 		if err := w.write(t, lo, b); err != nil {
 			return err
 		}

@@ -1,8 +1,7 @@
 package hf
 
 import (
-	"errors"
-	"math"
+	"fmt"
 	"runtime"
 	"slices"
 	"sync"
@@ -71,7 +70,11 @@ func encode(p *shard.Param, read func(at shard.Range, dst []float32) error) ([]f
 			defer func() { workers <- x }()
 			lo := at * piece
 			x := x[:min(len(x), n-lo)]
-			if err := read(shard.Range{Lo: lo, Hi: lo + len(x)}, x); err != nil {
+			err := read(shard.Range{Lo: lo, Hi: lo + len(x)}, x)
+			if i := slices.IndexFunc(x, beyondF16); err == nil && code == device.Int8 && i >= 0 {
+				err = input.BadInput(fmt.Errorf("element %d of %s is %v, larger than 65504, the largest float16, which int8 cannot store; want model.weights: nf4 or full", lo+i, p.Name, x[i]))
+			}
+			if err != nil {
 				errs <- err
 				return
 			}
@@ -89,12 +92,12 @@ func encode(p *shard.Param, read func(at shard.Range, dst []float32) error) ([]f
 	default:
 	}
 	magnitudes := slices.Concat(most...)
-	if code == device.Int8 && slices.ContainsFunc(magnitudes, func(m float32) bool { return !(m <= math.MaxFloat32) }) {
-		return nil, input.BadInput(errors.New("an element is larger than 65504, the largest float16, which int8 cannot store; want model.weights: nf4 or full"))
-	}
 	code.EncodeMagnitudes(bits, magnitudes)
 	return words, nil
 }
+
+// beyondF16 reports whether float16, to which int8 rounds first, has no finite value for x.
+func beyondF16(x float32) bool { return device.RoundF16(x)&0x7c00 == 0x7c00 }
 
 // Decoder collects the words of coded matrices from ranks, and decodes those that are complete.
 type Decoder struct {
