@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -311,5 +312,28 @@ func TestOptionsFitTheJob(t *testing.T) {
 	c.Train.Steps++
 	if err := job.Run(t.Context(), c, job.Options{Rule: nesterov{}, Out: "run"}); !input.IsInput(err) || !strings.Contains(err.Error(), "the job was changed after it was loaded") || input.Exists("run") {
 		t.Error(err)
+	}
+}
+
+// seven are seven images to validate on.
+type seven struct{ digits }
+
+func (seven) Len() int64 { return 7 }
+
+// TestValidationOfALibraryCountsOnce checks that each of a program's samples counts once in an
+// evaluation, in the loss and in the network's own metrics, if they do not fill a batch.
+func TestValidationOfALibraryCountsOnce(t *testing.T) {
+	var want report.Eval
+	for i, sets := range []string{"parallel.ranks=1 train.micro_batch=1 train.batch=1", "train.micro_batch=8", "parallel.ranks=4 train.micro_batch=2 train.batch=8"} {
+		o := images()
+		o.Out, o.Validation = folder(t), seven{digits{2}}
+		check(job.Run(t.Context(), load(write(o.Out, imagesJob), append(strings.Fields(sets), "train.steps=1", "train.eval_every=1", "optimizer.lr=1e-30", "checkpoint.every=0")...), o))
+		_, evals := metrics(o.Out)
+		if i == 0 {
+			want = evals[0]
+		}
+		if got := evals[0]; math.Abs(got.ValLoss-want.ValLoss) > 1e-6 || got.Metrics["accuracy"] != want.Metrics["accuracy"] {
+			t.Errorf("%s: %v, want %v", sets, got, want)
+		}
 	}
 }

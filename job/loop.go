@@ -239,8 +239,10 @@ func (l *loop) evaluates() bool {
 // finite.
 func (l *loop) evaluate() (stopped bool, err error) {
 	l.looked = true
-	l.rank.Trainer.Counted, l.rank.Trainer.Lengths = l.validated(), l.validationLengths
-	stats, err := l.rank.Trainer.Eval(l.c.Train.EvalBatches*l.share.Accumulate, l.validate)
+	t, micro := l.rank.Trainer, int64(l.share.Ranks*l.share.MicroBatch) // samples of a micro-batch on all ranks
+	t.Counted, t.Lengths, t.Live = l.validated(), l.validationLengths, l.live
+	stats, err := t.Eval(int((l.evaluated()+micro-1)/micro), l.validate)
+	t.Live = nil
 	if l.owed = err != nil || stats.Stop; l.owed {
 		return stats.Stop, err
 	}
@@ -348,14 +350,27 @@ func (l *loop) settled() error {
 	return err
 }
 
-// evaluated returns the number of samples of an evaluation, which does not depend on the
-// number of ranks.
-func (l *loop) evaluated() int64 { return l.share.Global() * int64(l.c.Train.EvalBatches) }
+// evaluated returns the number of samples of an evaluation, at most all, which does not depend on
+// the number of ranks.
+func (l *loop) evaluated() int64 {
+	n := l.share.Global() * int64(l.c.Train.EvalBatches)
+	if all := l.set.Validation.Windows(); all > 0 {
+		n = min(n, all)
+	}
+	return n
+}
 
-// window returns the validation window of sample i of every evaluation. The samples are spread
-// evenly over all windows.
+// live returns how many samples of this rank's micro-batch belong to an evaluation. Those after
+// its last one fill the micro-batch.
+func (l *loop) live(micro int) int {
+	left := l.evaluated() - l.share.First(0, micro, l.reader)
+	return int(min(max(0, left), int64(l.share.MicroBatch)))
+}
+
+// window returns the validation window of sample i of every evaluation; after the last sample, that
+// of the last. The samples are different ones, spread evenly over all windows.
 func (l *loop) window(i int64) int64 {
-	if l.set.Validation.Windows() == 0 {
+	if i = min(i, l.evaluated()-1); l.set.Validation.Windows() == 0 {
 		return i // there is no end
 	}
 	hi, lo := bits.Mul64(uint64(i), uint64(l.set.Validation.Windows()))

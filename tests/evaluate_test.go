@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/nn"
+	"zeroth/tests/nightly"
 )
 
 // TestEvaluationIsPyTorchs checks that the loss of a folder's model on all data equals PyTorch's
@@ -163,6 +165,60 @@ func TestValidationIsTheSameOnAnyRanks(t *testing.T) {
 		}
 		if bytes.Count(got, []byte("val_loss")) != 2 || !bytes.Equal(got, want) {
 			t.Errorf("%s:\n%s\nwant\n%s", sets, got, want)
+		}
+	}
+}
+
+// TestValidationCountsOnce checks that every item of a small validation set counts once in val_loss,
+// whatever the batch, its division and the mesh: it is the loss that zeroth eval computes afterwards.
+func TestValidationCountsOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	record := `{"prompt": "%s", "completion": "%s"}` + "\n"
+	write("a.jsonl", strings.Repeat(fmt.Sprintf(record, "to be", "or not"), 40))
+	write("v.jsonl", fmt.Sprintf(record, "a", "bc")+fmt.Sprintf(record, "wxyz wxyz", "zyxw")+fmt.Sprintf(record, "a", "qqqqqqqqqqqqqqq"))
+	write("a.txt", strings.Repeat("to be, or not to be; that is the question. ", 40))
+	documents := strings.ReplaceAll("{documents: [DIR/a.jsonl], validation_documents: [DIR/v.jsonl], format: prompt, tokenizer: bytes}", "DIR", dir)
+	for _, kind := range []string{documents, strings.Replace(documents, "format", "pack: true, format", 1), "{text: [" + dir + "/a.txt], validation: 0.1}"} {
+		for i, sets := range []string{
+			"parallel.ranks=1 train.batch=1", "parallel.ranks=1 train.batch=2", "parallel.ranks=1 train.batch=8", "parallel.ranks=4 train.batch=8", "parallel.ranks=2 train.batch=8 train.micro_batch=2 zero.stage=0",
+			"parallel.ranks=2 parallel.tensor=2 train.batch=8", "parallel.ranks=2 parallel.pipeline=2 train.batch=8 train.micro_batch=2", "parallel.ranks=2 parallel.context=2 train.batch=8",
+		} {
+			if !nightly.Every(2, i) && i < 5 {
+				continue
+			}
+			write("job.yaml", "model: {family: llama, layers: 2, heads: 2, width: 16, context: 32}\noptimizer: {lr: 1e-2}\ndevice: cpu\nprecision: fp32\ntrain: {steps: 2, eval_every: 2}\ndata: "+kind+"\n")
+			c, err := config.Load(filepath.Join(dir, "job.yaml"), strings.Fields(sets))
+			if err != nil {
+				t.Fatal(sets, err)
+			}
+			out := t.TempDir()
+			if err := job.Run(t.Context(), c, job.Options{Out: out}); err != nil {
+				t.Fatal(sets, err)
+			}
+			text, err := os.ReadFile(filepath.Join(out, "metrics.jsonl"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got float64
+			if m := regexp.MustCompile(`"val_loss":([0-9.e-]+)`).FindSubmatch(text); m != nil {
+				got, _ = strconv.ParseFloat(string(m[1]), 64)
+			}
+			if c, err = config.Load(filepath.Join(dir, "job.yaml"), []string{"parallel.ranks=1", "train.batch=1", "model={from: " + filepath.Join(out, "model") + ", context: 32}"}); err != nil {
+				t.Fatal(err)
+			}
+			e, err := job.Evaluate(t.Context(), c, job.Evaluating{}, func(string) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if math.Abs(got-e.Loss) > 1e-5 {
+				t.Errorf("%s, %s: val_loss %v, zeroth eval %v", kind, sets, got, e.Loss)
+			}
 		}
 	}
 }

@@ -342,7 +342,7 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 		c.After(x.came)
 		x.out = r.Forward(r.Flight(chunk, x.flight), &in.batch, a.Micro, x.in, train)
 		if !train {
-			t.addLoss(x, in)
+			t.addLoss(x, in, in.live)
 			t.spend(p, x, in)
 		}
 	case pipe.SendForward:
@@ -364,11 +364,11 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 		c.After(x.sent) // overwrites data of the forward pass
 		if f := r.Flight(chunk, x.flight); a.Kind == pipe.Backward {
 			r.Backward(f, &in.batch, a.Micro, x.grad)
-			t.addLoss(x, in)
+			t.addLoss(x, in, t.cfg.B)
 			t.spend(p, x, in)
 		} else {
 			r.InputGrad(f, &in.batch, a.Micro, x.grad)
-			t.addLoss(x, in)
+			t.addLoss(x, in, t.cfg.B)
 			p.unread[x.d] = c.Mark()
 		}
 	case pipe.SendBackward:
@@ -381,14 +381,16 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 	return nil
 }
 
-// addLoss adds the losses of a micro-batch once its last stage has computed them.
-func (t *Trainer) addLoss(x *flight, in *input) {
-	if x.stage == t.pipeline.Stages()-1 {
-		t.cfg.Compute.Sum(t.sums.Device.Slice(0, device.ExactLen), in.batch.Loss)
-		for i, m := range in.batch.Metrics {
-			at := (1 + len(t.runner.Units) + i) * device.ExactLen
-			t.cfg.Compute.Sum(t.sums.Device.Slice(at, at+device.ExactLen), m)
-		}
+// addLoss adds the losses of a micro-batch's first samples once its last stage has computed them.
+func (t *Trainer) addLoss(x *flight, in *input, samples int) {
+	if x.stage != t.pipeline.Stages()-1 || samples == 0 {
+		return
+	}
+	n := in.batch.Loss.N / t.cfg.B * samples
+	t.cfg.Compute.Sum(t.sums.Device.Slice(0, device.ExactLen), in.batch.Loss.Slice(0, n))
+	for i, m := range in.batch.Metrics {
+		at := (1 + len(t.runner.Units) + i) * device.ExactLen
+		t.cfg.Compute.Sum(t.sums.Device.Slice(at, at+device.ExactLen), m.Slice(0, n))
 	}
 }
 

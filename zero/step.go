@@ -136,6 +136,9 @@ func (t *Trainer) read(at, micro int, fill Batches) error {
 		}
 		t.trim(in, micro)
 		t.pick(in)
+		if in.live = t.cfg.B; t.Live != nil {
+			in.live = t.Live(micro)
+		}
 	}
 	t.cfg.Compute.Label("") // no unit
 	for _, w := range in.fields {

@@ -138,6 +138,10 @@ type Trainer struct {
 	// an evaluation as a step has. It is called on the queue of updates when these are computed; nil: never.
 	WantStop func() bool
 
+	// Live returns how many samples of a micro-batch of an evaluation count, from the first one on; nil:
+	// all. The others have any values, and no loss.
+	Live func(micro int) int
+
 	Counted int // positions with a loss in the next step or evaluation, over all ranks; 0: all
 
 	// Waited is when the host began and ended to wait for the norm in the last step, which the
@@ -154,6 +158,7 @@ type input struct {
 	fields []device.Window // (B*Len) of Config.Fields, and starts of documents if ranks divide positions and the data has none: batch.Fields are at the front
 	values []data.Values   // the host's side of Config.Fields; nil before the first
 	free   device.Event    // the queue that reads them is done
+	live   int             // samples that count in an evaluation
 }
 
 // run is a range of adjacent elements of a shard that are updated with the same hyperparameters.

@@ -163,7 +163,7 @@ func (c *Config) fields() []field {
 		{"train.seed", seed{&t.Seed}, "1", "", "seed of the initial parameters and the order of the data", also{lasts: true}},
 		{"train.eval_every", count{&t.EvalEvery, 0, mostSteps}, "", "50; 0 without validation", "steps between evaluations; 0: never",
 			also{like: "100", then: func() { t.EvalEvery = pick(c.validates(), 50, 0) }, not: refusal{!c.validates() && t.EvalEvery > 0, fmt.Sprintf("eval_every is %d, but %s: there is nothing to evaluate", t.EvalEvery, pick(d.Program, "job.Options.Validation is nil", "data.validation is 0")), pick(d.Program, "want eval_every: 0, or samples in job.Options.Validation", "want eval_every: 0, or a data.validation such as 0.01"), []string{"data.validation"}}}},
-		{"train.eval_batches", count{&t.EvalBatches, 1, hf.Most}, "8", "", "batches per evaluation, each with train.batch sequences; the same ones on any number of ranks", also{}},
+		{"train.eval_batches", count{&t.EvalBatches, 1, hf.Most}, "8", "", "batches per evaluation, each with train.batch sequences; the same ones on any number of ranks, each once", also{}},
 		{"train.loss_chunk", count{&t.LossChunk, 1, mostBatch}, "", "1024; on GPUs 4 × the model's width, from 1024 to 4096", "tokens whose logits are in memory at a time", also{like: "1024", flag: "loss-chunk"}},
 		{"train.early_stop.metric", measure{&t.EarlyStop.Metric}, "val_loss", "", "metric of evaluations that must improve: val_loss, or one of a program's network (Model.Metrics)",
 			also{only: stops, lasts: true, not: refusal{!c.measures(t.EarlyStop.Metric), t.EarlyStop.Metric + " is not a metric of the job's evaluations", "want " + show.Either(c.measured()), nil}}},
