@@ -48,9 +48,9 @@ func (c Carried) Aligned(config []byte, turn int32) (aligned Carried, note strin
 		return c, "", nil
 	}
 	c.Config = append(MustJSON(a.config), '\n')
-	c.Files = slices.DeleteFunc(slices.Clone(c.Files), func(f checkpoint.Attachment) bool { return f.Path == generationFile })
-	c.Files = append(c.Files, checkpoint.Attachment{Path: generationFile, Data: append(MustJSON(a.generation), '\n')})
-	return c, "the saved model gets its tokenizer's special tokens, so that other programs stop where it does: " + strings.Join(a.notes, ", "), nil
+	c.Files = append(c.with(func(name string) bool { return name != generationFile }).Files,
+		checkpoint.Attachment{Path: generationFile, Data: append(MustJSON(a.generation), '\n')})
+	return c, "the saved model gets its tokenizer's special tokens, with which other programs stop: " + strings.Join(a.notes, ", "), nil
 }
 
 // generation returns the keys of generation_config.json, nil if there is none.

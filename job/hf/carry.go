@@ -106,7 +106,12 @@ func (c Carried) Write(folder string, config []byte) error {
 
 // Settings returns what is carried, with no other file than generation_config.json.
 func (c Carried) Settings() Carried {
-	c.Files = slices.DeleteFunc(slices.Clone(c.Files), func(f checkpoint.Attachment) bool { return f.Path != generationFile })
+	return c.with(func(name string) bool { return name == generationFile })
+}
+
+// with returns what is carried, with only the named files.
+func (c Carried) with(named func(string) bool) Carried {
+	c.Files = slices.DeleteFunc(slices.Clone(c.Files), func(f checkpoint.Attachment) bool { return !named(f.Path) })
 	return c
 }
 
