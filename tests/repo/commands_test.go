@@ -103,7 +103,7 @@ var program = sync.OnceValues(func() (file string, err error) {
 	if built, err = os.MkdirTemp("", "zeroth"); err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-o", built, "../../cmd/zeroth")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", built, "../../cmd/zeroth")
 	cmd.Env = append(os.Environ(), "GOROOT=") // tests may set another
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, msg)
