@@ -162,6 +162,9 @@ func match(ctx context.Context, dir, pattern string, refuseEmpty bool, budget *i
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", pattern, err)
 	}
+	if err := input.CheckPath(expanded, "s3://"); err != nil {
+		return nil, err
+	}
 	if s3.Is(expanded) {
 		return matchObjects(ctx, expanded, refuseEmpty)
 	}

@@ -77,6 +77,9 @@ func causedByPeers(err error) bool {
 // shareFolder gives process 0's run folder to all processes.
 func (r *run) shareFolder(ctx context.Context) error {
 	out := r.Out
+	if err := input.CheckPath(out); err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
 	if !r.self.Alone() {
 		var err error
 		if out, err = filepath.Abs(out); err != nil {

@@ -299,7 +299,7 @@ folder, next to it, or in the folder --model.`
   zeroth train job.yaml --resume start/step-00000000 --out run1
   zeroth ckpt import global_step500 --model llama --to start`
 	names.add(cmd)
-	toFlag(cmd, &to, "new or empty `folder` of checkpoints")
+	toFlag(cmd, &to, "new or empty `folder` of checkpoints, also s3://bucket/folder")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -356,7 +357,7 @@ func (a *app) helpKey(name string) error {
 // do returns f as the RunE of a command, after the checks that all commands share.
 func (a *app) do(f func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := errors.Join(checkTexts(cmd.Flags(), args), atHome(cmd, args), a.startLog()); err != nil {
+		if err := errors.Join(checkTexts(cmd.Flags(), args), paths(cmd, args), a.startLog()); err != nil {
 			return err
 		}
 		a.started = true
@@ -379,21 +380,27 @@ func checkTexts(flags *pflag.FlagSet, args []string) error {
 	return errors.Join(errs...)
 }
 
-// atHome expands ~ in all paths of a command line: its arguments, and flags whose help
-// calls the value a file or folder.
-func atHome(cmd *cobra.Command, args []string) error {
+// addresses lists the commands whose arguments may be addresses, with their schemes; launch passes them on.
+var addresses = map[string][]string{
+	"launch": {""}, "model": {"hf://", "s3://"}, "export": {"hf://", "s3://"}, "import": {"hf://", "s3://"},
+	"tokenize": {"s3://"}, "ls": {"s3://"}, "inspect": {"s3://"}, "verify": {"s3://"}, "diff": {"s3://"}, "prune": {"s3://"},
+}
+
+// paths expands ~ in all paths of a command line: its arguments, and flags whose help calls the value a file,
+// a folder or what can be one. It refuses addresses with a scheme that the flag's help does not name.
+func paths(cmd *cobra.Command, args []string) error {
 	var wrong []error
 	for i, arg := range args {
-		full, err := config.AtHome(arg)
+		full, err := config.Path(arg, addresses[cmd.Name()]...)
 		wrong = append(wrong, err)
 		args[i] = full
 	}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		kind, _ := pflag.UnquoteUsage(f)
-		if kind != "file" && kind != "folder" && kind != "checkpoint" {
+		if !slices.Contains([]string{"file", "folder", "checkpoint", "model", "name"}, kind) {
 			return
 		}
-		full, err := config.AtHome(f.Value.String())
+		full, err := config.Path(f.Value.String(), scheme.FindAllString(f.Usage, -1)...)
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("--%s %w", f.Name, err))
 			return
@@ -402,6 +409,8 @@ func atHome(cmd *cobra.Command, args []string) error {
 	})
 	return errors.Join(wrong...)
 }
+
+var scheme = regexp.MustCompile(`[a-z0-9]+://`)
 
 // jobTopic returns "zeroth help job", the reference of the job file.
 func jobTopic() *cobra.Command {

@@ -58,7 +58,7 @@ func (a *app) planned() *planned {
 func (p *planned) addFlags(f *pflag.FlagSet) {
 	p.given = f.Changed
 	f.StringArrayVar(&p.sets, "set", nil, "set a `key=value` of the job file, the value in YAML (repeatable)")
-	f.StringVar(&p.model, "model", "", "a Hugging Face `folder` or config.json, hf://org/name, or a published model such as Llama-3-8B, instead of a job file")
+	f.StringVar(&p.model, "model", "", "a Hugging Face `folder` or config.json, hf://org/name, s3://bucket/folder, or a published model such as Llama-3-8B, instead of a job file")
 	intVar(f, &p.gpus, "gpus", 0, "number of GPUs to plan for, one per rank")
 	f.StringVar(&p.gpu, "gpu-memory", "", "memory of each GPU, such as 80GiB")
 	f.BoolVar(&p.json, "json", false, "print JSON")

@@ -101,8 +101,8 @@ generation_config.json, or else the defaults below.`,
 
 // addFlags declares the flags of sample.
 func (o *sampling) addFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.Run, "run", "", "run `folder`, checkpoint or Hugging Face folder, or hf://org/name[@revision]")
-	f.StringVar(&o.Tokenizer, "tokenizer", "", "`name` (bytes or gpt2) or folder of the tokenizer (default the model's)")
+	f.StringVar(&o.Run, "run", "", "run `folder`, checkpoint or Hugging Face folder, hf://org/name[@revision], or s3://bucket/folder")
+	f.StringVar(&o.Tokenizer, "tokenizer", "", "`name` (bytes or gpt2) or folder of the tokenizer, hf://org/name, or s3://bucket/folder (default the model's)")
 	f.StringArrayVar(&o.prompts, "prompt", []string{"\n"}, "`text` to continue (repeatable; default a line feed)")
 	f.Lookup("prompt").DefValue = "[]" // help would print the line feed itself
 	f.StringVar(&o.file, "prompts", "", "`file` with one prompt per line, plain or as a JSON string")

@@ -53,7 +53,7 @@ tokens. An existing file is not replaced.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVar(&e.Tokenizer, "tokenizer", "", "`name` (bytes or gpt2), a folder (with tokenizer.json, or vocab.json and merges.txt), or hf://org/name")
+	f.StringVar(&e.Tokenizer, "tokenizer", "", "`name` (bytes or gpt2), a folder (with tokenizer.json, or vocab.json and merges.txt), hf://org/name, or s3://bucket/folder")
 	f.StringVar(&e.Format, "format", "", "`format` of records: text, prompt or chat, as data.format (default: text files)")
 	f.StringToStringVar(&e.Keys, "key", nil, "`name=key` of a record, as data.keys, such as messages=conversations (repeatable)")
 	f.Lookup("key").DefValue = ""

@@ -100,7 +100,7 @@ job file. A job file named - is read from standard input.`,
 	}
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "set a `key=value` of the job file, the value in YAML (repeatable)")
 	cmd.Flags().StringVar(&out, "out", "", "run `folder`, new or empty (default runs/JOB-TIME)")
-	cmd.Flags().StringVar(&resume, "resume", "", "continue from a `checkpoint`: latest, a step, or its folder; with the same --out, append to the same files")
+	cmd.Flags().StringVar(&resume, "resume", "", "continue from a `checkpoint`: latest, a step, or its folder, also s3://bucket/folder; with the same --out, append to the same files")
 	cmd.Flags().BoolVar(&shadow, "shadow", false, "repeat each GPU operation on the CPU, and stop at the first that differs")
 	look.addFlags(cmd.Flags())
 	in.addFlags(cmd.Flags())

@@ -126,6 +126,9 @@ func cacheFolder() (string, error) {
 // expand replaces variables and a leading ~ as huggingface_hub does, and returns an absolute path.
 func expand(folder string) (string, error) {
 	folder = os.ExpandEnv(folder)
+	if err := input.CheckPath(folder); err != nil {
+		return "", fmt.Errorf("the folder for downloaded models: %w", err)
+	}
 	if rest, ok := strings.CutPrefix(folder, "~"); ok && (rest == "" || os.IsPathSeparator(rest[0])) {
 		user, err := os.UserHomeDir()
 		if err != nil {

@@ -4,16 +4,19 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"zeroth/input"
 )
 
-// AtHome replaces a leading ~ by the home folder. A shell does this only at the beginning of a
-// word, not after --out= or --set.
-func AtHome(path string) (string, error) {
+// Path replaces a leading ~ by the home folder, and refuses addresses except those with one of the schemes.
+// A shell replaces ~ only at the beginning of a word, not after --out= or --set.
+func Path(path string, schemes ...string) (string, error) {
 	rest, home := strings.CutPrefix(path, "~")
 	switch {
 	case !home:
-		return path, nil
+		return path, input.CheckPath(path, schemes...)
 	case rest != "" && !os.IsPathSeparator(rest[0]):
 		name, _, _ := strings.Cut(path, "/")
 		return "", fmt.Errorf("%q: the home folders of other users are not looked up; write the full path, or ./%s for a file with that name", path, name)
@@ -25,16 +28,26 @@ func AtHome(path string) (string, error) {
 	return filepath.Join(folder, rest), nil
 }
 
-// path is the name of a file or folder, with ~ for the home folder.
-type path struct{ text }
+// path is the name of a file or folder, with ~ for the home folder, or an address with one of the schemes.
+type path struct {
+	text
+	schemes []string
+}
+
+var (
+	objects = []string{"s3://"}
+	models  = []string{"hf://", "s3://"}
+)
 
 func (v path) set(n *node) string {
 	var s string
 	if wrong := (text{&s}).set(n); wrong != "" {
 		return wrong
 	}
-	full, err := AtHome(s)
-	if err != nil {
+	full, err := Path(s, v.schemes...)
+	if err != nil && slices.Contains(v.schemes, "hf://") && strings.Contains(s, "://huggingface.co/") {
+		return err.Error() + ": " + toDownload(s)
+	} else if err != nil {
 		return err.Error()
 	}
 	*v.p = full
@@ -44,8 +57,11 @@ func (v path) set(n *node) string {
 func (v path) want() string { return "a path, in quotes if it has : or # or brackets" }
 
 // patterns are texts that match file names. A leading ~ becomes a variable, so that characters of
-// the home folder's path are not wildcards.
-type patterns struct{ texts }
+// the home folder's path are not wildcards. Addresses have one of the schemes.
+type patterns struct {
+	texts
+	schemes []string
+}
 
 func (v patterns) set(n *node) string {
 	var all []string
@@ -53,7 +69,7 @@ func (v patterns) set(n *node) string {
 		return wrong
 	}
 	for i, s := range all {
-		if _, err := AtHome(s); err != nil {
+		if _, err := Path(s, v.schemes...); err != nil {
 			return err.Error()
 		}
 		if rest, home := strings.CutPrefix(s, "~"); home {

@@ -1,22 +1,57 @@
 package config
 
 import (
+	"slices"
+	"strings"
 	"testing"
 )
 
-func TestAtHome(t *testing.T) {
+func TestPathAtHome(t *testing.T) {
 	t.Setenv("HOME", "/home/me")
 	for in, want := range map[string]string{
 		"~": "/home/me", "~/a b": "/home/me/a b", "~/": "/home/me", "": "", "a/~": "a/~", "./~": "./~", "/~/a": "/~/a",
 		"~you/a": "", "~~": "",
 	} {
-		got, err := AtHome(in)
+		got, err := Path(in)
 		if got != want || (err == nil) != (want != "" || in == "") {
 			t.Errorf("%q is %q (%v), want %q", in, got, err, want)
 		}
 	}
 	t.Setenv("HOME", "")
-	if got, err := AtHome("~/a"); err == nil {
+	if got, err := Path("~/a"); err == nil {
 		t.Errorf("without a home %q", got)
+	}
+}
+
+// TestPathsRefuseAddresses checks that every key for files or folders refuses addresses that it cannot use.
+func TestPathsRefuseAddresses(t *testing.T) {
+	count := 0
+	for _, f := range new(Config).fields() {
+		schemes, many := []string(nil), false
+		switch v := f.value.(type) {
+		case path:
+			schemes = v.schemes
+		case patterns:
+			schemes, many = v.schemes, true
+		case sources:
+			schemes, many = v.schemes, true
+		default:
+			continue
+		}
+		count++
+		for _, s := range []string{"gs://b/x", "s3:/b/x", "S3://b/x", "node:/x", "s3://b/x", "hf://a/b"} {
+			n := &node{kind: scalar, text: s}
+			if many {
+				n = &node{kind: list, items: []*node{n}}
+			}
+			wrong := f.value.set(n)
+			refused := strings.HasPrefix(wrong, Quote(s)+" is an address")
+			if scheme, _, _ := strings.Cut(s, "//"); refused == slices.Contains(schemes, scheme+"//") {
+				t.Errorf("%s %s: %s", f.key, s, wrong)
+			}
+		}
+	}
+	if count < 18 {
+		t.Errorf("only %d keys", count)
 	}
 }
