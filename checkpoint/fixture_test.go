@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/tests/nightly"
 )
 
 // testdata/v1 is a checkpoint written by the first version, with every codec and kind of piece. It
@@ -127,9 +128,7 @@ func writeFixture(t *testing.T, m *model, root string) {
 // TestPythonReadsIt checks that the Python reader reads the same bytes, and refuses a damaged
 // block.
 func TestPythonReadsIt(t *testing.T) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("no python3")
-	}
+	nightly.Needs(t, "python3")
 	m := fixtureModel()
 	read := func(dir string, x Tensor) ([]byte, error) {
 		raw := filepath.Join(t.TempDir(), "raw")

@@ -22,6 +22,7 @@ import (
 // while the file down-HOST exists. Each call writes its process id to a file.
 func fakeSSH(t *testing.T, dir string) string {
 	t.Helper()
+	nightly.Needs(t, "sh")
 	script := `#!/bin/sh
 while [ $# -gt 2 ]; do shift; done
 [ -e "down-$1" ] && { echo "connect to host $1: No route to host" >&2; exit 255; }
@@ -205,6 +206,7 @@ func TestLostHostSharesNothing(t *testing.T) {
 // TestExitThroughAgent checks that an agent and ssh report the same end of a process as a local
 // child.
 func TestExitThroughAgent(t *testing.T) {
+	nightly.Needs(t, "sh")
 	for script, want := range map[string]child{
 		"exit 0":         {code: 0},
 		"exit 75":        {code: 75},

@@ -131,6 +131,7 @@ func notRaced(t *testing.T) {
 // output and its resource usage.
 func (s shell) confined(args []string) (code int, said string, used *syscall.Rusage) {
 	s.Helper()
+	nightly.Needs(s, "sh")
 	exe, err := os.Executable()
 	if err != nil {
 		s.Fatal(err)

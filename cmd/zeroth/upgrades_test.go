@@ -19,6 +19,7 @@ import (
 	"zeroth/device/cpu"
 	"zeroth/job/report"
 	"zeroth/job/state"
+	"zeroth/tests/nightly"
 )
 
 // tolerance bounds the relative differences of losses and norms between instruction sets. In
@@ -41,6 +42,7 @@ func TestUpgrades(t *testing.T) {
 	if err != nil || len(runs) == 0 {
 		t.Fatalf("%d runs: %v", len(runs), err)
 	}
+	nightly.Needs(t, "tar", "gzip")
 	for _, archive := range runs {
 		if out, err := exec.Command("tar", "xzf", archive).CombinedOutput(); err != nil {
 			t.Fatalf("tar: %v: %s", err, out)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"zeroth/job/report"
+	"zeroth/tests/nightly"
 )
 
 // TestTable checks that a rung's rows are below it and that no text can end its cell.
@@ -49,6 +50,7 @@ func sessionIn(t *testing.T, out string) *session {
 // TestRungsDoNotHideEachOther checks that a rung that fails, hangs or cannot run becomes one line
 // and the next one runs. A later run continues where this one ended, and its table contains both.
 func TestRungsDoNotHideEachOther(t *testing.T) {
+	nightly.Needs(t, "sh", "sleep")
 	out, ran := t.TempDir(), ""
 	s := sessionIn(t, out)
 	all := []rung{

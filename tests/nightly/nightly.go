@@ -8,7 +8,9 @@ package nightly
 
 import (
 	"os"
+	"os/exec"
 	"runtime/debug"
+	"testing"
 )
 
 func init() { debug.SetGCPercent(400) }
@@ -22,6 +24,16 @@ func Of(some, all int) int {
 		return all
 	}
 	return some
+}
+
+// Needs skips a test on a machine that lacks one of the programs. Go alone must suffice.
+func Needs(t testing.TB, programs ...string) {
+	t.Helper()
+	for _, p := range programs {
+		if _, err := exec.LookPath(p); err != nil {
+			t.Skip(err)
+		}
+	}
 }
 
 // Every reports whether case i runs: by default one of each n.

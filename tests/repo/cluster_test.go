@@ -18,6 +18,7 @@ import (
 
 	"zeroth/job/config"
 	"zeroth/job/launch"
+	"zeroth/tests/nightly"
 )
 
 // The parts of examples/cluster's manifests that tests inspect. An unlisted key is an error: add
@@ -471,7 +472,7 @@ var flagsOf = map[string][]string{
 // TestClusterScripts checks that scripts are valid shell, start valid commands with flags that
 // their launcher supports, and resume from the last checkpoint.
 func TestClusterScripts(t *testing.T) {
-	needs(t, "bash")
+	nightly.Needs(t, "bash")
 	for file, launcher := range map[string]string{"slurm.sh": "srun", "mpirun.sh": "mpirun", "torchrun.sh": "torchrun"} {
 		name := "../../examples/cluster/" + file
 		raw, err := os.ReadFile(name)

@@ -17,6 +17,7 @@ import (
 
 	"zeroth/job/config"
 	"zeroth/job/testjob"
+	"zeroth/tests/nightly"
 )
 
 // The commands that pages show. In a page a fenced block with the tag
@@ -110,14 +111,6 @@ var program = sync.OnceValues(func() (file string, err error) {
 	}
 	return filepath.Join(built, "zeroth"), nil
 })
-
-// needs skips a test on a machine without a program.
-func needs(t *testing.T, program string) {
-	t.Helper()
-	if _, err := exec.LookPath(program); err != nil {
-		t.Skip(err)
-	}
-}
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -555,7 +548,7 @@ func TestReadmeGoCompiles(t *testing.T) {
 // README.md. It skips go commands: the program is already built, and the tests are already
 // running.
 func TestReadmeBlocksRun(t *testing.T) {
-	needs(t, "bash")
+	nightly.Needs(t, "bash")
 	bin, err := program()
 	if err != nil {
 		t.Fatal(err)
