@@ -22,9 +22,9 @@ func (r *reader) resolveShape(makes int) {
 		if m.Width%m.Heads == 0 {
 			wrong = fmt.Sprintf("%d heads of width %d: rotary positions rotate pairs, so a head's width must be even", m.Heads, m.Width/m.Heads)
 		}
-		want := "want an even width"
-		if fits := neighbours(m.Heads, m.HeadsFit); len(fits) > 0 {
-			want = fmt.Sprintf("want %s heads", eitherCount(fits))
+		want := wantNear("heads", m.Heads, m.HeadsFit)
+		if m.Family == "llama" && m.Width%2 != 0 {
+			want = "want an even width"
 		}
 		r.refuse(wrong, want, "model.heads", "model.width")
 	}
@@ -42,7 +42,7 @@ func (r *reader) resolveLlama() {
 	m := &r.Config.Model
 	if m.Heads%m.KV != 0 {
 		r.refuse(fmt.Sprintf("%d key and value heads do not divide %d heads", m.KV, m.Heads),
-			fmt.Sprintf("want kv_heads %s", eitherCount(neighbours(m.KV, func(n int) bool { return m.Heads%n == 0 }))), "model.kv_heads", "model.heads")
+			wantNear("kv_heads", m.KV, func(n int) bool { return m.Heads%n == 0 }), "model.kv_heads", "model.heads")
 	}
 }
 

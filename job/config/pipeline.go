@@ -19,7 +19,7 @@ func (r *reader) resolvePipeline() {
 		r.refuse(fmt.Sprintf("a step of %d micro-batches is too long", s.Micro), fmt.Sprintf("want at most %d, such as by a larger train.micro_batch", pipe.MaxPasses/max(1, s.Stages())), "train.accumulate", "train.batch")
 	case n == 1:
 	case err != nil && s.Virtual > 1 && s.Schedule == pipe.Interleaved:
-		r.refuse(err.Error(), fmt.Sprintf("want train.accumulate %s, or the schedule 1F1B", eitherCount(neighbours(s.Micro, func(m int) bool { return m%n == 0 }))), keys...)
+		r.refuse(err.Error(), wantNear("train.accumulate", s.Micro, func(m int) bool { return m%n == 0 })+", or the schedule 1F1B", keys...)
 	case err != nil:
 		r.refuse(err.Error(), "want virtual: 1, or 2 and more with Interleaved1F1B", keys[1:]...)
 	case c.unknown():

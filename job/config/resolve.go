@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"zeroth/data"
+	"zeroth/job/hf"
 	"zeroth/job/show"
 	"zeroth/nn"
 )
@@ -197,6 +198,7 @@ func (r *reader) resolveDevice() {
 
 func (r *reader) resolveParallel() {
 	p, env := &r.Config.Parallel, r.Config.env
+	r.boundMesh()
 	copies := p.models() * p.Replicate // ranks per shard of a shard group
 	if !r.has("parallel.ranks") {
 		p.Ranks = 4
@@ -214,7 +216,7 @@ func (r *reader) resolveParallel() {
 	}
 	if n := env.Processes; n > 1 && p.Ranks%n != 0 {
 		r.refuse(fmt.Sprintf("%d ranks cannot be split evenly over %d processes", p.Ranks, n),
-			fmt.Sprintf("want ranks %s, or leave it out: then each process has one", eitherCount(neighbours(p.Ranks, func(ranks int) bool { return ranks%n == 0 }))), "parallel.ranks")
+			wantNear("ranks", p.Ranks, func(ranks int) bool { return ranks%n == 0 })+", or leave it out: then each process has one", "parallel.ranks")
 	}
 	r.unfit("parallel")
 	keys := []string{"parallel.shard", "parallel.replicate", "parallel.ranks"}
@@ -240,14 +242,29 @@ func (r *reader) resolveParallel() {
 			fmt.Sprintf("want ranks: %d, or shard: -1 for ranks / %s", p.Shard*copies, by), keys...)
 	case p.Shard < 0 && p.Ranks%p.models() != 0:
 		r.refuse(fmt.Sprintf("%d ranks cannot be divided by %s", p.Ranks, strings.Join(models, " × ")),
-			fmt.Sprintf("want ranks %s", eitherCount(neighbours(p.Ranks, func(n int) bool { return n%p.models() == 0 }))), keys[2:]...)
+			wantNear("ranks", p.Ranks, func(n int) bool { return n%p.models() == 0 }), keys[2:]...)
 	case p.Shard < 0 && left%p.Replicate != 0:
 		r.refuse(fmt.Sprintf("%s cannot be divided into %d equal replicas", divided, p.Replicate),
-			fmt.Sprintf("want replicate %s", eitherCount(neighbours(p.Replicate, func(n int) bool { return left%n == 0 }))), keys[1:]...)
+			wantNear("replicate", p.Replicate, func(n int) bool { return left%n == 0 }), keys[1:]...)
 	case p.Shard < 0:
 		p.Shard = p.Ranks / copies
 	}
 	p.Shard = max(1, p.Shard) // later checks use it, even after a refusal
+}
+
+// boundMesh refuses a mesh with more ranks than a job can have, and sets its dimensions to 1 for later checks.
+func (r *reader) boundMesh() {
+	p := &r.Config.Parallel
+	if float64(p.models())*float64(p.Replicate)*float64(max(1, p.Shard)) <= MostRanks {
+		return
+	}
+	keys := []string{"parallel.context", "parallel.tensor", "parallel.pipeline", "parallel.replicate", "parallel.shard"}
+	r.refuse(fmt.Sprintf("pipeline %d × shard %d × replicate %d × context %d × tensor %d is more than %d ranks",
+		p.Pipeline, max(1, p.Shard), p.Replicate, p.Context, p.Tensor, MostRanks), "want smaller ones", keys...)
+	for _, k := range keys {
+		r.bad[k] = true
+	}
+	p.Pipeline, p.Shard, p.Replicate, p.Context, p.Tensor = 1, 1, 1, 1, 1
 }
 
 // resolveMaster rejects settings that do not work with a master.
@@ -398,27 +415,23 @@ func (r *reader) resolveSample() {
 	r.checkPrompt()
 }
 
-// neighbours returns the nearest numbers below and above n that ok accepts, as far as they exist.
-func neighbours(n int, ok func(int) bool) []int {
-	var near []int
+// wantNear returns advice on a number: the nearest below and above n that ok accepts, as far as they exist.
+func wantNear(what string, n int, ok func(int) bool) string {
+	var near []string
 	for i := n - 1; i >= 1; i-- {
 		if ok(i) {
-			near = append(near, i)
+			near = append(near, strconv.Itoa(i))
 			break
 		}
 	}
-	for i := n + 1; i <= MostRanks; i++ {
+	for i := n + 1; i <= hf.Most; i++ {
 		if ok(i) {
-			return append(near, i)
+			near = append(near, strconv.Itoa(i))
+			break
 		}
 	}
-	return near
-}
-
-func eitherCount(ns []int) string {
-	names := make([]string, len(ns))
-	for i, n := range ns {
-		names[i] = fmt.Sprint(n)
+	if len(near) == 0 {
+		return "want another " + what
 	}
-	return show.Either(names)
+	return "want " + what + " " + show.Either(near)
 }

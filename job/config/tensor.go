@@ -12,7 +12,7 @@ func (r *reader) resolveContext() {
 	n, positions := r.Config.Parallel.Context, r.Config.Model.Context
 	if chunks := 2 * n; n > 1 && positions%chunks != 0 {
 		r.refuse(fmt.Sprintf("sequences of %d tokens cannot be divided into %d equal chunks, two for each of %d ranks", positions, chunks, n),
-			fmt.Sprintf("want model.context %s", eitherCount(neighbours(positions, func(t int) bool { return t%chunks == 0 }))), "parallel.context", "model.context", "model.from")
+			wantNear("model.context", positions, func(t int) bool { return t%chunks == 0 }), "parallel.context", "model.context", "model.from")
 	}
 }
 
@@ -27,7 +27,7 @@ func (r *reader) resolveTensor() {
 	divides := func(what string, count int, of ...string) {
 		if count%n != 0 {
 			r.refuse(fmt.Sprintf("%d %s cannot be divided over %d ranks", count, what, n),
-				fmt.Sprintf("want tensor %s", eitherCount(neighbours(n, func(t int) bool { return count%t == 0 }))), keys(of...)...)
+				wantNear("tensor", n, func(t int) bool { return count%t == 0 }), keys(of...)...)
 		}
 	}
 	divides("heads", m.Heads, "model.heads")
