@@ -23,8 +23,8 @@ import (
 // Limits of requests.
 const (
 	mostConnections = 64
-	mostPages       = 16 // pages that follow the run
-	mostRequests    = 50 // per second, for all clients together, except health checks
+	mostPages       = 16 // pages that follow the run, with the token and without each
+	mostRequests    = 50 // per second, with the token and without each, except health checks
 	mostTraced      = 20 // steps of a trace
 	mostSeries      = 2000
 	follow          = time.Second // time between updates of a page
@@ -57,8 +57,7 @@ type Server struct {
 	once   sync.Once
 
 	mu        sync.Mutex
-	pages     int
-	known     budget // for requests that may read
+	known     budget // for requests with the token
 	strangers budget // for all others, so that they cannot use up known
 	busy      bool   // a trace is being recorded
 }
@@ -67,6 +66,15 @@ type Server struct {
 type budget struct {
 	left   float64
 	filled time.Time
+	pages  int // that follow the run
+}
+
+// of returns the budget of a request.
+func (s *Server) of(r *http.Request) *budget {
+	if s.token.in(r) {
+		return &s.known
+	}
+	return &s.strangers
 }
 
 // Open starts listening and serving.
@@ -208,10 +216,10 @@ func (s *Server) guard(who access, f http.HandlerFunc) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
-		from, in := &s.known, s.token.in(r)
+		from := s.of(r)
+		in := from == &s.known
 		if s.open && !in {
 			h.Set("Connection", "close")
-			from = &s.strangers
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, 4096)
 		switch {
@@ -223,7 +231,7 @@ func (s *Server) guard(who access, f http.HandlerFunc) http.Handler {
 			s.ask(w, r)
 		default:
 			if who != anyone {
-				keep(r)
+				keep(r, in)
 			}
 			f(w, r)
 		}
@@ -312,36 +320,53 @@ func (s *Server) run(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, doc)
 }
 
-// series answers with the numbers of ?from= (exclusive) to ?to= in at most ?points=.
-func (s *Server) series(w http.ResponseWriter, r *http.Request) {
-	n := [3]int{0, 1 << 40, 1000}
-	for i, name := range [...]string{"from", "to", "points"} {
+// mostSteps is the largest step that a request can name.
+const mostSteps = 1 << 40
+
+// wholes returns the whole numbers from lo to hi in parameters of a request, or refuses it. Where there is no
+// parameter it returns the number of the list.
+func wholes(w http.ResponseWriter, r *http.Request, lo, hi int, names []string, list ...int) ([]int, bool) {
+	for i, name := range names {
 		text := r.URL.Query().Get(name)
 		if text == "" {
 			continue
 		}
 		x, err := strconv.Atoi(text)
-		if err != nil || x < 0 || x > 1<<40 {
-			refuse(w, http.StatusBadRequest, name+": want a whole number")
-			return
+		if err != nil || x < lo || x > hi {
+			refuse(w, http.StatusBadRequest, fmt.Sprintf("%s: want a whole number from %d to %d", name, lo, hi))
+			return nil, false
 		}
-		n[i] = x
+		list[i] = x
 	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(s.o.State.Series(n[0], n[1], min(max(1, n[2]), mostSeries)))
+	return list, true
+}
+
+// series answers with the numbers of ?from= (exclusive) to ?to= in at most ?points=.
+func (s *Server) series(w http.ResponseWriter, r *http.Request) {
+	n, ok := wholes(w, r, 0, mostSteps, []string{"from", "to", "points"}, 0, mostSteps, 1000)
+	if ok && n[0] > n[1] {
+		refuse(w, http.StatusBadRequest, "from: want a step before to")
+	} else if ok {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(s.o.State.Series(n[0], n[1], min(max(1, n[2]), mostSeries)))
+	}
 }
 
 // events follows the run as server-sent events, one a second at most, and one at its end.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
-	if !s.enter() {
+	b := s.of(r)
+	if !s.enter(b) {
 		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("%d pages already follow this run", mostPages))
 		return
 	}
-	defer s.leave()
+	defer s.leave(b)
+	after, ok := wholes(w, r, 0, mostSteps, []string{"after"}, 0)
+	if !ok {
+		return
+	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	out := http.NewResponseController(w)
-	f := follower{state: s.o.State}
-	f.step, _ = strconv.Atoi(r.URL.Query().Get("after"))
+	f := follower{state: s.o.State, step: after[0]}
 	tick := time.NewTicker(follow)
 	defer tick.Stop()
 	for quiet, last := 0, false; ; {
@@ -364,21 +389,20 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *Server) enter() bool {
+func (s *Server) enter(b *budget) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pages++
-	if s.pages > mostPages {
-		s.pages--
+	if b.pages == mostPages {
 		return false
 	}
+	b.pages++
 	return true
 }
 
-func (s *Server) leave() {
+func (s *Server) leave(b *budget) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pages--
+	b.pages--
 }
 
 // save requests a checkpoint.
@@ -393,13 +417,9 @@ func (s *Server) save(w http.ResponseWriter, _ *http.Request) {
 
 // trace answers with a trace of the next ?steps=, for ui.perfetto.dev.
 func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
-	steps := 3
-	if text := r.URL.Query().Get("steps"); text != "" {
-		var err error
-		if steps, err = strconv.Atoi(text); err != nil || steps < 1 || steps > mostTraced {
-			refuse(w, http.StatusBadRequest, fmt.Sprintf("steps: want a whole number from 1 to %d", mostTraced))
-			return
-		}
+	steps, ok := wholes(w, r, 1, mostTraced, []string{"steps"}, 3)
+	if !ok {
+		return
 	}
 	if !s.only(true) {
 		refuse(w, http.StatusConflict, "another trace is being written")
@@ -408,7 +428,7 @@ func (s *Server) trace(w http.ResponseWriter, r *http.Request) {
 	defer s.only(false)
 	out := http.NewResponseController(w)
 	_ = out.SetWriteDeadline(time.Now().Add(time.Hour))
-	t, err := s.o.Trace(r.Context(), steps)
+	t, err := s.o.Trace(r.Context(), steps[0])
 	if err != nil {
 		if errors.Is(err, context.Canceled) {
 			refuse(w, http.StatusServiceUnavailable, "the run ended before the trace")
@@ -435,8 +455,8 @@ func (s *Server) only(begin bool) bool {
 }
 
 // connections is a listener with a bounded number of open connections. When it is full, a new one
-// replaces the oldest without an accepted request, so that clients that send nothing cannot shut
-// out others.
+// replaces the oldest of those that have sent least: nothing, requests without the token, the token. Thus
+// clients that send nothing shut out no others, and clients without the token none with it.
 type connections struct {
 	net.Listener
 	mu   sync.Mutex
@@ -447,7 +467,7 @@ type connections struct {
 type connection struct {
 	net.Conn
 	of   *connections
-	good bool // it has sent an accepted request
+	sent int // 1: an accepted request without the token, 2: one with it
 }
 
 func (l *connections) Accept() (net.Conn, error) {
@@ -458,11 +478,16 @@ func (l *connections) Accept() (net.Conn, error) {
 	c := &connection{Conn: conn, of: l}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.open = append(l.open, c)
-	if len(l.open) > mostConnections {
-		worst := slices.IndexFunc(l.open, func(c *connection) bool { return !c.good }) // c itself if there is no other
-		_ = l.open[worst].Conn.Close()
-		l.open = slices.Delete(l.open, worst, worst+1)
+	if len(l.open) == mostConnections {
+		worst := slices.MinFunc(l.open, func(a, b *connection) int { return a.sent - b.sent })
+		if worst.sent == 2 {
+			worst = c
+		}
+		_ = worst.Conn.Close()
+		l.open = slices.DeleteFunc(l.open, func(x *connection) bool { return x == worst })
+	}
+	if len(l.open) < mostConnections {
+		l.open = append(l.open, c)
 	}
 	return c, nil
 }
@@ -474,12 +499,15 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// keep protects the connection of a request from being replaced.
-func keep(r *http.Request) {
+// keep protects the connection of a request from being replaced by others that have sent less.
+func keep(r *http.Request, token bool) {
 	c := r.Context().Value(connectionKey{}).(*connection)
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
-	c.good = true
+	c.sent = 1
+	if token {
+		c.sent = 2
+	}
 }
 
 // connectionKey is the key of a request's connection in its context.

@@ -92,6 +92,8 @@ func TestAccessOnLoopback(t *testing.T) {
 		{"GET", "/api/run", []string{"Host: evil.example"}, 403},
 		{"GET", "/", []string{"Host: evil.example", bearer}, 403},
 		{"GET", "/api/series?points=x", nil, 400},
+		{"GET", "/api/series?from=1&to=0", nil, 400},
+		{"GET", "/api/events?after=x", nil, 400},
 		{"GET", "/nowhere", nil, 404},
 		{"GET", "/debug/pprof/goroutine", nil, 401},
 		{"GET", "/debug/pprof/goroutine?debug=1", []string{bearer}, 200},
@@ -311,7 +313,13 @@ func TestEvents(t *testing.T) {
 // the token do not use up the budget of those with it, and that health checks are always
 // answered.
 func TestRequestsAreFew(t *testing.T) {
-	s, base, token, _ := served(t, "0.0.0.0:0")
+	for _, at := range []string{"0.0.0.0:0", "127.0.0.1:0"} {
+		t.Run(at, func(t *testing.T) { requestsAreFew(t, at) })
+	}
+}
+
+func requestsAreFew(t *testing.T, at string) {
+	s, base, token, _ := served(t, at)
 	s.known.left, s.strangers.left = mostRequests, mostRequests
 	count := func(path string, headers ...string) (refused int) {
 		for range 4 * mostRequests {
@@ -342,7 +350,89 @@ func TestRequestsAreFew(t *testing.T) {
 // TestSilentConnections checks that clients that connect and send nothing replace each other, and
 // neither shut out a new request nor end a page that follows the run.
 func TestSilentConnections(t *testing.T) {
-	s, base, token, _ := served(t, "0.0.0.0:0")
+	for _, at := range []string{"0.0.0.0:0", "127.0.0.1:0"} {
+		t.Run(at, func(t *testing.T) { silentConnections(t, at) })
+	}
+}
+
+// TestSilentReaders checks that clients on this machine that follow the run without the token, and read nothing,
+// do not shut out those with it.
+func TestSilentReaders(t *testing.T) {
+	s, base, token, _ := served(t, "127.0.0.1:0")
+	for _, path := range []string{"/api/events", "/api/run"} {
+		for range 2 * mostConnections {
+			c, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path)
+			if _, err := c.Read(make([]byte, 1)); err != nil { // so that the request has been accepted
+				t.Fatal(err)
+			}
+			s.mu.Lock()
+			s.strangers.left = mostRequests
+			s.mu.Unlock()
+		}
+		if code, _ := fetch(t, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, "GET", base+"/api/run", "Authorization: Bearer "+token); code != 200 {
+			t.Errorf("beside readers of %s: %d", path, code)
+		}
+		if follows(t, base, token) != 200 {
+			t.Errorf("no page follows beside readers of %s", path)
+		}
+	}
+}
+
+// follows returns the status of a page that begins to follow the run.
+func follows(t *testing.T, base, token string) int {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), "GET", base+"/api/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	page, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = page.Body.Close()
+	return page.StatusCode
+}
+
+// TestParameters checks that every request answers odd parameters, and none ends in a panic.
+func TestParameters(t *testing.T) {
+	s, base, token, _ := served(t, "127.0.0.1:0")
+	values := []string{"", "0", "1", "-1", "3", "5", "6", "20", "21", "1099511627776", "1099511627777", "9223372036854775807", "-9223372036854775808", "1e3", "x", "%00", "NaN"}
+	try := func(method, path, query string) {
+		s.mu.Lock()
+		s.known.left = mostRequests
+		s.mu.Unlock()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		r, err := http.NewRequestWithContext(ctx, method, base+path+"?"+query, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil { // as the connection of a handler that panics
+			t.Errorf("%s?%s: %v", path, query, err)
+			return
+		}
+		_ = answer.Body.Close()
+	}
+	for _, a := range values {
+		for _, b := range values {
+			try("GET", "/api/series", "from="+a+"&to="+b)
+			try("GET", "/api/series", "to="+a+"&points="+b)
+		}
+		try("GET", "/api/events", "after="+a)
+		try("POST", "/api/trace", "steps="+a)
+	}
+}
+
+func silentConnections(t *testing.T, at string) {
+	s, base, token, _ := served(t, at)
 	r, err := http.NewRequestWithContext(t.Context(), "GET", base+"/api/events", nil)
 	if err != nil {
 		t.Fatal(err)
