@@ -60,6 +60,7 @@ type Server struct {
 	known     budget // for requests with the token
 	strangers budget // for all others, so that they cannot use up known
 	busy      bool   // a trace is being recorded
+	now       func() time.Time
 }
 
 // budget is the number of requests that may be answered now.
@@ -79,7 +80,7 @@ func (s *Server) of(r *http.Request) *budget {
 
 // Open starts listening and serving.
 func Open(o Options) (*Server, error) {
-	s := &Server{o: o, served: make(chan struct{})}
+	s := &Server{o: o, served: make(chan struct{}), now: time.Now}
 	var err error
 	if o.TokenFile != "" {
 		s.token, err = openToken(o.TokenFile)
@@ -252,7 +253,7 @@ func localHost(host string) bool {
 func (s *Server) spend(b *budget) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
+	now := s.now()
 	b.left = min(mostRequests, b.left+mostRequests*now.Sub(b.filled).Seconds()) // initially full
 	b.filled = now
 	if b.left < 1 {
