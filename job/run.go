@@ -41,7 +41,7 @@ type Options struct {
 	Data, Validation data.Samples
 	Rule             optim.Rule
 
-	Out string // the run folder: new or empty, or the one that Resume goes on in
+	Out string // the run folder: new or empty, or the one that Resume goes on in; empty on another process than 0: that of process 0
 
 	// Resume is the checkpoint to continue from: "latest", which where there is none
 	// yet begins at step 0 and says so, a step, or a checkpoint's folder; empty to

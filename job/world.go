@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
@@ -74,21 +75,30 @@ func causedByPeers(err error) bool {
 	return errors.Is(err, collective.ErrClosed) || errors.As(err, new(rendezvous.Lost)) || errors.As(err, new(collective.ErrDiverged))
 }
 
-// shareFolder gives process 0's run folder to all processes.
+// shareFolder gives process 0's run folder to all processes. One that was given another folder, under another
+// name, is an error.
 func (r *run) shareFolder(ctx context.Context) error {
-	out := r.Out
-	if err := input.CheckPath(out); err != nil {
+	if err := input.CheckPath(r.Out); err != nil {
 		return fmt.Errorf("--out: %w", err)
 	}
-	if !r.self.Alone() {
-		var err error
-		if out, err = filepath.Abs(out); err != nil {
-			return err
-		}
+	if r.self.Alone() {
+		return nil
 	}
-	shared, err := r.World.Share(ctx, out)
-	if err == nil && r.self.Process > 0 {
-		r.Out = shared
+	full, err := filepath.Abs(r.Out)
+	if err != nil {
+		return err
+	}
+	shared, err := r.World.Share(ctx, r.Out+"\x00"+full)
+	if err != nil {
+		return err
+	}
+	name, folder, _ := strings.Cut(shared, "\x00")
+	if r.Out == "" || full == folder {
+		r.Out = name
+	}
+	err = r.agree(ctx, []rendezvous.Fact{{Name: "--out", Value: r.Out}})
+	if r.self.Process > 0 {
+		r.Out = folder
 	}
 	return err
 }

@@ -228,15 +228,11 @@ func (a *app) prepare(ctx context.Context, file string, sets []string, o *job.Op
 	if o.Resume == "latest" && o.Out == "" && c.Checkpoint.Dir == "" {
 		return nil, leave, input.BadInput(errors.New("--resume latest needs a folder of checkpoints; name the run folder with --out, or set checkpoint.dir in the job file"))
 	}
-	switch {
-	case o.Out != "":
-	case in.Rank > 0:
-		o.Out = defaultFolder(file, time.Now()) // until process 0 has chosen one
-	default:
+	if o.Out == "" && in.Rank == 0 { // the others get its folder
 		o.Out, undo = ownFolder(defaultFolder(file, time.Now()))
 	}
 	a.open = 64 + 2*c.Parallel.Ranks + 4*in.World // files of saves and offloading; to each process, connections and memory
-	saves := cmp.Or(c.Checkpoint.Dir, filepath.Join(o.Out, state.CheckpointFolder))
+	saves := cmp.Or(c.Checkpoint.Dir, filepath.Join(cmp.Or(o.Out, defaultFolder(file, time.Now())), state.CheckpointFolder))
 	a.saves.Store(&saves)
 	exit, err := in.enter(ctx, c, o, a.note)
 	if err != nil {

