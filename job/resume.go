@@ -129,7 +129,11 @@ func startOf(c *config.Config, which string) (*config.Config, *beginning, error)
 		return c, b, nil
 	}
 	r, err := find(c, which)
-	if err != nil || r == nil {
+	if err != nil {
+		return nil, nil, err
+	}
+	if r == nil {
+		c, err = c.Fresh()
 		return c, b, err
 	}
 	b.from, b.Progress, b.base = r, r.Progress, c.Model.From

@@ -222,7 +222,9 @@ func (a *app) prepare(ctx context.Context, file string, sets []string, o *job.Op
 	if f := os.Stdin; file == "-" && term.IsTerminal(int(f.Fd())) {
 		a.note("reading the job from the terminal; end it with Ctrl-D")
 	}
-	if c, err = a.machine(ctx, in.World, in.Ranks).Load(file, sets); err != nil {
+	machine := a.machine(ctx, in.World, in.Ranks)
+	machine.Resumes = o.Resume != ""
+	if c, err = machine.Load(file, sets); err != nil {
 		return nil, leave, err
 	}
 	if o.Resume == "latest" && o.Out == "" && c.Checkpoint.Dir == "" {

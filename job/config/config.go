@@ -39,6 +39,7 @@ type Config struct {
 	on        string              // see On
 	Notes     []string            // what a user may not expect of it
 	Folder    hf.Carried          // what model.from has beside its shape
+	awaits    bool                // its model is that of the checkpoint to resume from, which is not known yet
 	resumes   bool                // it goes on from a checkpoint, which says the length of sequences
 	own       Own                 // of the program that runs it
 	env       Environment         // that it was loaded for
@@ -249,9 +250,10 @@ func Load(file string, sets []string) (*Config, error) { return Environment{}.Lo
 
 // Environment describes where a job is to run. Some defaults depend on it.
 type Environment struct {
-	Processes int // that share the ranks evenly; 0 is one
-	Ranks     int // per process, if the job does not set it; 0: the job's default
-	GPUs      int // available for ranks
+	Processes int  // that share the ranks evenly; 0 is one
+	Ranks     int  // per process, if the job does not set it; 0: the job's default
+	GPUs      int  // available for ranks
+	Resumes   bool // the run may continue from a checkpoint: without model keys, the model is the checkpoint's
 
 	// Fetch is hub.Fetch for models on the Hub; nil: without messages, and not interruptible.
 	Fetch func(name string, files hub.Files) (pinned string, err error)

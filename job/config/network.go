@@ -29,20 +29,37 @@ func (c *Config) With(own Own) (*Config, error) {
 	if own.Model == nil && own.Data == nil && own.Validation == nil && own.Rule == nil && c.Lacks() == nil {
 		return c, nil
 	}
-	again := func(own Own) *reader {
-		r := newReader(c.file, c.root.clone())
-		r.Config.own, r.Config.env, r.Config.resumes = own, c.env, c.resumes
-		r.read()
-		r.resolve()
-		return r
-	}
-	if is, was := string(c.YAML()), again(c.own).Config; is != string(was.WithDate(c.Data.Date).YAML()) {
+	if is, was := string(c.YAML()), c.again(c.own, c.env).Config; is != string(was.WithDate(c.Data.Date).YAML()) {
 		return nil, input.BadInput(errors.New("the job was changed after it was loaded; pass settings to Load instead, such as train.steps=100"))
 	}
-	r := again(own)
+	r := c.again(own, c.env)
 	r.named()
 	r.provided()
 	r.checkOwnData()
+	return r.after(c)
+}
+
+// Fresh returns the job for a run that has no checkpoint to resume from yet: with the job's own model.
+func (c *Config) Fresh() (*Config, error) {
+	if !c.awaits {
+		return c, nil
+	}
+	env := c.env
+	env.Resumes = false
+	return c.again(c.own, env).after(c)
+}
+
+// again reads the job again.
+func (c *Config) again(own Own, env Environment) *reader {
+	r := newReader(c.file, c.root.clone())
+	r.Config.own, r.Config.env, r.Config.resumes = own, env, c.resumes
+	r.read()
+	r.resolve()
+	return r
+}
+
+// after returns the job that was read again, with what c got since.
+func (r *reader) after(c *Config) (*Config, error) {
 	if len(r.problems) > 0 {
 		r.problems.Sort()
 		return nil, r.problems
@@ -70,7 +87,7 @@ func (r *reader) named() {
 		}
 	}
 	missing("data.program", "Data", "data.text, data.tokens or data.documents", c.Data.Program && c.own.Data == nil)
-	missing("model.family", "Model", "another family", c.unknown())
+	missing("model.family", "Model", "another family", c.unprovided())
 	missing("optimizer.type", "Rule", "another rule", c.Optimizer.Type == program && c.own.Rule == nil)
 }
 
@@ -113,8 +130,12 @@ func (r *reader) checkOwnData() {
 	}
 }
 
-// unknown reports whether the program has not provided the job's network yet.
-func (c *Config) unknown() bool { return c.Model.Family == program && c.own.Model == nil }
+// unprovided reports whether the program has not provided the job's network yet.
+func (c *Config) unprovided() bool { return c.Model.Family == program && c.own.Model == nil }
+
+// unknown reports whether the job's network is not known yet: the program has not provided it, or the checkpoint
+// to resume from has it.
+func (c *Config) unknown() bool { return c.unprovided() || c.awaits }
 
 // validates reports whether there is data to evaluate on, as far as it is known.
 func (c *Config) validates() bool {
@@ -153,7 +174,7 @@ func (c *Config) measured() []string {
 
 // measures reports whether the job's evaluations have a metric, as far as it is known.
 func (c *Config) measures(name string) bool {
-	return slices.Contains(c.measured(), name) || c.unknown() && isMetric(name)
+	return slices.Contains(c.measured(), name) || c.unprovided() && isMetric(name)
 }
 
 // resolveOwn takes the shape from the program's network, and rejects keys that do not apply to it.

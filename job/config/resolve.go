@@ -140,6 +140,7 @@ func (r *reader) resolveModel() {
 		r.resolveOwn()
 	case r.was == nil && m.From == "":
 		r.resolveShape(makes)
+		r.Config.awaits = r.Config.env.Resumes && !slices.ContainsFunc(Shape(), r.has)
 	}
 	if r.Config.unknown() {
 		return

@@ -94,6 +94,7 @@ func (c *Config) Continued(b Before) (next *Config, differs []string, wrong Prob
 	}
 	r := newReader(c.file, root)
 	r.Config.own, r.Config.env = c.own, c.env
+	r.Config.env.Resumes = false
 	if b.Model != nil {
 		r.was = &b
 	}

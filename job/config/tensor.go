@@ -10,7 +10,7 @@ import (
 // resolveContext rejects sequences that cannot be divided evenly.
 func (r *reader) resolveContext() {
 	n, positions := r.Config.Parallel.Context, r.Config.Model.Context
-	if chunks := 2 * n; n > 1 && positions%chunks != 0 {
+	if chunks := 2 * n; n > 1 && !r.Config.awaits && positions%chunks != 0 {
 		r.refuse(fmt.Sprintf("sequences of %d tokens cannot be divided into %d equal chunks, two for each of %d ranks", positions, chunks, n),
 			wantNear("model.context", positions, func(t int) bool { return t%chunks == 0 }), "parallel.context", "model.context", "model.from")
 	}
@@ -20,7 +20,7 @@ func (r *reader) resolveContext() {
 func (r *reader) resolveTensor() {
 	c := r.Config
 	n, m := c.Parallel.Tensor, &c.Model
-	if n == 1 || m.Family == program {
+	if n == 1 || m.Family == program || c.awaits {
 		return
 	}
 	keys := func(of ...string) []string { return append([]string{"parallel.tensor"}, append(of, "model.from")...) }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -47,6 +48,17 @@ func TestContextsThatCannotBe(t *testing.T) {
 	for sets, want := range map[string]int{"parallel={ranks: 4, context: 2}": 2, "parallel={context: 4, tensor: 2}": 1, "parallel={shard: 3, context: 2}": 3} {
 		if c, err := Load("job.yaml", []string{sets}); err != nil || c.Parallel.Shard != want {
 			t.Errorf("%s: %v, want shard %d", sets, err, want)
+		}
+	}
+}
+
+// TestWrongTargetIsOneProblem checks that a wrong layer name of adapters is not blamed on other keys, too.
+func TestWrongTargetIsOneProblem(t *testing.T) {
+	testjob.InFolder(t, testjob.Least)
+	for _, set := range []string{"train.lora={rank: 2, targets: [nope_proj]}", "train.lora={rank: 2, targets: [c_attn], modules_to_save: [nope]}", "train.freeze=['nope.*']"} {
+		_, err := Load("job.yaml", []string{set})
+		if problems := (Problems)(nil); !errors.As(err, &problems) || len(problems) != 1 || strings.Contains(err.Error(), "every parameter") {
+			t.Errorf("%s: %v", set, err)
 		}
 	}
 }

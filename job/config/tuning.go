@@ -229,7 +229,7 @@ func (r *reader) checkFreeze() {
 		}
 	}
 	if !slices.ContainsFunc(all, func(p shard.Param) bool { return !frozen(c)(p) }) {
-		r.refuse("every parameter is frozen: there is nothing to train", "leave some to train", "train.freeze")
+		r.refuse("every parameter is frozen: there is nothing to train", "leave some to train", "train.freeze", "train.lora.targets", "train.lora.modules_to_save")
 	}
 }
 
