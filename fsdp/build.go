@@ -175,12 +175,14 @@ func (r *Runner) allocate() error {
 	for _, n := range codes {
 		r.slots = append(r.slots, slot{buf: a.take(dev, device.I32, n, whole)})
 	}
-	decoded := 0
 	for _, u := range r.Units {
 		if u.coded() {
 			u.slot += len(slots)
-			decoded = max(decoded, u.Values.Len())
 		}
+	}
+	decoded := 0
+	for i := range r.steps {
+		decoded = max(decoded, r.steps[i].layOutDecoded())
 	}
 	r.decoded = a.take(dev, r.cfg.DType, decoded, device.Gathered)
 	for _, n := range grads {
@@ -193,6 +195,17 @@ func (r *Runner) allocate() error {
 		return fmt.Errorf("fsdp: %w", err)
 	}
 	return nil
+}
+
+// layOutDecoded places the values of the step's units in codes one after the other, and returns their length.
+func (s *step) layOutDecoded() (n int) {
+	s.decoded = make([]int, len(s.units))
+	for k, u := range s.units {
+		if s.decoded[k] = n; u.coded() {
+			n += u.Values.Len()
+		}
+	}
+	return n
 }
 
 // allocateFlights allocates memory for working space, flights and streams. A single flight keeps
@@ -323,7 +336,7 @@ func (r *Runner) view() {
 				grad = r.grads[u.dwSlot].buf
 			}
 			if u.coded() {
-				put(s.w, at, u.Values, r.decoded)
+				put(s.w, at, u.Values, r.decoded.Slice(s.decoded[k], s.decoded[k]+u.Values.Len()))
 				continue
 			}
 			put(s.w, at, u.Layout, r.slots[u.slot].buf)

@@ -112,6 +112,7 @@ const Align = 64
 type step struct {
 	mod       nn.Module
 	units     []*Unit         // the first names the step
+	decoded   []int           // where the values of each unit with a Code begin in Runner.decoded
 	w         []device.Buffer // views of the units' parameters in their slots
 	dw        []device.Buffer // views of their gradients in their gradient slots
 	kept      []device.Buffer // views of their gradients in Unit.kept
@@ -175,7 +176,7 @@ type Runner struct {
 	grads []gradSlot
 	back  gradSlot // (longest ShardLen) float32: a sum from the host, to be added to
 
-	decoded device.Buffer // (longest Len of Unit.Values) compute dtype: coded parameters, for one pass of a step
+	decoded device.Buffer // (largest sum of Len of Unit.Values over a step) compute dtype: coded parameters, for one pass of a step
 
 	arenas  []*device.Arena // working space; then flights, if there are several; then streams
 	flights [][]*Flight     // of each chunk
@@ -412,24 +413,24 @@ func (r *Runner) await(i, dir int) *step {
 	if !s.reads(dir) {
 		return s
 	}
-	for _, u := range s.units {
+	for k, u := range s.units {
 		sl := &r.slots[u.slot]
 		if sl.owner != u {
 			panic("fsdp: unit " + u.Name + " is used before it is gathered")
 		}
 		r.cfg.Compute.After(sl.ready)
 		if u.coded() {
-			r.decode(u, sl.buf)
+			r.decode(u, sl.buf, r.decoded.Slice(s.decoded[k], s.decoded[k]+u.Values.Len()))
 		}
 	}
 	return s
 }
 
-// decode decodes a unit for a pass, on the queue that reads it.
-func (r *Runner) decode(u *Unit, whole device.Buffer) {
+// decode decodes a unit for a pass to values, on the queue that reads it.
+func (r *Runner) decode(u *Unit, whole, values device.Buffer) {
 	for i, p := range u.Values.Params {
 		at := u.Layout.Params[i].At
-		r.cfg.Compute.Decode(device.Matrix(r.decoded.Slice(p.At.Lo, p.At.Hi), p.Shape[0], p.Shape[1]), whole.Slice(at.Lo, at.Hi), u.Code)
+		r.cfg.Compute.Decode(device.Matrix(values.Slice(p.At.Lo, p.At.Hi), p.Shape[0], p.Shape[1]), whole.Slice(at.Lo, at.Hi), u.Code)
 	}
 }
 

@@ -24,19 +24,22 @@ import (
 
 // decoded returns a copy of a model's folder in which the matrices of blocks have the decoded
 // values of their codes.
-func decoded(t *testing.T, from, weights string) string {
+func decoded(t *testing.T, from, weights string, sets ...string) string {
 	t.Helper()
-	return altered(t, from, weights, func(p shard.Param, x []float32) []float32 { return throughCodes(device.Code(p.Code), x, p.Shape) })
+	if sets == nil {
+		sets = []string{"train.lora.rank=1"}
+	}
+	return altered(t, from, append(sets, "model.weights="+weights), func(p shard.Param, x []float32) []float32 { return throughCodes(device.Code(p.Code), x, p.Shape) })
 }
 
 // altered returns a copy of a model's folder in which the matrices of blocks have other values.
-func altered(t *testing.T, from, weights string, to func(p shard.Param, x []float32) []float32) string {
+func altered(t *testing.T, from string, sets []string, to func(p shard.Param, x []float32) []float32) string {
 	t.Helper()
 	folder := t.TempDir()
 	if err := os.CopyFS(folder, os.DirFS(from)); err != nil {
 		t.Fatal(err)
 	}
-	c := mustHFConfig(t, from, "tokens.bin", "train.lora.rank=1", "model.weights="+weights)
+	c := mustHFConfig(t, from, "tokens.bin", sets...)
 	var specs []safetensors.Spec
 	for _, p := range config.Parameters(c) {
 		if !nn.IsAdapter(p.Name) {
@@ -113,6 +116,33 @@ func TestCodedWeightsAreDecodedOnes(t *testing.T) {
 			if nightly.Every(3, i) {
 				t.Run(fmt.Sprint(name, way, "int8"), func(t *testing.T) { codedAsDecoded(t, from, int8, append(way, "model.weights=int8")) })
 			}
+		}
+	}
+}
+
+// TestSeveralCodedUnits checks the same for blocks whose frozen matrices are several units, between trained ones.
+func TestSeveralCodedUnits(t *testing.T) {
+	t.Parallel()
+	llama := filepath.Join(hfLlama, "llama")
+	for name, tune := range map[string][]string{
+		"freeze": {"train.freeze=['*.q_proj.*', '*.gate_proj.*', '*.down_proj.*']"},
+		"lora":   {"train.lora={rank: 2, targets: [v_proj], modules_to_save: [k_proj]}"},
+	} {
+		plain := decoded(t, llama, "nf4", tune...)
+		for _, way := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=2", "zero.stage=3", "zero.recompute=block"}} {
+			t.Run(fmt.Sprint(name, way), func(t *testing.T) {
+				sets := append(append([]string{"train.steps=3", "precision=fp32"}, tune...), way...)
+				want, end := lossesAndModel(t, mustHFConfig(t, plain, "tokens.bin", sets...), t.TempDir())
+				got, own := lossesAndModel(t, mustHFConfig(t, llama, "tokens.bin", append(sets, "model.weights=nf4")...), t.TempDir())
+				if got != want {
+					t.Errorf("losses and norms%s, with decoded weights%s", got, want)
+				}
+				for name, x := range end {
+					if !slices.Equal(own[name], x) {
+						t.Errorf("%s differs at the end", name)
+					}
+				}
+			})
 		}
 	}
 }
@@ -286,7 +316,7 @@ func codedFormula(c *config.Config) map[device.Use]int64 {
 // TestInt8Range checks that an element that float16 does not have is refused, for frozen parameters in
 // fp16, too, and that 4 bits take it.
 func TestInt8Range(t *testing.T) {
-	from := altered(t, filepath.Join(hfLlama, "llama"), "int8", func(_ shard.Param, x []float32) []float32 { x[5] = 70_000; return x })
+	from := altered(t, filepath.Join(hfLlama, "llama"), []string{"train.lora.rank=1", "model.weights=int8"}, func(_ shard.Param, x []float32) []float32 { x[5] = 70_000; return x })
 	for _, c := range []struct{ weights, precision, want string }{
 		{"nf4", "fp32", ""},
 		{"int8", "fp32", "_proj.weight is 70000, larger than 65504, the largest float16, which int8 cannot store; want model.weights: nf4 or full"},
