@@ -237,7 +237,7 @@ func (r *run) ending(ctx context.Context, err error) report.End {
 	switch why := cmp.Or(err, r.whyStopped(ctx)); {
 	case why == nil:
 	case r.stopped && err == nil || ctx.Err() != nil && errors.Is(why, context.Cause(ctx)):
-		e.State, e.Why = stoppedState, why.Error()
+		e.State, e.Why = stoppedState, fmt.Sprintf("%.2000s", why)
 	default:
 		e.State, e.Why = "failed", fmt.Sprintf("%.2000s", why)
 	}

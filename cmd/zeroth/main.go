@@ -150,6 +150,7 @@ func lacksTemp(err error) string {
 
 // complain prints why a command ends: as text, or as one record per line.
 func (a *app) complain(code int, message string) {
+	message = show.Bound(message)
 	if a.log == nil {
 		fmt.Fprintln(a.errs, show.Escape(message))
 		return
@@ -161,6 +162,7 @@ func (a *app) complain(code int, message string) {
 
 // note prints a notice on standard error, unless it is empty or --quiet was given.
 func (a *app) note(line string) {
+	line = show.Bound(line)
 	switch {
 	case a.quiet, line == "":
 	case a.log != nil:

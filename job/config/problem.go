@@ -48,13 +48,13 @@ type Problem struct {
 // Error returns the problem in one line. Keys and values may come from anywhere, so it escapes
 // unprintable characters and shortens long text.
 func (p Problem) Error() string {
-	s := p.At + ": "
+	s := show.Bound(p.At) + ": "
 	if p.Key != "" {
 		s += show.Cut(p.Key, 80) + ": "
 	}
 	s += show.Cut(p.Wrong, 1000)
 	if p.Right != "" {
-		s += "; " + p.Right
+		s += "; " + show.Bound(p.Right)
 	}
 	return show.Printable(s)
 }

@@ -77,7 +77,7 @@ func texts(metrics map[string]float64) (s string) {
 }
 
 // Note writes a line.
-func (l *Lines) Note(s string) { l.line("%s", s) }
+func (l *Lines) Note(s string) { l.line("%s", show.Bound(s)) }
 
 // Warn writes a line.
 func (l *Lines) Warn(s string) { l.Note(s) }

@@ -177,6 +177,7 @@ func (os Observers) Eval(e Eval) {
 
 // Note passes on a line.
 func (os Observers) Note(line string) {
+	line = show.Bound(line)
 	for _, o := range os {
 		o.Note(line)
 	}
@@ -184,6 +185,7 @@ func (os Observers) Note(line string) {
 
 // Warn passes on a warning.
 func (os Observers) Warn(line string) {
+	line = show.Bound(line)
 	for _, o := range os {
 		o.Warn(line)
 	}

@@ -147,6 +147,40 @@ func Cut(s string, most int) string {
 	return s[:most] + "..."
 }
 
+// The limits of a message, in bytes.
+const (
+	mostLine    = 4 << 10
+	mostMessage = 64 << 10
+)
+
+// Bound returns a message with the middle of its long lines left out, and then of the whole. Messages quote what
+// is in files and arguments, which may have megabytes.
+func Bound(message string) string {
+	if len(message) <= mostLine {
+		return message
+	}
+	lines := strings.SplitAfter(message, "\n")
+	for i, line := range lines {
+		lines[i] = inner(line, mostLine)
+	}
+	return inner(strings.Join(lines, ""), mostMessage)
+}
+
+// inner returns s, or its first and last bytes, at most about as many as given, and how many are left out.
+func inner(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	lo, hi := most/3*2, len(s)-most/3
+	for lo > 0 && !utf8.RuneStart(s[lo]) {
+		lo--
+	}
+	for hi < len(s) && !utf8.RuneStart(s[hi]) {
+		hi++
+	}
+	return fmt.Sprintf("%s... (%d bytes) ...%s", s[:lo], hi-lo, s[hi:])
+}
+
 // Way describes the route of operations between hosts with several ranks: by host from a number
 // of bytes on, or never if it is 0.
 func Way(byHostFrom float64) string {
