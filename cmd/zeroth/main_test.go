@@ -339,7 +339,7 @@ func TestBadInput(t *testing.T) {
 		args string
 		errs string // beginning of a line of standard error
 	}{
-		{"train tiny.yaml --set zero.stage=5 --set model.heads=3", "--set model.heads=3: model.heads: 3 heads do not divide width 8; want 2 or 4 heads\n"},
+		{"train tiny.yaml --set zero.stage=5 --set model.heads=3", "--set model.heads=3: model.heads: 3 heads do not divide width 8; want heads 2 or 4\n"},
 		{"train tiny.yaml --set zero.stage=5", "--set zero.stage=5: zero.stage: there is no stage 5; want 0 (nothing sharded), 1 "},
 		{"train gone.yaml", "gone.yaml: the job file cannot be read: no such file or directory"},
 		{"train", "zeroth: want one job file, such as: zeroth train examples/quickstart.yaml (0 arguments given); 'zeroth init' writes one\nSee 'zeroth train --help'.\n"},

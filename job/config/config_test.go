@@ -325,10 +325,10 @@ func TestCombinations(t *testing.T) {
 	testjob.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 100, Eps: 1e-5}}.ConfigJSON()))
 	for _, c := range []struct{ set, want string }{
 		{"zero.stage=5", "zero.stage: there is no stage 5; want 0 (nothing sharded), 1 (optimizer state), 2 (and gradients) or 3 (and parameters)"},
-		{"model={heads: 7}", "model.heads: 7 heads do not divide width 384; want 6 or 8 heads"},
-		{"model={width: 100}", "model.width: 6 heads do not divide width 100; want 5 or 10 heads"},
-		{"model={family: llama, heads: 7}", "model.heads: 7 heads do not divide width 384; want 6 or 8 heads"},
-		{"model={family: llama, heads: 128}", "model.heads: 128 heads of width 3: rotary positions rotate pairs, so a head's width must be even; want 96 or 192 heads"},
+		{"model={heads: 7}", "model.heads: 7 heads do not divide width 384; want heads 6 or 8"},
+		{"model={width: 100}", "model.width: 6 heads do not divide width 100; want heads 5 or 10"},
+		{"model={family: llama, heads: 7}", "model.heads: 7 heads do not divide width 384; want heads 6 or 8"},
+		{"model={family: llama, heads: 128}", "model.heads: 128 heads of width 3: rotary positions rotate pairs, so a head's width must be even; want heads 96 or 192"},
 		{"model={family: llama, width: 25, heads: 5}", "model.heads: 5 heads of width 5: rotary positions rotate pairs, so a head's width must be even; want an even width"},
 		{"model={family: llama, kv_heads: 4}", "model.kv_heads: 4 key and value heads do not divide 6 heads; want kv_heads 3 or 6"},
 		{"model={kv_heads: 2, tied: true}", "model.kv_heads: not used: gpt2 has no kv_heads; remove it (--set model.kv_heads=null removes it)\n" +
