@@ -77,7 +77,10 @@ func carryEnds(j *setup.Job, set *data.Set) error {
 			turn = c.EndOfTurn()
 		}
 	}
-	aligned, note, err := j.Carried.Aligned(j.ModelJSON(), turn)
+	aligned, note, err := j.Carried.AlignedWith(set.Tokenizer, j.ModelJSON(), turn)
+	if set.Tokenizer == nil {
+		aligned, note, err = j.Carried.Aligned(j.ModelJSON(), turn)
+	}
 	if err == nil && note != "" {
 		j.Carried.Files, j.Carried.Notes = aligned.Files, slices.Concat(j.Carried.Notes, []string{note})
 	}

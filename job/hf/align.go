@@ -23,12 +23,17 @@ const generationFile = "generation_config.json"
 // A checkpoint's own config is not aligned, because pad_token_id affects training.
 func (c Carried) Aligned(config []byte, turn int32) (aligned Carried, note string, err error) {
 	c.Config = config
-	if config == nil {
-		return c, "", nil
-	}
 	tok, _, err := c.Tokenizer()
-	if tok == nil || err != nil {
+	if err != nil {
 		return c, "", err
+	}
+	return c.AlignedWith(tok, config, turn)
+}
+
+// AlignedWith is Aligned with the tokenizer among the files; nil is unknown.
+func (c Carried) AlignedWith(tok data.Tokenizer, config []byte, turn int32) (aligned Carried, note string, err error) {
+	if c.Config = config; config == nil || tok == nil {
+		return c, "", nil
 	}
 	var a aligner
 	if a.config, err = members(config); err != nil {
