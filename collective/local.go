@@ -276,7 +276,8 @@ func (c *localCall) published() device.Buffer {
 }
 
 // operands collects the buffers of the work: every rank's own part for a gather, starting with the
-// next rank's, so that no two ranks read from one rank at a time; part Rank of all buffers for a reduction, rank 0's buffer for a broadcast, or all buffers for a reduce.
+// next rank's, so that no two ranks read from one rank at a time; part Rank of all buffers for a
+// reduction, rank 0's buffer for a broadcast, or all buffers for a reduce.
 func (c *localCall) operands() {
 	switch c.op {
 	case broadcast:
