@@ -211,7 +211,7 @@ func TestFusedIsOneTask(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.q.Trace(nil)
-	want := "matmul, matmul onto, matmul onto, matmul, activation, matmul, activation gradient, weight gradient, weight gradient"
+	want := "matmul 16×32×32, matmul onto 16×32×32, matmul onto 16×32×32, matmul, activation 16×32×32, matmul, activation gradient 16×32×32, weight gradient 32×16×32, weight gradient 32×16×32"
 	if got := strings.Join(tasks, ", "); got != want {
 		t.Errorf("tasks %q, want %q", got, want)
 	}
