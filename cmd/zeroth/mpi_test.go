@@ -134,7 +134,7 @@ func TestMPIWantsItsLauncher(t *testing.T) {
 		t.Skip("no MPI")
 	}
 	inFolder(t)
-	_, errs := process(t, 1, "launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=2", "--set", "parallel.transport=mpi")
+	_, errs := process(t, 2, "launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=2", "--set", "parallel.transport=mpi")
 	if want := "use the mpirun or mpiexec of that library"; !strings.Contains(errs, want) {
 		t.Errorf("%s\nwant: %s", errs, want)
 	}

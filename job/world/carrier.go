@@ -14,6 +14,7 @@ import (
 	"zeroth/collective/mpi"
 	"zeroth/collective/rendezvous"
 	"zeroth/collective/socket"
+	"zeroth/input"
 )
 
 // carrier carries frames between processes.
@@ -134,7 +135,7 @@ func (w *World) carryByMPI(groups [][]int) (carrier, error) {
 	select {
 	case err := <-joined:
 		if err != nil {
-			return nil, w.because(err)
+			return nil, input.BadInput(err) // another launcher or library is wanted, not another try
 		}
 	case <-w.star.Ended():
 		return nil, w.star.Err()
