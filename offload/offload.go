@@ -294,26 +294,6 @@ func Split(units []Unit, ratio float64) int {
 	return len(units)
 }
 
-// RatioFrom returns a ratio for which Split returns first, the index of a unit with state,
-// or of no unit if it is len(units).
-func RatioFrom(units []Unit, first int) float64 {
-	all, before, at := 0, 0.0, -1.0 // elements with state; middle of the previous unit; where to split
-	for i, u := range units {
-		if u.Frozen {
-			continue
-		}
-		middle := float64(all) + float64(u.Len)/2
-		if i >= first && at < 0 {
-			at = (before + middle) / 2
-		}
-		all, before = all+u.Len, middle
-	}
-	if at < 0 {
-		return 0
-	}
-	return 1 - at/float64(all)
-}
-
 func (s *Store) decide(i int, u Unit) unit {
 	p := unit{Unit: u, onHost: i >= s.offloaded, param: s.cfg.Params, dtype: s.cfg.DType}
 	if u.Coded {

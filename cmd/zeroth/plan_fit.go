@@ -27,10 +27,10 @@ func (a *app) fit() *cobra.Command {
 		Short: "Find the fastest settings of a job that fit a machine",
 		Long: `Find the settings that fit and are fastest, among all that change a job's memory and
 speed: mesh, pipeline schedule, stage, micro-batch, recomputation, prefetch, loss
-chunks, offload. The global batch stays the same. All listed settings were planned
-with all layers and simulated on --machine (see 'zeroth plan'); times after ≈ are
-estimates for long pipelines. --flops, --link and so on replace single figures of the
-machine.
+chunks, offload. The global batch stays the same. Each setting tried is planned and, if
+it fits, simulated on --machine (see 'zeroth plan'). The search starts from the job and
+from the best meshes, and changes one setting at a time until no single change makes a
+step shorter. --flops, --link and so on replace single figures of the machine.
 
 Exit codes: 0 something fits, 1 nothing fits, 2 a mistake in the command line or the
 job.`,
@@ -133,7 +133,7 @@ func (f *fitting) limits(c *config.Config, memory int64) (fit.Limits, error) {
 		h.Flops = map[string]float64{c.Precision.String(): f.flops}
 	}
 	l := fit.Limits{Ranks: ranks, Memory: memory, GPU: true, Host: read("host-memory", f.host, sharers), Disk: read("disk", f.disk, sharers),
-		Rates: h.Rates(c.Precision), Hardware: h}
+		Hardware: h}
 	if memory == 0 {
 		errs = append(errs, errors.New("--gpu-memory is missing; want the memory of each GPU, such as --gpu-memory 80GiB"))
 	}

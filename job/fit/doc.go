@@ -3,7 +3,7 @@
 //
 // Bytes are counted by plan and setup, and seconds by sim; this package compares the results.
 //
-// Begin with fit.go: Search is zeroth plan --fit. largest.go finds the largest model, context or
-// batch; refuse.go is the check before a run; measure.go makes the search cheap by running a few
-// layers and extrapolating to all, after layers.go has compared them.
+// Begin with fit.go: Search is zeroth fit. search.go is the search over settings, each tried by a dry
+// run and a simulation; ratio.go finds the part of an optimizer to offload; largest.go finds the
+// largest model, context or batch; refuse.go is the check before a run.
 package fit

@@ -3,8 +3,8 @@ package fit
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
-	"sync/atomic"
 
 	"zeroth/device"
 	"zeroth/input"
@@ -12,22 +12,27 @@ import (
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
-	"zeroth/offload"
-	"zeroth/optim"
-	"zeroth/shard"
 )
 
 // Limits describes the available resources.
 type Limits struct {
-	Ranks  int       `json:"ranks"`
-	Memory int64     `json:"memory"` // bytes per rank's device
-	Host   int64     `json:"host"`   // bytes of host memory per rank; 0: no offloading
-	Disk   int64     `json:"disk"`   // bytes of disk per rank; 0: no offloading to disk
-	GPU    bool      `json:"gpu"`
-	Rates  sim.Rates `json:"rates"`
+	Ranks  int   `json:"ranks"`
+	Memory int64 `json:"memory"` // bytes per rank's device
+	Host   int64 `json:"host"`   // bytes of host memory per rank; 0: no offloading
+	Disk   int64 `json:"disk"`   // bytes of disk per rank; 0: no offloading to disk
+	GPU    bool  `json:"gpu"`
 
-	Hardware *sim.Hardware `json:"hardware,omitempty"` // hardware on which listed choices are simulated; nil: no simulation
+	Hardware *sim.Hardware `json:"hardware,omitempty"` // on which settings are simulated; nil: rough, so that only ratios of times are meaningful
 }
+
+// rough is the hardware of unknown machines.
+var rough = &sim.Hardware{
+	Name: "rough", Flops: map[string]float64{"fp32": 1e11, "bf16": 1e11, "fp16": 1e11}, Memory: 1e10,
+	Links: []sim.Link{{Bandwidth: 5e9}}, HostLink: 5e9, HostMemory: 1e10, Disk: 1e9,
+}
+
+// hardware returns the hardware to simulate.
+func (l Limits) hardware() *sim.Hardware { return cmp.Or(l.Hardware, rough) }
 
 // machine returns the machine for which a choice is planned. Processes are only set for GPUs on
 // several hosts of known hardware.
@@ -41,22 +46,17 @@ func (l Limits) machine(c *config.Config) plan.Machine {
 	return m
 }
 
-// Choice is a way to set a job, with its requirements and its cost.
+// Choice is a way to set a job, with what a dry run of it needs and the time of a simulated step.
 type Choice struct {
 	Config    *config.Config
 	Sets      []string // settings that differ from the job's, as arguments of --set
 	Needs     setup.Footprint
-	Low, High int64 // estimates of memory outside the allocator, bytes
-	Cost      sim.Cost
-	Exact     bool        // Needs comes from a dry run
-	Simulated *sim.Result // nil: not simulated
+	Low, High int64       // estimates of memory outside the allocator, bytes
+	Simulated *sim.Result // nil: not simulated, because it does not fit or has too many tasks
 
 	limits Limits
-	least  int     // percentage of the optimizer state that must be offloaded; 0: not searched, or nothing fits
-	whole  float64 // simulated seconds of a step that offloads all optimizer state
-
-	flops      float64 // of the model in a step, mean of a pipeline's ranks; 0: not weighed
-	hostUpdate float64 // seconds of the host's kernels alone; only set on known hardware by weigh
+	least  int     // percentage of the optimizer state that must be offloaded; 0: unknown
+	whole  float64 // simulated seconds of a step that offloads all optimizer state; 0: unknown
 }
 
 // Free returns the remaining device memory at worst and at best, in bytes.
@@ -128,52 +128,28 @@ func (c *Choice) way() way {
 const listed = 8
 
 // Search searches over divisions of the model, stages, shard groups, micro-batches, recomputation,
-// prefetch, loss chunks, and offloading and its ratio. It uses dry runs of a few layers, then
-// makes full dry runs of the choices that it returns. On known hardware it also simulates them,
-// within a budget of seconds. It preserves the sequences per step if the ranks divide them,
-// otherwise the sequences per rank.
+// prefetch, loss chunks, and offloading and its ratio. It keeps the sequences per step if the
+// ranks divide them, otherwise the sequences per rank. No change of a single setting makes the
+// first of Fits faster; see search.climb.
 func Search(c *config.Config, l Limits) (*Result, error) {
 	if err := searchable(c); err != nil {
 		return nil, err
 	}
-	s, err := newSearch(c, l)
-	if err == nil && l.Hardware != nil {
-		err = s.divide()
-	}
-	if err == nil && l.Hardware != nil && l.Host > 0 && !slices.ContainsFunc(s.all, (*Choice).Fits) {
-		s.offloading = true
-		err = s.divide()
-	}
+	s := newSearch(c, l)
+	job, err := s.measure(s.job)
 	if err != nil {
 		return nil, err
 	}
-	f := &Result{Limits: l, Tried: len(s.all)}
-	if f.Job, err = s.choice(s.job); err != nil {
-		return nil, err
-	}
-	if err := s.answer(f); err != nil {
-		return nil, err
-	}
-	if err := s.tune(f.Fits); err != nil {
-		return nil, err
-	}
-	slices.SortStableFunc(f.Fits, order)
-	return f, nil
-}
-
-// answer adds the best choice of each way to the result. It measures their exact needs and
-// simulates them in order of speed, within the budget.
-func (s *search) answer(f *Result) error {
+	s.descend(job)
+	f := &Result{Limits: l, Job: job}
 	best := map[way]*Choice{}
-	for _, x := range s.all {
+	for _, x := range s.all() {
+		f.Tried++
 		if b := best[x.way()]; b == nil || better(x, b) {
 			best[x.way()] = x
 		}
 	}
 	for _, x := range best {
-		if err := s.weigh(x); err != nil {
-			return err
-		}
 		if x.Fits() {
 			f.Fits = append(f.Fits, x)
 		} else {
@@ -184,66 +160,10 @@ func (s *search) answer(f *Result) error {
 	slices.SortFunc(f.Others, func(a, b *Choice) int { return cmp.Or(cmp.Compare(a.over(), b.over()), order(a, b)) })
 	f.Fits = f.Fits[:min(listed, len(f.Fits))]
 	f.Others = f.Others[:min(max(3, listed-len(f.Fits)), len(f.Others))]
-	all := slices.Concat([]*Choice{f.Job}, f.Fits, f.Others)
-	affordable, left := make([]bool, len(all)), mostPasses
-	for i, x := range all {
-		if n := x.passes(); n <= left {
-			affordable[i], left = true, left-n
-		}
+	if len(f.Fits) > 0 {
+		f.Fits[0] = s.tune(f.Fits[0])
 	}
-	longest := make([]int, len(all)) // simulated first, so that none is left for one processor
-	for i := range longest {
-		longest[i] = i
-	}
-	slices.SortStableFunc(longest, func(a, b int) int { return all[b].passes() - all[a].passes() })
-	return each(len(all), func(i int) error {
-		i = longest[i]
-		err := s.dryRun(all[i], affordable[i])
-		if fit := i - 1; err == nil && s.limits.Hardware != nil && fit >= 0 && fit < len(f.Fits) {
-			f.Fits[fit], err = s.refine(all[i])
-		}
-		return err
-	})
-}
-
-// mostPasses bounds the module passes simulated for an answer, to limit it to seconds.
-const mostPasses = 24_000
-
-// passes returns the number of module passes in a simulation of the choice.
-func (c *Choice) passes() int {
-	n, _ := sim.Few(c.Config)
-	if n < c.Config.Train.Accumulate {
-		n *= 2
-	}
-	return n * (c.Config.Model.Layers + 2)
-}
-
-// refine returns the choice with the shard group size of the shortest simulated step, searching
-// outward from its own size. It skips pipelines, which take too long to simulate repeatedly.
-func (s *search) refine(c *Choice) (*Choice, error) {
-	sizes := divisors(c.Config.Parallel.DataRanks())
-	at := slices.Index(sizes, c.Config.Parallel.Shard)
-	if c.Simulated == nil || c.Config.Parallel.Pipeline > 1 || c.Config.Zero.Stage == 0 {
-		return c, nil
-	}
-	for _, step := range []int{-1, 1} {
-		for next := at + step; next > 0 && next < len(sizes); next += step {
-			x := c.Config.Copy()
-			x.Parallel.Shard, x.Parallel.Replicate = sizes[next], x.Parallel.DataRanks()/sizes[next]
-			y, err := s.choice(x)
-			if err == nil && y.Fits() {
-				err = s.dryRun(y, true)
-			}
-			if err != nil {
-				return nil, err
-			}
-			if !y.Fits() || order(y, c) >= 0 {
-				break
-			}
-			c = y
-		}
-	}
-	return c, nil
+	return f, nil
 }
 
 // searchable returns an error for a job with a master, or a model with too many layers to search.
@@ -257,12 +177,12 @@ func searchable(c *config.Config) error {
 	return nil
 }
 
-// Seconds returns the duration of a step, simulated if available, otherwise estimated.
+// Seconds returns the duration of a simulated step, infinity without one.
 func (c *Choice) Seconds() float64 {
 	if c.Simulated != nil {
 		return c.Simulated.Seconds
 	}
-	return c.Cost.Seconds()
+	return math.Inf(1)
 }
 
 // better reports whether a is preferable: fitting choices by speed, others by the least memory
@@ -289,136 +209,6 @@ func order(a, b *Choice) int {
 		slices.Compare(a.Sets, b.Sets))
 }
 
-// dryRun weighs a choice and replaces its estimated needs by those of a full dry run. If asked
-// to, it also simulates it.
-func (s *search) dryRun(c *Choice, simulate bool) error {
-	if err := s.weigh(c); err != nil {
-		return err
-	}
-	needs, err := setup.DryRun(c.limits.machine(c.Config).Job(c.Config))
-	if err != nil {
-		return err
-	}
-	if c.Needs, c.Exact = needs, true; s.limits.GPU {
-		c.Needs.Device[device.Workspace] = 0
-	}
-	if !simulate {
-		return nil
-	}
-	return c.simulate()
-}
-
-// search is the state of one call of Search.
-type search struct {
-	limits    Limits
-	job       *config.Config // on the available ranks
-	whole     *layers
-	updates   float64 // operations of whole-matrix updates, over all ranks
-	undivided bool    // micro-batches are fixed
-
-	offloading bool // allow offloading with other divisions, because nothing fits without
-
-	networks memo[[2]int, *layers]
-	piped    memo[pipelineKey, []*pipelineRank]
-	profiles memo[profileKey, []passing]
-	clocks   memo[clockKey, float64]
-	kept     memo[unitKey, measured]
-	passes   memo[passKey, measured]
-	runs     memo[runKey, measured]
-	cuts     memo[cutKey, []offload.Unit]
-	all      []*Choice
-}
-
-// bare returns a search that has not tried anything yet.
-func bare(c *config.Config, l Limits) (*search, error) {
-	s := &search{limits: l, job: on(c, l.Ranks)}
-	one := s.job.Copy()
-	one.Parallel.Context, one.Parallel.Tensor = 1, 1
-	var err error
-	if s.whole, err = s.network(one); err != nil {
-		return nil, err
-	}
-	rules := setup.Rules(c)
-	for _, u := range s.whole.model.Units() {
-		for _, p := range u.Params {
-			if r, ok := rules[p.Rule].(optim.Whole); ok && !p.Frozen {
-				s.updates += r.Flops(p.Shape[0], p.Shape[1])
-			}
-		}
-	}
-	return s, nil
-}
-
-// network returns the layers of the job, with matrices and positions divided as in the choice.
-func (s *search) network(x *config.Config) (*layers, error) {
-	m := config.Mesh(x)
-	return s.networks.get([2]int{m.Size(shard.Context), m.Size(shard.Tensor)}, func() (*layers, error) { return layersOf(x) })
-}
-
-// pipelineKey contains everything that the places of a choice's pipeline depend on.
-type pipelineKey struct {
-	pipeline, virtual, context, tensor int
-	recompute                          string
-}
-
-// pipelineRanks returns the distinct places of the choice's pipeline.
-func (s *search) pipelineRanks(x *config.Config) ([]*pipelineRank, error) {
-	m := config.Mesh(x)
-	k := pipelineKey{x.Parallel.Pipeline, x.Pipeline.Virtual, m.Size(shard.Context), m.Size(shard.Tensor), x.Zero.Recompute}
-	return s.piped.get(k, func() ([]*pipelineRank, error) {
-		l, err := s.network(x)
-		if err != nil {
-			return nil, err
-		}
-		return pipelineRanksOf(x, l, s.whole.model), nil
-	})
-}
-
-func newSearch(c *config.Config, l Limits) (*search, error) {
-	s, err := bare(c, l)
-	if err == nil {
-		err = s.run(true)
-	}
-	return s, err
-}
-
-// run measures all settings of the job. If a setting must offload part of its optimizer state, it
-// also measures the smallest such part. With all, it weighs the settings that fit; otherwise it
-// stops at the first that fits.
-func (s *search) run(all bool) error {
-	var ways []*config.Config
-	s.each(func(x config.Config) { ways = append(ways, &x) })
-	tried, found := make([][]*Choice, len(ways)), atomic.Bool{}
-	err := each(len(ways), func(i int) error {
-		if found.Load() && !all {
-			return nil
-		}
-		c, err := s.choice(ways[i])
-		if err != nil {
-			return err
-		}
-		tried[i] = []*Choice{c}
-		least, err := s.least(c)
-		if err != nil {
-			return err
-		}
-		if least != nil && least.Config.Zero.Offload.Ratio != c.Config.Zero.Offload.Ratio {
-			tried[i] = append(tried[i], least)
-		}
-		for _, x := range tried[i] {
-			if !x.Fits() {
-				continue
-			}
-			if found.Store(true); all {
-				err = cmp.Or(err, s.weigh(x))
-			}
-		}
-		return err
-	})
-	s.all = slices.Concat(tried...)
-	return err
-}
-
 // on returns the job on the given ranks in one shard group, with its model divided as before if
 // possible.
 func on(c *config.Config, ranks int) *config.Config {
@@ -441,17 +231,6 @@ func on(c *config.Config, ranks int) *config.Config {
 	x.Train.Accumulate = a / x.Train.MicroBatch
 	x.Train.Batch = a * data
 	return x
-}
-
-func (s *search) choice(x *config.Config) (*Choice, error) {
-	needs, err := s.needs(x)
-	if err != nil {
-		return nil, err
-	}
-	c := &Choice{Config: x, Needs: needs, limits: s.limits}
-	c.Low, c.High = plan.Sum(plan.Outside(x, s.limits.machine(x)))
-	c.Sets = differs(s.job, x)
-	return c, nil
 }
 
 // differs returns the keys set differently in x, as arguments of --set.
@@ -510,8 +289,5 @@ func virtual(c *config.Config) any {
 	return c.Pipeline.Virtual
 }
 
-// Limits of a search for settings.
-const (
-	fitLayers = 1000 // layers of a model to search
-	fitMicros = 32   // micro-batch sizes to try
-)
+// fitLayers is the maximum number of a model's layers in a search.
+const fitLayers = 1000

@@ -1,10 +1,8 @@
 package fit
 
 import (
-	"cmp"
 	"fmt"
 	"io"
-	"slices"
 
 	"zeroth/input"
 	"zeroth/job/config"
@@ -45,53 +43,67 @@ func FindLargest(c *config.Config, of string, l Limits) (*Largest, error) {
 	if config.Given(c) && of != "micro_batch" {
 		return nil, input.BadInput(fmt.Errorf("--largest %s: the size of a program's network is fixed; want --largest micro_batch", of))
 	}
-	job := on(c, l.Ranks)
-	answer := func(best func(s *search, all bool) (*Choice, error)) (*Answer, error) {
-		var wrong error
-		var last *search
-		try := func(x *config.Config, all bool) (c *Choice) {
-			if last, wrong = bare(x, l); wrong == nil {
-				last.undivided = of == "micro_batch"
-				c, wrong = best(last, all)
-			}
-			return c
-		}
-		n := bisect(func(n int) bool {
-			x, _ := grown(job, n)
-			if x == nil || wrong != nil {
-				return false
-			}
-			c := try(x, false)
-			return wrong == nil && c.Fits()
-		})
-		if n == 0 || wrong != nil {
-			return nil, wrong
-		}
-		x, title := grown(job, n)
-		if more, _ := grown(job, n+1); more == nil {
-			title += "; larger ones were not searched"
-		}
-		c := try(x, true)
-		return &Answer{n, title, c}, cmp.Or(wrong, last.dryRun(c, true))
-	}
-	as, err := answer(func(s *search, _ bool) (*Choice, error) { return s.choice(s.job) })
+	g := growth{job: on(c, l.Ranks), limits: l, fixed: of == "micro_batch", grown: grown}
+	as, err := g.answer(0, func(_ *search, job *Choice) *Choice { return job })
 	if err != nil {
 		return nil, err
 	}
-	any, err := answer(func(s *search, all bool) (*Choice, error) {
-		if err := s.run(all); err != nil {
-			return nil, err
+	any, err := g.answer(0, func(s *search, job *Choice) *Choice {
+		lean := s.each([]*config.Config{s.lean(s.job)})
+		if s.found(job) || len(lean) == 0 {
+			return job
 		}
-		return slices.MinFunc(s.all, byFit), nil
+		return lean[0]
 	})
+	if err == nil && any != nil {
+		var more *Answer
+		if more, err = g.answer(any.Value, (*search).descend); more != nil {
+			any = more
+		}
+	}
 	return &Largest{Of: of, As: as, Any: any, Limits: l}, err
 }
 
-func byFit(a, b *Choice) int {
-	if better(a, b) {
-		return -1
+// growth makes a job larger.
+type growth struct {
+	job    *config.Config
+	limits Limits
+	fixed  bool                                               // micro-batches grow
+	grown  func(*config.Config, int) (*config.Config, string) // the job with a value, nil beyond its limits, and a title
+}
+
+// answer returns the largest value above least for which the choice that best returns fits, nil if
+// none does.
+func (g *growth) answer(least int, best func(*search, *Choice) *Choice) (*Answer, error) {
+	var wrong error
+	try := func(n int) *Choice {
+		x, _ := g.grown(g.job, n)
+		if x == nil || wrong != nil {
+			return nil
+		}
+		s := newSearch(x, g.limits)
+		s.undivided, s.ownMesh, s.untimed = g.fixed, true, true
+		var c *Choice
+		if c, wrong = s.measure(s.job); wrong == nil {
+			c = best(s, c)
+		}
+		return c
 	}
-	return 1
+	n := bisect(func(n int) bool {
+		c := try(least + n)
+		return c != nil && c.Fits()
+	})
+	if n == 0 || wrong != nil {
+		return nil, wrong
+	}
+	n += least
+	_, title := g.grown(g.job, n)
+	if more, _ := g.grown(g.job, n+1); more == nil {
+		title += "; larger ones were not searched"
+	}
+	c := try(n)
+	c.simulate()
+	return &Answer{n, title, c}, wrong
 }
 
 // bisect returns the largest n for which ok holds, 0 if it never does. If ok holds for n, it must

@@ -9,7 +9,6 @@ import (
 	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/testjob"
-	"zeroth/tests/nightly"
 )
 
 // TestLimitsOfProducts checks that values at a limit are accepted, and that values above it are
@@ -77,17 +76,13 @@ func TestNothingOverflows(t *testing.T) {
 				t.Errorf("%v: %s: %d", sets, m.Name, total)
 			}
 		}
-		l := Limits{Ranks: c.Parallel.Ranks, Memory: config.MostMemory, Host: config.MostMemory, Disk: config.MostMemory, GPU: true, Rates: roughRates}
-		if x := one(t, c, l); x.Needs.Device.Total() != p.Allocated.Total() || x.Cost.Sent != p.Sent || x.Cost.Sent < 0 || x.Cost.Moved < 0 || x.Cost.Disk < 0 || !(x.Cost.Seconds() > 0) {
+		l := Limits{Ranks: c.Parallel.Ranks, Memory: config.MostMemory, Host: config.MostMemory, Disk: config.MostMemory, GPU: true}
+		x := one(t, c, l)
+		if x.Needs.Device.Total() != p.Allocated.Total() {
 			t.Errorf("%v: %+v", sets, x)
 		}
-		if searchable(c) != nil || !nightly.All() {
-			continue
-		}
-		for _, x := range searched(t, c, l).all {
-			if x.Cost.Sent < 0 || x.Cost.Moved < 0 || x.Cost.Disk < 0 || x.Needs.Device.Total() <= 0 || x.Needs.Host.Total() < 0 || x.Needs.Disk < 0 {
-				t.Errorf("%v: %v: %+v, %+v", sets, x.Sets, x.Needs, x.Cost)
-			}
+		if f := x.Simulated; f != nil && (f.Sent != p.Sent || !(f.Seconds > 0)) {
+			t.Errorf("%v: %+v, planned to send %d bytes", sets, f, p.Sent)
 		}
 	}
 }

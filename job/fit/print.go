@@ -1,7 +1,6 @@
 package fit
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -115,13 +114,11 @@ func (f *Result) row(word string, x *Choice, fastest float64) []string {
 	if low < 0 {
 		free = show.ByteSize(-low) + " short"
 	}
-	if fastest > 0 {
+	switch {
+	case x.Simulated == nil:
+	case x.limits.Hardware == nil:
 		step = fmt.Sprintf("× %.2f", x.Seconds()/fastest)
-	}
-	if x.limits.Hardware != nil {
-		step, used = "≈ "+show.Seconds(x.Seconds()), fmt.Sprintf("%.0f %%", 100*x.used())
-	}
-	if x.Simulated != nil {
+	default:
 		step, used = show.Seconds(x.Simulated.Seconds), fmt.Sprintf("%.0f %%", 100*x.Simulated.Used)
 	}
 	switch {
@@ -154,19 +151,17 @@ func (f *Result) row(word string, x *Choice, fastest float64) []string {
 // lines describes the limits.
 func (l Limits) lines() []string {
 	words := fmt.Sprintf("limits  %d ranks of %s", l.Ranks, show.BothUnits(l.Memory))
-	rates := fmt.Sprintf("rates   %.4g flop/s a rank, %s/s sent", l.Rates.Flops, show.DecimalSize(int64(l.Rates.Link)))
 	if l.Host > 0 {
 		words += fmt.Sprintf(", with %s of host memory for each", show.BothUnits(l.Host))
-		rates += fmt.Sprintf(", %s/s to host memory, %s/s there", show.DecimalSize(int64(l.Rates.Host)), show.DecimalSize(int64(l.Rates.Memory)))
 	}
 	if l.Disk > 0 {
 		words += fmt.Sprintf(" and %s of disk", show.BothUnits(l.Disk))
-		rates += fmt.Sprintf(", %s/s to disk", show.DecimalSize(int64(l.Rates.Disk)))
 	}
-	if l.Hardware != nil {
-		return []string{words, fmt.Sprintf("on      %s: %s", l.Hardware.Name, l.Hardware.Summary())}
+	on := fmt.Sprintf("on      %s: %s", l.hardware().Name, l.hardware().Summary())
+	if l.Hardware == nil {
+		on += ": only ratios of times are meaningful"
 	}
-	return []string{words, rates + ": only ratios of times are meaningful"}
+	return []string{words, on}
 }
 
 // binds describes the largest use of memory in a choice that does not fit.
@@ -177,21 +172,22 @@ func (c *Choice) binds() string {
 
 // spends describes how a step spends its time.
 func (c *Choice) spends() string {
-	words := []string{show.DecimalSize(c.Cost.Sent) + " sent"}
-	if c.Cost.Again > 0 {
-		words = append(words, fmt.Sprintf("%.0f %% recomputed", 100*c.Cost.Again/(c.Cost.Flops-c.Cost.Again)))
+	f := c.Simulated
+	if f == nil {
+		return "too many tasks to simulate"
 	}
-	s := c.Seconds()
-	spent := c.spent()
-	idle, waits, updates := spent[1], spent[2], spent[3]
-	if idle > 0 {
-		words = append(words, fmt.Sprintf("%.0f %% idle", 100*idle/s))
+	words := []string{show.DecimalSize(f.Sent) + " sent"}
+	if f.Again > 0 {
+		words = append(words, fmt.Sprintf("%.0f %% recomputed", 100*f.Again/f.Flops))
 	}
-	if waits > 0.005*s {
-		words = append(words, fmt.Sprintf("%.0f %% waiting", 100*waits/s))
+	if f.Bubble > 0 {
+		words = append(words, fmt.Sprintf("%.0f %% idle", 100*f.Bubble))
 	}
-	if updates > 0 {
-		words = append(words, fmt.Sprintf("%.0f %% updating, %s of host memory", 100*updates/s, show.ByteSize(c.Needs.Host.Total())))
+	if f.Exposed > 0.005*f.Seconds {
+		words = append(words, fmt.Sprintf("%.0f %% waiting", 100*f.Exposed/f.Seconds))
+	}
+	if f.Offload > 0 {
+		words = append(words, fmt.Sprintf("%.0f %% updating, %s of host memory", 100*f.Offload/f.Seconds, show.ByteSize(c.Needs.Host.Total())))
 	}
 	if c.least > 0 {
 		words = append(words, c.saves())
@@ -205,21 +201,12 @@ func (c *Choice) spends() string {
 // kinds describes the parts of a step's time.
 var kinds = [...]string{"computing", "waiting for the pipeline to fill and drain", "waiting for communication", "updating offloaded state"}
 
-// spent returns the seconds of each kind.
-func (c *Choice) spent() [len(kinds)]float64 {
+// spent returns the simulated seconds of each kind, zero without a simulation.
+func (c *Choice) spent() (seconds [len(kinds)]float64) {
 	if f := c.Simulated; f != nil {
-		return [...]float64{f.Compute, f.Bubble * f.Seconds, f.Exposed, f.Offload}
+		seconds = [...]float64{f.Compute, f.Bubble * f.Seconds, f.Exposed, f.Offload}
 	}
-	return [...]float64{c.Cost.Compute, c.Cost.Idle, c.Cost.Exposed, c.Cost.Update}
-}
-
-// used returns the MFU: the model's arithmetic as a fraction of peak.
-func (c *Choice) used() float64 {
-	if f := c.Simulated; f != nil {
-		return f.Used
-	}
-	peak := c.limits.Hardware.PeakOf(c.Config.Precision)
-	return c.flops / c.Seconds() / peak
+	return seconds
 }
 
 // words describes the mesh and the stage of a choice.
@@ -258,7 +245,7 @@ func (f *Result) why() string {
 
 // advice returns the recommendation below the table.
 func (f *Result) advice() string {
-	tried := fmt.Sprintf("%s settings tried with dry runs of a few layers; those listed had a dry run of all layers.\n", show.Grouped(int64(f.Tried)))
+	tried := fmt.Sprintf("%s settings tried.\n", show.Grouped(int64(f.Tried)))
 	if len(f.Fits) == 0 {
 		return tried + f.withHost() + "Nothing fits; want more ranks, more memory per rank, a smaller model or shorter sequences.\n"
 	}
@@ -294,12 +281,18 @@ func (f *Result) withHost() string {
 	if f.Limits.Host > 0 || l.Hardware != nil && l.Hardware.Serves(setup.Planned(c), true, false) != nil {
 		return ""
 	}
-	with, err := Search(c, l)
-	if err != nil || len(with.Fits) == 0 {
+	s := newSearch(c, l).quick
+	x, err := s.measure(s.job)
+	if err == nil {
+		x = s.descend(x)
+	}
+	if err == nil && x.Fits() {
+		x, err = s.measure(at(x.Config, s.leastPart(x.Config)))
+	}
+	if err != nil || !x.Fits() {
 		return ""
 	}
-	least := slices.MinFunc(with.Fits, func(a, b *Choice) int { return cmp.Compare(a.Needs.Host.Total(), b.Needs.Host.Total()) })
-	need := least.Needs.Host.Total()
+	need := x.Needs.Host.Total()
 	ranks := int64(min(8, l.Ranks)) // per machine, as an example
 	return fmt.Sprintf("It fits with %s of host memory for each rank, for example with --host-memory %dGiB for a machine of %d.\n",
 		show.ByteSize(need), (ranks*need+1<<30-1)>>30, ranks)
@@ -363,14 +356,11 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 		FreeLow    int64            `json:"free_low"`
 		FreeHigh   int64            `json:"free_high"`
 		Binding    string           `json:"binding"`
-		Seconds    float64          `json:"seconds"`
-		Cost       sim.Cost         `json:"cost"`
 		Simulated  *sim.Result      `json:"simulated,omitempty"`
-		Exact      bool             `json:"exact"`
 	}{
 		c.Fits(), x.Parallel.Pipeline, schedule, virtual, x.Parallel.Context, x.Parallel.Tensor, x.Zero.Stage, mesh.Shard, mesh.Replicate, x.Train.MicroBatch, x.Train.Accumulate, x.Zero.Recompute, x.Zero.Prefetch,
 		x.Train.LossChunk, x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters, x.Zero.Offload.Ratio, c.Sets, c.Needs.Device.Total(), by,
-		c.Needs.Host.Total(), c.Needs.Disk, low, high, binding, c.Seconds(), c.Cost, c.Simulated, c.Exact,
+		c.Needs.Host.Total(), c.Needs.Disk, low, high, binding, c.Simulated,
 	})
 }
 

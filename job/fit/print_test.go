@@ -36,7 +36,7 @@ func TestPrinted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := Limits{Ranks: 2, Memory: 80e9, GPU: true, Rates: h.Rates(c.Precision), Hardware: h}
+	l := Limits{Ranks: 2, Memory: 80e9, GPU: true, Hardware: h}
 	none, text := printed(t, c, l)
 	check(t, text)
 	_, advice, ok := strings.Cut(text, "--host-memory ")

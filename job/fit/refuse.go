@@ -14,11 +14,7 @@ import (
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/show"
-	"zeroth/job/sim"
 )
-
-// roughRates holds rough rates of a rank on this machine. They suffice to rank settings.
-var roughRates = sim.Rates{Flops: 1e11, Link: 5e9, Host: 5e9, Memory: 1e10, Disk: 1e9}
 
 // Affordable returns the mean allocation of the ranks, or an error if there is not enough memory.
 func Affordable(j *setup.Job) (mean setup.Footprint, err error) {
@@ -136,27 +132,32 @@ func largestUses(b device.Bytes) string {
 	return strings.Join(words, ", ")
 }
 
-// nearby returns up to three ways to set the job that fit: those with the fewest changes, the
-// fastest first. over returns how much a choice exceeds the budget, and needs the memory that is
-// compared with it. Host memory is unlimited.
+// nearby returns up to three ways to set the job that fit: those that change one setting, the
+// fastest first, or else one that changes as few as needed. over returns how much a choice exceeds
+// the budget, and needs the memory that is compared with it. Host memory is unlimited.
 func nearby(c *config.Config, budget int64, over func(*Choice) int64, needs func(setup.Footprint) int64) string {
 	const lessOrMore = "want more memory, another number of ranks, a smaller model or shorter sequences"
 	if searchable(c) != nil {
 		return lessOrMore
 	}
-	s, err := newSearch(c, Limits{Ranks: c.Parallel.Ranks, Memory: budget, Host: math.MaxInt64, Rates: roughRates})
-	if err != nil {
-		return lessOrMore
+	s := newSearch(c, Limits{Ranks: c.Parallel.Ranks, Memory: budget, Host: math.MaxInt64})
+	s.over, s.quick.over = over, over
+	var fits []*Choice
+	for _, axis := range axes {
+		fits = append(fits, slices.DeleteFunc(s.each(axis(s, s.job)), func(x *Choice) bool { return over(x) > 0 || len(x.Sets) == 0 })...)
 	}
-	all := s.all
-	least := slices.MinFunc(all, func(a, b *Choice) int { return cmp.Compare(over(a), over(b)) })
-	if over(least) > 0 {
-		return fmt.Sprintf("no other settings fit; the smallest needs %s, with --set %s; %s", show.ByteSize(needs(least.Needs)), strings.Join(least.Sets, " --set "), lessOrMore)
+	if len(fits) == 0 {
+		job, err := s.quick.measure(s.job)
+		if err != nil {
+			return lessOrMore
+		}
+		least := s.fewest(s.quick.descend(job))
+		if over(least) > 0 {
+			return fmt.Sprintf("no other settings fit; the smallest needs %s, with --set %s; %s", show.ByteSize(needs(least.Needs)), strings.Join(least.Sets, " --set "), lessOrMore)
+		}
+		fits = append(fits, least)
 	}
-	fits := slices.DeleteFunc(all, func(x *Choice) bool { return over(x) > 0 || len(x.Sets) == 0 })
-	slices.SortStableFunc(fits, func(a, b *Choice) int {
-		return cmp.Or(cmp.Compare(len(a.Sets), len(b.Sets)), cmp.Compare(a.Cost.Seconds(), b.Cost.Seconds()))
-	})
+	slices.SortStableFunc(fits, func(a, b *Choice) int { return cmp.Or(cmp.Compare(len(a.Sets), len(b.Sets)), order(a, b)) })
 	var ways []string
 	seen := map[string]bool{}
 	for _, x := range fits {
@@ -166,4 +167,19 @@ func nearby(c *config.Config, budget int64, over func(*Choice) int64, needs func
 		}
 	}
 	return "what fits: " + strings.Join(ways, ", or ")
+}
+
+// fewest returns the choice with its changes of settings undone that it does not need.
+func (s *search) fewest(c *Choice) *Choice {
+	for again := true; again; {
+		again = false
+		for _, axis := range axes {
+			for _, x := range s.quick.each(axis(s.quick, c.Config)) {
+				if len(x.Sets) < len(c.Sets) && len(x.Sets) > 0 && max(0, s.over(x)) <= max(0, s.over(c)) {
+					c, again = x, true
+				}
+			}
+		}
+	}
+	return c
 }

@@ -7,6 +7,5 @@
 //
 // Begin with simulate.go: Simulate is a prediction from end to end. record.go records on a device
 // that computes nothing, hardware.go has the speeds, and clock.go is the clock. cost.go counts
-// operations and bytes, and estimates without a clock. trace.go records and writes the trace of a
-// run.
+// operations and bytes. trace.go records and writes the trace of a run.
 package sim

@@ -202,15 +202,6 @@ func (h *Hardware) Serves(c *setup.Job, host, disk bool) error {
 	return errors.Join(errs...)
 }
 
-// Rates returns the rates for Weigh.
-func (h *Hardware) Rates(t device.DType) Rates {
-	r := Rates{Flops: h.Flops[t.String()], Cores: h.Flops["fp32"], Host: h.HostLink, Memory: h.HostMemory, Disk: h.Disk}
-	if len(h.Links) > 0 {
-		r.Link = h.Links[len(h.Links)-1].Bandwidth
-	}
-	return r
-}
-
 // Summary describes the hardware in a line.
 func (h *Hardware) Summary() string {
 	var words []string

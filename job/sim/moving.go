@@ -300,28 +300,6 @@ func (m *moving) ring(g Group, bytes float64) float64 {
 	return bytes*float64(g.Size-1)/float64(g.Size)/rate + hops
 }
 
-// Clock returns a function for the seconds of the job's collectives and transfers on the hardware,
-// nil if h is nil. Calls must not be concurrent.
-func (h *Hardware) Clock(c *setup.Job) func(Kernel) float64 {
-	if h == nil {
-		return nil
-	}
-	m := h.moving(c)
-	return func(k Kernel) float64 { return m.seconds("", k, Work{Bytes: float64(k.N * k.In.Size())}) }
-}
-
-// OfKernels returns the seconds of each kernel of a recording on the compute queue.
-func (h *Hardware) OfKernels(c *setup.Job, l *Recording) []float64 {
-	if h == nil {
-		return make([]float64, len(l.Kernels))
-	}
-	m, all := h.moving(c), make([]float64, 0, len(l.Kernels))
-	for i, k := range l.Kernels {
-		all = append(all, m.seconds(setup.Queues[0], k, l.Work[i]))
-	}
-	return all
-}
-
 // transport describes the transport of the job's collectives.
 func (m *moving) transport() string {
 	through := ""

@@ -60,7 +60,7 @@ type task struct {
 
 // Recording is the work that a rank issues, by queue.
 type Recording struct {
-	Operations            // of the first queue, so far,
+	Operations            // so far,
 	first      Operations // and in the first step
 
 	Queues   []*recordedQueue
@@ -157,6 +157,9 @@ func (r *recordedQueue) meet(junction int32, k Kernel, w Work, pass func()) {
 	r.add(task{Kernel: r.to.known(k, w), on: junction})
 	if r.at == 0 {
 		r.to.count(k, w)
+	}
+	if k.isLink() && k.Link[0] == r.to.rank {
+		r.to.Sent += int64(k.N * k.In.Size())
 	}
 	if !r.Keep {
 		pass()

@@ -111,16 +111,6 @@ func RecordAll(z *zero.Config) *Recording {
 	return l
 }
 
-// wrapUnits wraps the rank's groups of units and of their updates.
-func wrapUnits(z *zero.Config, wrap func(recordedGroup) collective.Group) {
-	of := groups(z.Mesh)
-	for role, g := range z.Groups.All() {
-		if at, some := of[role]; some && role != collective.Tensor && role != collective.Context {
-			*g = wrap(recordedGroup{Group: *g, stride: at.Stride})
-		}
-	}
-}
-
 // recordLinks puts recorders in front of the links between places of a pipeline.
 func (l *Recording) recordLinks(z *zero.Config, put func(string, any) *recordedQueue) {
 	stride := z.Mesh.World() / l.pipeline

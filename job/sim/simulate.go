@@ -25,13 +25,15 @@ type Result struct {
 	Bubble   float64 `json:"pipeline_bubble,omitempty"`     // share of a step in which a pipeline's rank is idle; a mean
 	Tokens   float64 `json:"tokens_per_second"`             // for all ranks
 	Flops    float64 `json:"model_flops"`                   // of a rank in a step, without recomputation; in a pipeline a mean
+	Again    float64 `json:"recompute_flops"`               // of a rank in a step, for recomputation; in a pipeline a mean
+	Sent     int64   `json:"sent_bytes"`                    // by a rank in a step; in a pipeline by the one that sends most
 	Used     float64 `json:"utilisation"`                   // MFU: Flops a second, as a share of the peak
 
 	Moves   string `json:"collectives,omitempty"`         // describes what moves them
 	Between int64  `json:"bytes_between_hosts,omitempty"` // sent to others by the first rank's host in a step, without NCCL's traffic
 
-	Trace *Trace         // of a rank at each pipeline stage, for some steps; nil if not requested
-	Job   *config.Config // the simulated job, with fewer micro-batches if there are many
+	Trace *Trace         `json:"-"` // of a rank at each pipeline stage, for some steps; nil if not requested
+	Job   *config.Config `json:"-"` // the simulated job, with fewer micro-batches if there are many
 }
 
 // CostModel gives the times of kernels on some hardware.
@@ -190,12 +192,13 @@ func SimulateWith(c *setup.Job, p CostModel) (*Result, error) {
 	f, more := few[0], float64((c.Train.Accumulate-n)/round)
 	idle, less := f.Bubble*f.Seconds, few[1].Bubble*few[1].Seconds
 	for _, s := range []struct{ all, less *float64 }{
-		{&f.Seconds, &few[1].Seconds}, {&f.Compute, &few[1].Compute}, {&f.Exposed, &few[1].Exposed}, {&f.Offload, &few[1].Offload}, {&f.Flops, &few[1].Flops}, {&idle, &less},
+		{&f.Seconds, &few[1].Seconds}, {&f.Compute, &few[1].Compute}, {&f.Exposed, &few[1].Exposed}, {&f.Offload, &few[1].Offload}, {&f.Flops, &few[1].Flops}, {&f.Again, &few[1].Again}, {&idle, &less},
 	} {
 		*s.all += more * (*s.all - *s.less)
 	}
 	f.Bubble = idle / f.Seconds
 	f.Between += int64(more) * (f.Between - few[1].Between)
+	f.Sent += int64(more) * (f.Sent - few[1].Sent)
 	f.rate(c.Config, p)
 	return f, nil
 }
@@ -268,6 +271,8 @@ func (r *simulation) sum(f *Result, p CostModel) {
 		most.Seconds = seconds
 		idle += l.idle / n
 		f.Flops += l.modelFlops() / n
+		f.Again += l.first.Again / n
+		f.Sent = max(f.Sent, l.first.Sent)
 		f.Between += l.between(p)
 		if f.Trace != nil {
 			f.Trace.ranks, f.Trace.names = append(f.Trace.ranks, append(l.tracks, l.steps())), append(f.Trace.names, l.rank)

@@ -104,7 +104,6 @@ func limitTables(t *testing.T) string {
 		{"tasks in simulated steps", config.MostTasks},
 		{"simulated seconds of these steps", constants(t, "../../job/sim/simulate.go")["mostSeconds"]},
 		{"layers of a model for `fit`", fit["fitLayers"]},
-		{"micro-batch sizes that `fit` tries", fit["fitMicros"]},
 	} {
 		row(cells[:]...)
 	}
