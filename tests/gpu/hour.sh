@@ -1,6 +1,6 @@
 #!/bin/sh
-# hour.sh PART...: measures what the ladder does not: clocks, speed, algorithms, types, offload,
-# tune, heads, torch and nccl. It lies in the folder that scripts/build-gpu-tests has made; OUT is the
+# hour.sh PART...: measures what the ladder does not: clocks, speed, compare, algorithms, types,
+# offload, tune, heads, torch and nccl. It lies in the folder that scripts/build-gpu-tests has made; OUT is the
 # folder of results. Each job prints its name, exit code, time and last lines. SMALL=2 tries it out in
 # small sizes, with the libraries of device/cuda/fake.
 set -u
@@ -47,6 +47,14 @@ speed)
 	train gpt2-traced $gpt $one $quiet --trace gpt2.trace.json
 	train gpt2-stage3 $gpt $one $quiet --set zero.stage=3
 	train llama $llama $one $quiet ;;
+compare) # with an older program, old.gz in this folder, in turns
+	gunzip -c "$here/old.gz" >old && chmod 700 old || exit 2
+	for n in 1 2 3; do for p in old zeroth; do
+		Z=$work/$p
+		train gpt2-$p-$n $gpt $one $quiet
+		[ $n = 3 ] || train llama-$p-$n $llama $one $quiet
+	done; done
+	Z=$work/zeroth ;;
 algorithms)
 	for m in gpt2 llama; do
 		[ -f $m/algorithms.json ] || continue
