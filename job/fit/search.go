@@ -116,17 +116,21 @@ func together(n int, do func(int)) {
 	wait.Wait()
 }
 
-// better reports whether a is preferable: fitting choices by speed, others by the least memory
-// missing.
-func (s *search) better(a, b *Choice) bool {
-	x, y := s.over(a), s.over(b)
-	switch {
-	case x > 0 || y > 0:
-		return max(0, x) < max(0, y)
-	case s.untimed:
-		return false
+// compare orders choices: fitting ones by speed, others by the least memory missing.
+func (s *search) compare(a, b *Choice) int {
+	x, y := max(0, s.over(a)), max(0, s.over(b))
+	if x > 0 || y > 0 || s.untimed {
+		return cmp.Compare(x, y)
 	}
-	return cmp.Or(cmp.Compare(a.Seconds(), b.Seconds()), cmp.Compare(len(a.Sets), len(b.Sets))) < 0 // a strict order, so that climbing ends
+	return cmp.Or(cmp.Compare(a.Seconds(), b.Seconds()), cmp.Compare(len(a.Sets), len(b.Sets)))
+}
+
+// better reports whether a is worth a change from b: it lacks less, or is faster by a thousandth.
+func (s *search) better(a, b *Choice) bool {
+	if max(0, s.over(a), s.over(b)) > 0 || s.untimed {
+		return s.compare(a, b) < 0
+	}
+	return a.Seconds() < 0.999*b.Seconds()
 }
 
 // starts is the number of meshes from which a search descends, besides the job's.
@@ -160,10 +164,12 @@ func (s *search) descend(job *Choice) (best *Choice) {
 	return best
 }
 
-// offloadsOfMicroBatches returns the offloads for each size of micro-batches, because a larger one
-// may need parameters or more of the optimizer state elsewhere.
+// offloadsOfMicroBatches returns the offloads for micro-batches of the next and the previous size,
+// because a larger one may need parameters or more of the optimizer state elsewhere.
 func (s *search) offloadsOfMicroBatches(x *config.Config) (all []*config.Config) {
-	for _, y := range s.microBatches(x) {
+	sizes := s.microBatches(x)
+	own := slices.IndexFunc(sizes, func(y *config.Config) bool { return y.Train.MicroBatch == x.Train.MicroBatch })
+	for _, y := range sizes[max(0, own-1):min(len(sizes), own+2)] {
 		all = append(all, s.offloads(y)...)
 	}
 	return all
@@ -196,16 +202,6 @@ func (s *search) leanMeshes() (tried []*Choice) {
 		}
 	}
 	return tried
-}
-
-func (s *search) compare(a, b *Choice) int {
-	switch {
-	case s.better(a, b):
-		return -1
-	case s.better(b, a):
-		return 1
-	}
-	return 0
 }
 
 // found reports whether the search needs nothing better than a choice.
@@ -352,13 +348,23 @@ func (s *search) shards(x *config.Config) (all []*config.Config) {
 	return all
 }
 
-// microBatches returns the job with all sizes of micro-batches.
+// mostChunks is the maximum number of loss chunks in a micro-batch that a search tries; more take long
+// to simulate.
+const mostChunks = 64
+
+// microBatches returns the job with its own size of micro-batches and the two next smaller and larger
+// ones.
 func (s *search) microBatches(x *config.Config) (all []*config.Config) {
 	if s.undivided {
 		return nil
 	}
 	sequences := x.Train.MicroBatch * x.Train.Accumulate
-	for _, n := range microBatches(sequences, x.Train.MicroBatch) {
+	sizes := microBatches(sequences, x.Train.MicroBatch)
+	own := slices.Index(sizes, x.Train.MicroBatch)
+	for _, n := range sizes[max(0, own-2):min(len(sizes), own+3)] {
+		if n > x.Train.MicroBatch && n*x.Model.Context > mostChunks*x.Train.LossChunk {
+			break
+		}
 		y := x.Copy()
 		y.Train.MicroBatch, y.Train.Accumulate = n, sequences/n
 		all = append(all, y)
