@@ -118,5 +118,5 @@ fcntl.ioctl(s, 0x8916, struct.pack('16sHH4s8s', b'lo:1', 2, 0, socket.inet_aton(
 	train two-alone two.yaml $tinyq --set device=cuda --set parallel.ranks=2 --set zero.stage=3 --set train.steps=4 --set train.eval_every=0 --set sample.tokens=0 --set parallel.collective=exact
 	for f in two-exact-0 two-exact-3; do cmp $f/model/model.safetensors two-alone/model/model.safetensors && echo "$f: the bits of one process" | tee -a "$OUT/hour.txt"; done ;;
 esac
-tar czf "$OUT/files.tgz" *.json */metrics.jsonl */algorithms.json two.* 2>/dev/null
+tar czf "$OUT/files.tgz" *.json */metrics.jsonl */algorithms.json two.* 2>/dev/null || : # a part makes only some of them
 done
