@@ -158,17 +158,14 @@ func (f Footprint) Both() (b device.Bytes) {
 const SyncStaging = 32 << 20
 
 // Staged returns the elements of staging memory that a rank's saves use.
-func Staged(c *config.Config, t *zero.Trainer) int { return StagedOf(c, t.StateLen()) }
-
-// StagedOf is Staged for saves of the given number of state elements.
-func StagedOf(c *config.Config, state int) int {
+func Staged(c *config.Config, t *zero.Trainer) int {
 	switch {
 	case !Saves(c):
 		return 0
 	case c.Checkpoint.Async:
-		return state
+		return t.StateLen()
 	}
-	return min(state, SyncStaging/4)
+	return min(t.StateLen(), SyncStaging/4)
 }
 
 // WireStaging is the bytes of host memory through which a rank's collectives reach other

@@ -260,7 +260,7 @@ const (
 	attentionGrad = "attention gradient"
 	sumOfSquares  = "sum of squares"
 
-	WeightGradient = "weight gradient"
+	weightGradient = "weight gradient"
 )
 
 func (r *recordedQueue) Copy(dst, src device.Buffer) {
@@ -456,7 +456,7 @@ func (r *recordedQueue) MatMulActivateGrad(dx, a, b, x device.Mat, f device.Acti
 func (r *recordedQueue) WeightGrad(dw device.Mat, db device.Buffer, dy, x device.Mat) {
 	c, a, b := device.GradOperands(dw, dy, x)
 	form := bit(a.Trans, 1) | bit(b.Trans, 2) | bit(db.N > 0, 8)
-	r.product(WeightGradient, form, c, a, b, bufs{db}, func() { r.ops.WeightGrad(dw, db, dy, x) })
+	r.product(weightGradient, form, c, a, b, bufs{db}, func() { r.ops.WeightGrad(dw, db, dy, x) })
 }
 
 // product records a product c = a·b that also reads or writes the buffers in other.
