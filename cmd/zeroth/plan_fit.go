@@ -29,8 +29,8 @@ func (a *app) fit() *cobra.Command {
 speed: mesh, pipeline schedule, stage, micro-batch, recomputation, prefetch, loss
 chunks, offload. The global batch stays the same. Each setting tried is planned and, if
 it fits, simulated on --machine (see 'zeroth plan'). The search starts from the job and
-from the best meshes, and changes one setting at a time until no single change makes a
-step shorter. --flops, --link and so on replace single figures of the machine.
+from the best meshes, and changes one setting at a time until no change to a near value
+makes a step shorter by a thousandth. --flops, --link and so on replace single figures of the machine.
 
 Exit codes: 0 something fits, 1 nothing fits, 2 a mistake in the command line or the
 job.`,

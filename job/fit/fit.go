@@ -145,7 +145,7 @@ func Search(c *config.Config, l Limits) (*Result, error) {
 	best := map[way]*Choice{}
 	for _, x := range s.all() {
 		f.Tried++
-		if b := best[x.way()]; b == nil || better(x, b) {
+		if b := best[x.way()]; b == nil || s.compare(x, b) < 0 {
 			best[x.way()] = x
 		}
 	}
@@ -183,18 +183,6 @@ func (c *Choice) Seconds() float64 {
 		return c.Simulated.Seconds
 	}
 	return math.Inf(1)
-}
-
-// better reports whether a is preferable: fitting choices by speed, others by the least memory
-// missing.
-func better(a, b *Choice) bool {
-	switch {
-	case a.Fits() != b.Fits():
-		return a.Fits()
-	case a.Fits():
-		return order(a, b) < 0
-	}
-	return a.over() < b.over()
 }
 
 // order compares choices by time. Times within a thousandth are equal and ordered by the number of

@@ -232,7 +232,7 @@ var axes = []func(*search, *config.Config) []*config.Config{
 	(*search).meshesNear, (*search).stages, (*search).shards, (*search).microBatches, (*search).passes, (*search).chunks, (*search).schedules, (*search).offloads,
 }
 
-// lean returns the job with the settings that need the least device memory, except for offloading.
+// lean returns the job with settings that need little device memory, on its mesh.
 func (s *search) lean(x *config.Config) *config.Config {
 	x = x.Copy()
 	x.Zero.Stage, x.Zero.Recompute, x.Zero.Prefetch = 3, config.Recomputes[len(config.Recomputes)-1], 1

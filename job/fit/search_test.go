@@ -53,12 +53,8 @@ func TestFastestIsTheBestOfAll(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			best := slices.MinFunc(everything(newSearch(c, l)), func(a, b *Choice) int {
-				if better(a, b) {
-					return -1
-				}
-				return 1
-			})
+			s := newSearch(c, l)
+			best := slices.MinFunc(everything(s), s.compare)
 			switch {
 			case best.Fits() != (len(f.Fits) > 0):
 				t.Errorf("%d and %d bytes: %v fits %v, and %d found choices do", memory, host, best.Sets, best.Fits(), len(f.Fits))
