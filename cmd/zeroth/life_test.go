@@ -52,16 +52,15 @@ func TestRunHasItsFolders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := 0; i < 1000; i++ { // wait for the first checkpoint
-		if _, err := checkpoint.Resolve("r/ckpt", "latest"); err == nil {
-			break
-		}
+	for _, err := checkpoint.Resolve("r/ckpt", "latest"); err != nil; _, err = checkpoint.Resolve("r/ckpt", "latest") {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil { // so that its files do not change
 		t.Fatal(err)
 	}
-	time.Sleep(100 * time.Millisecond)
+	if _, err := syscall.Wait4(cmd.Process.Pid, nil, syscall.WUNTRACED, nil); err != nil { // all its threads are stopped
+		t.Fatal(err)
+	}
 	before := tree(t, "r")
 	in := []string{"--set", "checkpoint={every: 1, dir: r/ckpt}"}
 	for _, args := range [][]string{
@@ -125,7 +124,9 @@ func TestSignalsInPairs(t *testing.T) {
 func TestSignalDuringEvaluation(t *testing.T) {
 	for _, launch := range [][]string{nil, {"launch", "-n", "2", "--"}} {
 		inFolder(t)
-		args := append(append(launch, long...), "--out", "r", "--set", "train.eval_every=1")
+		write(t, "big.txt", strings.Repeat("to be, or not to be; ", 1<<18)) // 344,064 windows to evaluate on
+		args := append(append(launch, long...), "--out", "r", "--set", "train.eval_every=1", "--set", "data={text: [big.txt], validation: 0.5}",
+			"--set", "model={layers: 16, heads: 1, width: 64, context: 8}")
 		cmd, _, errs := start(t, "main", append(slices.Clone(args), "--set", "train.eval_batches=1048576")...)
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
@@ -216,7 +217,6 @@ func TestMoreMemoryThanThereIs(t *testing.T) {
 		t.Skip("this system does not tell what memory it has")
 	}
 	inFolder(t)
-	begin := time.Now()
 	huge := []string{"train", "tiny.yaml", "--out", "r", "--set", "model={layers: 64, heads: 64, width: 16384}", "--set", "checkpoint.every=1"}
 	_, errs := zeroth(t, 2, huge...)
 	if !strings.HasPrefix(errs, "tiny.yaml") || !strings.Contains(errs, ": parallel.memory: 2 ranks need ") || !strings.Contains(errs, " free; ") || strings.Count(errs, "\n") != 1 {
@@ -225,7 +225,7 @@ func TestMoreMemoryThanThereIs(t *testing.T) {
 	if _, errs = zeroth(t, 2, append(huge, "--set", "parallel.memory=900TiB")...); !strings.Contains(errs, " in all; ") {
 		t.Errorf("got %s", errs)
 	}
-	if _, err := os.Stat("r"); err == nil || time.Since(begin) > 2*time.Minute {
-		t.Errorf("the run folder is there, or it took %v", time.Since(begin))
+	if _, err := os.Stat("r"); err == nil {
+		t.Error("the run folder is there")
 	}
 }
