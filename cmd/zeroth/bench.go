@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -24,26 +23,19 @@ func (a *app) bench() *cobra.Command {
 	var o benching
 	cmd := &cobra.Command{
 		Use:   "bench [" + strings.Join(bench.Groups(), "|") + "]...",
-		Short: "Measure this machine's compute, memory, network, disk and GPU",
-		Long: `Measure this machine: multiply-adds in registers (compute), passes over memory
-(memory), collectives between ranks or processes (collective), the disk (disk) and
-a GPU (gpu). Without arguments, measure everything.
-
-Before and after each sample, a loop that only computes in registers is timed. If
-it is slower than 0.93 of its best speed, another program used a processor, and the
-sample is dropped. The table shows medians of the other samples. If all samples of
-a line were dropped, it shows the best of them and is marked noisy.
+		Short: "Measure this machine's collectives, disk and GPU",
+		Long: `Measure this machine: collectives between ranks or processes (collective), the disk
+(disk) and a GPU (gpu). Without arguments, measure everything. The table shows medians.
 
 If built for GPUs, 'gpu' measures copies, launches, matrix products and
 kernels, in sizes that grow with the GPU's speed up to those of GPT-2 with 124
-million parameters. The other groups measure processors.
+million parameters.
 
 In several processes, started by a launcher, 'collective' measures collectives
 between them: for each size, the time and the bytes per second that a rank sends,
 compared with a plain stream of the same bytes over the same connection. The two
 alternate, and process 0 reports.`,
-		Example: `  zeroth bench compute memory
-  zeroth bench disk --dir /data
+		Example: `  zeroth bench disk --dir /data
   zeroth launch -n 2 -- bench collective
   zeroth bench --json > bench.json
   zeroth bench gpu --write-machine gpu.json && zeroth plan job.yaml --machine gpu.json`,
@@ -65,7 +57,6 @@ alternate, and process 0 reports.`,
 	f.BoolVar(&o.json, "json", false, "print JSON, with rates in units per second")
 	f.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
 	f.Float64Var(&o.Seconds, "seconds", 2, "maximum `seconds` for each line")
-	f.IntSliceVar(&o.Workers, "workers", nil, "`numbers` of workers (default 1 and all processors)")
 	f.StringVar(&o.machineFile, "write-machine", "", "describe the GPU in a `file` for 'zeroth plan --machine'; with gpu")
 	f.StringVar(&o.products, "products", "", "time algorithms for the matrix products in a `file`: a run's algorithms.json; with gpu and --write-algorithms")
 	f.StringVar(&o.algorithms, "write-algorithms", "", "write the fastest algorithms to a `file` for parallel.algorithms; with --products")
@@ -152,9 +143,6 @@ func checkBench(o *benching) error {
 	}
 	if !(o.Seconds > 0) || o.Seconds > 3600 {
 		wrong = append(wrong, fmt.Errorf("--seconds %v; want more than 0 and at most 3600", o.Seconds))
-	}
-	if n := runtime.GOMAXPROCS(0); slices.ContainsFunc(o.Workers, func(w int) bool { return w < 1 || w > n }) {
-		wrong = append(wrong, fmt.Errorf("--workers %v; want numbers from 1 to %d, the number of processors", o.Workers, n))
 	}
 	if info, err := os.Stat(o.Dir); o.Dir != "" && (err != nil || !info.IsDir()) {
 		wrong = append(wrong, fmt.Errorf("--dir %s; want an existing folder", o.Dir))

@@ -69,7 +69,7 @@ func TestEveryCommandEndsOnASignal(t *testing.T) {
 	for i, args := range []string{
 		"plan tiny.yaml", "plan tiny.yaml --json", "fit tiny.yaml --gpus 2 --gpu-memory 1GiB", "plot r --out p.svg", "model m", "doctor", "schema", "version", "help", "help job", "init", "init quickstart -",
 		"ckpt ls r", "ckpt inspect r", "ckpt verify r", "ckpt diff r r", "ckpt export r --to e", "ckpt import m --to i", "ckpt prune r --keep 9",
-		"sample --run r --tokens 5", "eval tiny.yaml --run r", "tokenize tiny.yaml --tokenizer bytes --out t.bin", "bench memory --seconds 3600", "bench parallel tiny.yaml --steps 1000",
+		"sample --run r --tokens 5", "eval tiny.yaml --run r", "tokenize tiny.yaml --tokenizer bytes --out t.bin", "bench collective --seconds 3600", "bench parallel tiny.yaml --steps 1000",
 	} {
 		if !nightly.Every(5, i) {
 			continue

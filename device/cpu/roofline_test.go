@@ -1,8 +1,12 @@
 package cpu
 
 import (
+	"fmt"
 	"math"
+	"slices"
 	"testing"
+	"time"
+
 	"zeroth/device/cpu/kernel"
 )
 
@@ -70,5 +74,51 @@ func TestPeaks(t *testing.T) {
 	kernel.UpdateGo(dst, a)
 	if dst[0] != -3 || dst[1] != -4 {
 		t.Errorf("the portable loops give %v", dst)
+	}
+}
+
+// BenchmarkPeak reports the best rate of multiply-adds in registers of several runs, because other
+// programs only make them slower:
+//
+//	go test ./device/cpu -run '^$' -bench Peak -benchtime 50x
+func BenchmarkPeak(b *testing.B) {
+	peaks := []kernel.Peak{kernel.PeakF32()}
+	if p, ok := kernel.PeakBF16(); ok {
+		peaks = append(peaks, p)
+	}
+	for _, p := range peaks {
+		for _, workers := range benchWorkers() {
+			b.Run(fmt.Sprintf("%s/%dw", p.Name, workers), func(b *testing.B) {
+				rate := 0.0
+				for b.Loop() {
+					rate = max(rate, p.Rate(workers))
+				}
+				b.ReportMetric(rate/1e9, "GF/s")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
+
+// BenchmarkStreams reports the median rate of each pass over memory:
+//
+//	go test ./device/cpu -run '^$' -bench Streams -benchtime 7x
+func BenchmarkStreams(b *testing.B) {
+	x, y, z := make([]float32, kernel.StreamLen), make([]float32, kernel.StreamLen), make([]float32, kernel.StreamLen)
+	for _, s := range kernel.Streams() {
+		for _, workers := range benchWorkers() {
+			b.Run(fmt.Sprintf("%s/%dw", s.Name, workers), func(b *testing.B) {
+				s.Pass(workers, x, y, z) // touches all pages
+				var took []float64
+				for b.Loop() {
+					start := time.Now()
+					s.Pass(workers, x, y, z)
+					took = append(took, time.Since(start).Seconds())
+				}
+				slices.Sort(took)
+				b.ReportMetric(float64(s.Bytes*len(x))/took[len(took)/2]/1e9, "GB/s")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
 	}
 }

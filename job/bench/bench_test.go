@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"zeroth/device"
-	"zeroth/device/cpu"
 	"zeroth/job/hf"
 	"zeroth/job/machine"
 	"zeroth/job/sim"
@@ -20,56 +19,19 @@ import (
 )
 
 func quickBench(ctx context.Context) *bench {
-	return &bench{Options: Options{Workers: []int{1}, Seconds: 0.02}, ctx: ctx, peak: cpu.PeakF32(), best: map[int]float64{}, limits: map[string]float64{}}
-}
-
-// TestBenchSettle checks that medians are over the undisturbed samples. Without any, the best of
-// the others is reported and marked as noisy.
-func TestBenchSettle(t *testing.T) {
-	good, bad := []float64{3, 1, 2}, []float64{9, 8}
-	if got, want := settle(good, bad), (sample{seconds: 2, n: 3, dropped: 2}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-	if got, want := settle(nil, bad), (sample{seconds: 8, dropped: 2, noisy: true}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
-	if got := settle([]float64{3, 1}, nil).seconds; got != 2 {
-		t.Errorf("median of 3 and 1: %g", got)
-	}
-}
-
-// TestBenchGate checks that a sample is dropped if its concurrent peak loop was below its best,
-// and counts otherwise unless our threads waited.
-func TestBenchGate(t *testing.T) {
-	b := quickBench(t.Context())
-	calls := 0
-	r := gatedRun{f: func() error { calls++; return nil }, reps: 3}
-	b.best[1] = 1e18 // out of reach
-	if err := b.once(1, &r); err != nil || calls != 3 || len(r.good) != 0 || len(r.bad) != 1 {
-		t.Errorf("%d calls, %d good, %d bad samples, error %v; want 3, 0, 1", calls, len(r.good), len(r.bad), err)
-	}
-	for range 1000 { // on a busy machine most samples are dropped
-		b.best[1] = 0
-		if err := b.once(1, &r); err != nil {
-			t.Fatal(err)
-		}
-		if len(r.good) > 0 {
-			return
-		}
-	}
-	t.Error("no sample of 1000 counts")
+	return &bench{Options: Options{Seconds: 0.02}, ctx: ctx, limits: map[string]float64{}}
 }
 
 func TestBenchStops(t *testing.T) {
 	broken := errors.New("broken")
 	b := quickBench(t.Context())
-	if err := b.line("g", "n", 1, 1, "", func() error { return broken }); err != broken {
+	if err := b.line("g", "n", 1, "", func() error { return broken }); err != broken {
 		t.Errorf("error %v, want %v", err, broken)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	b = quickBench(ctx)
 	b.Seconds = 1000
-	err := b.line("g", "n", 1, 1, "", func() error { cancel(); return nil })
+	err := b.line("g", "n", 1, "", func() error { cancel(); return nil })
 	if err != nil || len(b.report.Lines) > 0 {
 		t.Errorf("a cancelled line: %v, %d lines", err, len(b.report.Lines))
 	}
@@ -78,10 +40,10 @@ func TestBenchStops(t *testing.T) {
 // TestBenchWarm checks that short work is repeated within a sample, and long work is not.
 func TestBenchWarm(t *testing.T) {
 	calls := 0
-	short := gatedRun{f: func() error { calls++; return nil }}
-	long := gatedRun{f: func() error { time.Sleep(2 * sampleTime); return nil }}
-	if err := errors.Join(short.warm(), long.warm()); err != nil || short.reps < 100 || long.reps != 1 || calls != 2 {
-		t.Errorf("%d and %d repetitions after %d calls, error %v", short.reps, long.reps, calls, err)
+	short, err := warm(func() error { calls++; return nil })
+	long, err2 := warm(func() error { time.Sleep(2 * sampleTime); return nil })
+	if err := errors.Join(err, err2); err != nil || short < 100 || long != 1 || calls != 2 {
+		t.Errorf("%d and %d repetitions after %d calls, error %v", short, long, calls, err)
 	}
 }
 
@@ -92,7 +54,7 @@ func TestBenchLine(t *testing.T) {
 	if err := b.open(1 << 17); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.line("g", "n", 1, 1e6, "copy", func() error { time.Sleep(sampleTime); return nil }); err != nil {
+	if err := b.line("g", "n", 1e6, "copy", func() error { time.Sleep(sampleTime); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	l := b.report.Lines[0]
@@ -150,20 +112,20 @@ func TestBenchMachine(t *testing.T) {
 
 func TestBenchReport(t *testing.T) {
 	r := Report{Host: Host{"linux", "amd64", 2, "go1.26", "avx2", "avx2", ""}, Lines: []Row{
-		{Group: "memory", Name: "copy", Workers: 1, Seconds: 0.0101, Rate: 12.34e9, Unit: "B/s", Samples: 7},
-		{Group: "collective", Name: "x", Workers: 2, Seconds: 12.5e-6, Rate: 50e9, Unit: "B/s", Limit: 100e9, LimitName: "copy", Share: 0.5, Samples: 3, Dropped: 4},
-		{Group: "gpu", Name: "y", Workers: 2, Seconds: 2, Rate: 512, Unit: "launch/s", Dropped: 9, Noisy: true},
+		{Group: "disk", Name: "copy", Seconds: 0.0101, Rate: 12.34e9, Unit: "B/s", Samples: 7},
+		{Group: "collective", Name: "x", Seconds: 12.5e-6, Rate: 50e9, Unit: "B/s", Limit: 100e9, LimitName: "copy", Share: 0.5, Samples: 3},
+		{Group: "gpu", Name: "y", Seconds: 2, Rate: 512, Unit: "launch/s", Samples: 1},
 	}}
 	var table, markdown, raw strings.Builder
 	if err := errors.Join(r.Table(&table, false), r.Table(&markdown, true), r.JSON(&raw)); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"linux/amd64, 2 processors", "10.10 ms │    12.3 GB/s", "12.5 µs │    50.0 GB/s │ 0.50 of copy │ 3, 4 dropped", "512 launch/s", "0, 9 dropped: noisy, the best of them"} {
+	for _, want := range []string{"linux/amd64, 2 processors", "10.10 ms │    12.3 GB/s", "12.5 µs │    50.0 GB/s │ 0.50 of copy │       3", "512 launch/s"} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("table: no %q in\n%s", want, &table)
 		}
 	}
-	if want := "| collective | x | 2 | 12.5 µs | 50.0 GB/s | 0.50 of copy | 3, 4 dropped |\n"; !strings.Contains(markdown.String(), want) {
+	if want := "| collective | x | 12.5 µs | 50.0 GB/s | 0.50 of copy | 3 |\n"; !strings.Contains(markdown.String(), want) {
 		t.Errorf("no %q in\n%s", want, &markdown)
 	}
 	var back Report
@@ -183,20 +145,20 @@ func TestBenchGroups(t *testing.T) {
 	if err := b.open(1 << 22); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(b.compute(), b.passes(), b.collective(), b.disk()); err != nil {
+	if err := errors.Join(b.collective(), b.disk()); err != nil {
 		t.Fatal(err)
 	}
 	lines := map[string]int{}
 	for _, l := range b.report.Lines {
 		lines[l.Group]++
-		if l.Rate <= 0 || l.Samples+l.Dropped == 0 || l.LimitName != "" && l.Limit <= 0 {
+		if l.Rate <= 0 || l.Samples == 0 || l.LimitName != "" && l.Limit <= 0 {
 			t.Errorf("%+v", l)
 		}
 	}
-	if lines["compute"] < 1 || lines["memory"] != len(cpu.Streams()) || lines["collective"] != 8 || lines["disk"] != 2 {
+	if lines["collective"] != 8 || lines["disk"] != 2 {
 		t.Errorf("lines: %v", lines)
 	}
-	if _, err := Run(t.Context(), Options{Groups: []string{"disk"}, Workers: []int{1}, Seconds: 0.001, Dir: "/no/such/folder"}); err == nil || !strings.HasPrefix(err.Error(), "disk: open /no/such/folder/zeroth-bench-") {
+	if _, err := Run(t.Context(), Options{Groups: []string{"disk"}, Seconds: 0.001, Dir: "/no/such/folder"}); err == nil || !strings.HasPrefix(err.Error(), "disk: open /no/such/folder/zeroth-bench-") {
 		t.Errorf("a disk that is not there: %v", err)
 	}
 }

@@ -13,20 +13,19 @@ import (
 // gather, each rank's copies from all others; for a reduction, reading all buffers and writing a
 // part of each.
 func (b *bench) collective() error {
-	w := b.processors()
 	for _, ranks := range []int{2, 4} {
 		for _, mb := range []int{1, 64} {
 			err := onGroup(ranks, mb<<18, func(each func(op func(g collective.Group, q device.Queue, buf device.Buffer)) error) error {
 				bytes, size := float64(mb<<20), float64(ranks)
 				name := fmt.Sprintf("all-gather, %d ranks, %d MiB", ranks, mb)
-				err := b.line("collective", name, w, 2*bytes*(size-1), "copy", func() error {
+				err := b.line("collective", name, 2*bytes*(size-1), "copy", func() error {
 					return each(func(g collective.Group, q device.Queue, buf device.Buffer) { collective.AllGather(g, q, buf) })
 				})
 				if err != nil {
 					return err
 				}
 				name = fmt.Sprintf("reduce-scatter, %d ranks, %d MiB", ranks, mb)
-				return b.line("collective", name, w, bytes*(size+1), "triad", func() error {
+				return b.line("collective", name, bytes*(size+1), "triad", func() error {
 					return each(func(g collective.Group, q device.Queue, buf device.Buffer) { collective.ReduceScatter(g, q, buf) })
 				})
 			})

@@ -24,7 +24,7 @@ func (b *bench) disk() (err error) {
 	floats := device.OfF32(make([]float32, diskBlock/4))
 	fillNoise(floats.F32())
 	block := floats.Raw()
-	err = b.line("disk", "write and fsync", 1, diskBytes, "", func() error {
+	err = b.line("disk", "write and fsync", diskBytes, "", func() error {
 		if _, err := f.Seek(0, io.SeekStart); err != nil {
 			return err
 		}
@@ -42,7 +42,7 @@ func (b *bench) disk() (err error) {
 	if forget(f) {
 		name = "read"
 	}
-	return b.line("disk", name, 1, diskBytes, "", func() error {
+	return b.line("disk", name, diskBytes, "", func() error {
 		forget(f)
 		if _, err := f.Seek(0, io.SeekStart); err != nil {
 			return err

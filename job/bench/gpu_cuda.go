@@ -195,7 +195,7 @@ func (g *gpuBench) line(name string, work float64, unit, of string, issue func()
 	g.progress("gpu " + name)
 	took, n, err := g.timed(g.Seconds, issue)
 	if err == nil {
-		g.row(gpuGroup, name, 0, work, unit, of, sample{seconds: took.Seconds(), n: n})
+		g.row(gpuGroup, name, work, unit, of, sample{seconds: took.Seconds(), n: n})
 	}
 	return err
 }
@@ -203,7 +203,7 @@ func (g *gpuBench) line(name string, work float64, unit, of string, issue func()
 // limit makes the last line the reference for later lines.
 func (g *gpuBench) limit(name string) {
 	if lines := g.report.Lines; len(lines) > 0 { // none if the context has ended
-		g.limits[limitKey(name, 0)] = lines[len(lines)-1].Rate
+		g.limits[name] = lines[len(lines)-1].Rate
 	}
 }
 
@@ -278,7 +278,7 @@ func (g *gpuBench) launching() error {
 		if err != nil {
 			return err
 		}
-		g.row(gpuGroup, "load the kernels "+f.Name, 0, 1, "", "", sample{seconds: time.Since(start).Seconds(), n: 1})
+		g.row(gpuGroup, "load the kernels "+f.Name, 1, "", "", sample{seconds: time.Since(start).Seconds(), n: 1})
 		if err := m.Unload(); err != nil {
 			return err
 		}
@@ -501,17 +501,13 @@ func gpuSizesAt(scale int) gpuSizes {
 	return s
 }
 
-// hostShare returns the host memory bandwidth per GPU for updates, in bytes per second.
+// hostShare returns the host memory bandwidth per GPU for updates, in bytes per second: the best of
+// several samples.
 func (b *bench) hostShare(gpus int) (float64, error) {
-	pass, bytes := b.pass("triad", b.processors())
-	r := gatedRun{f: pass}
-	if err := r.warm(); err != nil {
+	pass, bytes := b.pass("triad")
+	took, err := b.alternate(pass)
+	if err != nil || len(took[0]) == 0 {
 		return 0, err
 	}
-	for range wantSamples {
-		if err := b.once(b.processors(), &r); err != nil {
-			return 0, err
-		}
-	}
-	return bytes / slices.Min(r.rounds) / float64(gpus), nil
+	return bytes / slices.Min(took[0]) / float64(gpus), nil
 }

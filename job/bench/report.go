@@ -32,16 +32,16 @@ func (r *Report) Table(w io.Writer, markdown bool) error {
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
 	t.Style().Format.Header = align.FormatDefault
-	t.AppendHeader(table.Row{"", "what", "workers", "one takes", "rate", "of the limit", "samples"})
+	t.AppendHeader(table.Row{"", "what", "one takes", "rate", "of the limit", "samples"})
 	t.SetColumnConfigs([]table.ColumnConfig{{Number: 1, AutoMerge: !markdown}, {Number: 3, Align: align.AlignRight},
-		{Number: 4, Align: align.AlignRight}, {Number: 5, Align: align.AlignRight}, {Number: 6, Align: align.AlignRight}})
+		{Number: 4, Align: align.AlignRight}, {Number: 5, Align: align.AlignRight}})
 	group := ""
 	for _, l := range r.Lines {
 		if group != "" && l.Group != group && !markdown {
 			t.AppendSeparator()
 		}
 		group = l.Group
-		t.AppendRow(table.Row{l.Group, l.Name, l.workers(), l.took(), l.rate(), l.share(), l.samples()})
+		t.AppendRow(table.Row{l.Group, l.Name, l.took(), l.rate(), l.share(), l.Samples})
 	}
 	out := t.Render
 	if markdown {
@@ -49,13 +49,6 @@ func (r *Report) Table(w io.Writer, markdown bool) error {
 	}
 	_, err := fmt.Fprintln(w, out())
 	return err
-}
-
-func (l Row) workers() string {
-	if l.Workers == 0 {
-		return ""
-	}
-	return fmt.Sprint(l.Workers)
 }
 
 func (l Row) took() string {
@@ -89,15 +82,4 @@ func (l Row) share() string {
 		return ""
 	}
 	return fmt.Sprintf("%.2f of %s", l.Share, l.LimitName)
-}
-
-func (l Row) samples() string {
-	s := fmt.Sprint(l.Samples)
-	if l.Dropped > 0 {
-		s += fmt.Sprintf(", %d dropped", l.Dropped)
-	}
-	if l.Noisy {
-		s += ": noisy, the best of them"
-	}
-	return s
 }
