@@ -41,7 +41,8 @@ type planned struct {
 	json  bool
 	given func(flag string) bool
 
-	machine func(processes, ranks int) config.Environment
+	machine  func(processes, ranks int) config.Environment
+	searched bool // the job's mesh is searched
 }
 
 // shortcuts maps flags to the keys of the job file that they set.
@@ -116,7 +117,11 @@ func (p *planned) load(args []string) (*config.Config, plan.Machine, error) {
 		}
 		m.Memory = bytes
 	}
-	c, err := p.machine(1, 0).Draft(p.file, p.overlays())
+	draft := p.machine(1, 0).Draft
+	if p.searched {
+		draft = p.machine(1, 0).DraftDivided
+	}
+	c, err := draft(p.file, p.overlays())
 	if err == nil {
 		m.Spread, err = p.spread(c)
 	}

@@ -20,6 +20,7 @@ import (
 
 func (a *app) fit() *cobra.Command {
 	p := a.planned()
+	p.searched = true
 	o := fitting{}
 	var largest string
 	cmd := &cobra.Command{
@@ -30,7 +31,9 @@ speed: mesh, pipeline schedule, stage, micro-batch, recomputation, prefetch, los
 chunks, offload. The global batch stays the same. Each setting tried is planned and, if
 it fits, simulated on --machine (see 'zeroth plan'). The search starts from the job and
 from the best meshes, and changes one setting at a time until no change to a near value
-makes a step shorter by a thousandth. --flops, --link and so on replace single figures of the machine.
+makes a step shorter by a thousandth. A job whose batch has too few sequences for its
+GPUs starts with its model divided among as few GPUs as necessary. --flops, --link and
+so on replace single figures of the machine.
 
 Exit codes: 0 something fits, 1 nothing fits, 2 a mistake in the command line or the
 job.`,

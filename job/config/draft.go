@@ -1,7 +1,9 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -19,6 +21,31 @@ func (h Environment) Draft(file string, sets []string) (*Config, error) {
 		sets = append([]string{"data.tokens=[planned]", "data.tokenizer=bytes"}, sets...)
 	}
 	return h.load(file, root, problems, sets)
+}
+
+// DraftDivided is like Draft for a job whose mesh will be searched. If the batch has too few
+// sequences for the ranks, the model is divided among the fewest that it needs, as if by default.
+func (h Environment) DraftDivided(file string, sets []string) (*Config, error) {
+	c, wrong := h.Draft(file, sets)
+	if problems := (Problems)(nil); !errors.As(wrong, &problems) || len(problems) > 1 || !slices.Contains(batchKeys, problems[0].Key) {
+		return c, wrong
+	}
+	const within = 8 // ranks that divide matrices or positions
+	for n := 2; n <= MostRanks; n *= 2 {
+		for _, key := range []string{"parallel.tensor", "parallel.context", "parallel.pipeline"} {
+			divided := []string{fmt.Sprintf("%s=%d", key, n)}
+			if key != "parallel.pipeline" {
+				divided = []string{fmt.Sprintf("%s=%d", key, min(n, within)), fmt.Sprintf("parallel.pipeline=%d", max(1, n/within))}
+			}
+			if c, err := h.Draft(file, slices.Concat(divided, sets)); err == nil {
+				for _, k := range []string{"parallel.tensor", "parallel.context", "parallel.pipeline"} {
+					delete(c.positions, k)
+				}
+				return c, nil
+			}
+		}
+	}
+	return nil, wrong
 }
 
 // setsSource reports whether the sets name the data.

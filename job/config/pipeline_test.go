@@ -37,6 +37,32 @@ func TestPipelinesThatCannotBe(t *testing.T) {
 	}
 }
 
+// TestDraftDivided checks that a batch with too few sequences for the ranks divides the model of a
+// search, among as few ranks as possible, as if by default.
+func TestDraftDivided(t *testing.T) {
+	for sets, want := range map[string][3]int{ // tensor, context, pipeline
+		"model.heads=8 train.batch=8 parallel.ranks=8":                     {1, 1, 1},
+		"model.heads=8 train.batch=4 parallel.ranks=8":                     {2, 1, 1},
+		"model.heads=8 train.batch=4 parallel.ranks=64":                    {8, 1, 2},
+		"model.heads=1 train.batch=4 parallel.ranks=8":                     {1, 2, 1},
+		"model.heads=1 model.context=9 train.batch=2 parallel.ranks=4":     {1, 1, 2},
+		"model.heads=8 train.batch=4 parallel.ranks=8 parallel.pipeline=2": {1, 1, 2},
+		"model.heads=8 train.batch=3 parallel.ranks=8":                     {8, 1, 1},
+		"model.heads=8 train.batch=3 train.micro_batch=2 parallel.ranks=8": {},
+		"model.heads=8 train.batch=4 parallel.ranks=8 zero.stage=4":        {},
+	} {
+		c, err := Environment{}.DraftDivided("", strings.Fields("model.layers=4 model.width=64 device=cpu "+sets))
+		if err != nil {
+			c = &Config{}
+		}
+		if got := [3]int{c.Parallel.Tensor, c.Parallel.Context, c.Parallel.Pipeline}; got != want {
+			t.Errorf("%s: %v, want %v (%v)", sets, got, want, err)
+		} else if err != nil && !strings.Contains(err.Error(), "has no whole solution") && !strings.Contains(err.Error(), "zero.stage") || c.Sets("parallel.tensor") {
+			t.Errorf("%s: %v, sets tensor: %v", sets, err, c.Sets("parallel.tensor"))
+		}
+	}
+}
+
 // TestBalanced checks that the division of layers minimizes the cost of the costliest stage,
 // including the output layer.
 func TestBalanced(t *testing.T) {

@@ -228,12 +228,12 @@ func differs(c *config.Config, x *config.Config) (sets []string) {
 		is, was any
 	}{
 		{"zero.stage", x.Zero.Stage, c.Zero.Stage},
-		{"parallel.pipeline", x.Parallel.Pipeline, c.Parallel.Pipeline},
+		{"parallel.pipeline", x.Parallel.Pipeline, asked(c, "parallel.pipeline", c.Parallel.Pipeline)},
 		{"pipeline.schedule", schedule(x), schedule(c)},
 		{"pipeline.virtual", virtual(x), virtual(c)},
 		{"pipeline.layers", staged(x), staged(c)},
-		{"parallel.context", x.Parallel.Context, c.Parallel.Context},
-		{"parallel.tensor", x.Parallel.Tensor, c.Parallel.Tensor},
+		{"parallel.context", x.Parallel.Context, asked(c, "parallel.context", c.Parallel.Context)},
+		{"parallel.tensor", x.Parallel.Tensor, asked(c, "parallel.tensor", c.Parallel.Tensor)},
 		{"parallel.shard", x.Parallel.Shard, c.Parallel.Shard},
 		{"parallel.replicate", x.Parallel.Replicate, c.Parallel.Replicate},
 		{"train.micro_batch", x.Train.MicroBatch, c.Train.MicroBatch},
@@ -251,6 +251,14 @@ func differs(c *config.Config, x *config.Config) (sets []string) {
 		}
 	}
 	return sets
+}
+
+// asked returns the size that a job gives to a dimension of its mesh, 1 by default.
+func asked(c *config.Config, key string, size int) int {
+	if c.Sets(key) {
+		return size
+	}
+	return 1
 }
 
 // schedule returns the job's schedule, "null" without a pipeline.

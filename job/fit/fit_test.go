@@ -35,6 +35,24 @@ func TestFitOnOtherRanks(t *testing.T) {
 	}
 }
 
+// TestFewSequences checks that a search whose batch has fewer sequences than ranks lists how the model
+// is divided.
+func TestFewSequences(t *testing.T) {
+	c, err := config.Environment{}.DraftDivided("", []string{"model={layers: 4, heads: 4, width: 64, vocab: 256, context: 64}", "parallel.ranks=8", "train.batch=4", "device=cpu"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := Search(c, Limits{Ranks: 8, Memory: 1 << 30, GPU: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range append(f.Fits, f.Job) {
+		if x.Config.Train.Batch != 4 || !slices.Contains(x.Sets, "parallel.tensor=2") {
+			t.Errorf("%v", x.Sets)
+		}
+	}
+}
+
 // TestLargest checks that the largest value fits and the next one does not.
 func TestLargest(t *testing.T) {
 	if cpu.Separate {
