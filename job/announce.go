@@ -3,8 +3,8 @@ package job
 import (
 	"fmt"
 
+	"zeroth/config"
 	"zeroth/data"
-	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/show"

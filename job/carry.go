@@ -5,10 +5,10 @@ import (
 	"slices"
 
 	"zeroth/checkpoint"
+	"zeroth/config"
 	"zeroth/data"
 	"zeroth/input"
 	"zeroth/input/hub"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 )

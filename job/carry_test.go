@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
+	"zeroth/config/configtest"
 	"zeroth/input"
-	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
 	"zeroth/job/state"
 	"zeroth/job/testjob"

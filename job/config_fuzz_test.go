@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/plan"
 	"zeroth/job/setup"

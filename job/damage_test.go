@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config/configtest"
 	"zeroth/input"
-	"zeroth/job/config/configtest"
 	"zeroth/job/report"
 	"zeroth/job/testjob"
 )

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config"
+	"zeroth/config/configtest"
 	"zeroth/data"
 	"zeroth/input"
-	"zeroth/job/config"
-	"zeroth/job/config/configtest"
 	"zeroth/job/testjob"
 )
 

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
-	"zeroth/job/config"
-	"zeroth/job/config/configtest"
+	"zeroth/config"
+	"zeroth/config/configtest"
 	"zeroth/job/report"
 	"zeroth/job/state"
 	"zeroth/job/testjob"

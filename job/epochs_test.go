@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config"
+	"zeroth/config/configtest"
 	"zeroth/data"
 	"zeroth/input"
-	"zeroth/job/config"
-	"zeroth/job/config/configtest"
 	"zeroth/job/setup"
 	"zeroth/job/testjob"
 )

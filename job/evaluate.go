@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
+	"zeroth/config"
 	"zeroth/data"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/report"
 	"zeroth/job/setup"

@@ -10,9 +10,9 @@ import (
 	"strings"
 
 	"zeroth/checkpoint"
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/nn"
 	"zeroth/shard"

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/sim"
 	"zeroth/job/testjob"
 )

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 
 	"zeroth/checkpoint/safetensors"
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/generate"
 	"zeroth/job/hf"
 	"zeroth/job/setup"

@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/safetensors"
+	"zeroth/config"
+	"zeroth/config/configtest"
 	"zeroth/input"
-	"zeroth/job/config"
-	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 	"zeroth/job/testjob"

@@ -11,7 +11,7 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
 	"zeroth/collective/flight"
-	"zeroth/job/config/configtest"
+	"zeroth/config/configtest"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/testjob"

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/sim"

@@ -10,8 +10,8 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
+	"zeroth/config/configtest"
 	"zeroth/input"
-	"zeroth/job/config/configtest"
 	"zeroth/job/report"
 	"zeroth/job/testjob"
 	"zeroth/job/watch"

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/config"
-	"zeroth/job/config/configtest"
+	"zeroth/config"
+	"zeroth/config/configtest"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 	"zeroth/job/testjob"

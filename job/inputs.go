@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"zeroth/checkpoint/safetensors"
+	"zeroth/config"
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/input/hub"
-	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/hf"
 	"zeroth/job/machine"

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/config"
 	"zeroth/data"
-	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/sim"

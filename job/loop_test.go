@@ -17,11 +17,11 @@ import (
 	"go.uber.org/goleak"
 
 	"zeroth/collective"
+	"zeroth/config"
+	"zeroth/config/configtest"
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/input"
-	"zeroth/job/config"
-	"zeroth/job/config/configtest"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/state"

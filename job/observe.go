@@ -3,7 +3,7 @@ package job
 import (
 	"fmt"
 
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/plan"
 	"zeroth/zero"
 )

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/config/configtest"
+	"zeroth/config/configtest"
 	"zeroth/job/plan"
 	"zeroth/job/testjob"
 )

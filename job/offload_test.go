@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"zeroth/job/config/configtest"
+	"zeroth/config/configtest"
 	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/testjob"

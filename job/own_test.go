@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"zeroth/config/configtest"
 	"zeroth/input"
-	"zeroth/job/config/configtest"
 	"zeroth/job/testjob"
 )
 

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 
 	"zeroth/collective"
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/sim"

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/state"
 	"zeroth/job/watch"

@@ -11,10 +11,10 @@ import (
 	"strings"
 
 	"zeroth/checkpoint"
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/input/hub"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 	"zeroth/job/show"

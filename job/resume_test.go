@@ -14,9 +14,9 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
+	"zeroth/config"
+	"zeroth/config/configtest"
 	"zeroth/input"
-	"zeroth/job/config"
-	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
 	"zeroth/job/state"
 	"zeroth/job/testjob"

@@ -12,8 +12,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"zeroth/config/configtest"
 	"zeroth/input"
-	"zeroth/job/config/configtest"
 	"zeroth/job/generate"
 	"zeroth/job/testjob"
 )

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"zeroth/checkpoint"
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 	"zeroth/job/state"

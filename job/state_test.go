@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/config/configtest"
+	"zeroth/config/configtest"
 	"zeroth/job/hf"
 	"zeroth/job/state"
 	"zeroth/job/testjob"

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
+	"zeroth/config/configtest"
 	"zeroth/fsdp"
-	"zeroth/job/config/configtest"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/state"

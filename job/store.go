@@ -15,9 +15,9 @@ import (
 	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/input"
 	"zeroth/input/s3"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 )
 

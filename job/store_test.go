@@ -15,9 +15,9 @@ import (
 
 	"zeroth/checkpoint/store"
 	"zeroth/collective"
+	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/input/s3/s3test"
-	"zeroth/job/config/configtest"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/testjob"

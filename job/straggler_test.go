@@ -13,7 +13,7 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
-	"zeroth/job/config/configtest"
+	"zeroth/config/configtest"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/testjob"

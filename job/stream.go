@@ -7,8 +7,8 @@ import (
 	"unsafe"
 
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/fsdp"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 	"zeroth/shard"

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config"
+	"zeroth/config/configtest"
 	"zeroth/input"
-	"zeroth/job/config"
-	"zeroth/job/config/configtest"
 	"zeroth/job/generate"
 	"zeroth/job/show"
 	"zeroth/job/testjob"

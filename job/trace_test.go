@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/plan"
 	"zeroth/job/report"
 	"zeroth/job/setup"

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"zeroth/collective"
+	"zeroth/config/configtest"
 	"zeroth/data"
 	"zeroth/fsdp"
-	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 	"zeroth/zero"

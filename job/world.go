@@ -13,8 +13,8 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/state"

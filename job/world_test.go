@@ -7,8 +7,8 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
-	"zeroth/job/config"
-	"zeroth/job/config/configtest"
+	"zeroth/config"
+	"zeroth/config/configtest"
 	"zeroth/job/setup"
 	"zeroth/job/testjob"
 )

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
 	"zeroth/shard"

@@ -10,8 +10,8 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/socket"
+	"zeroth/config"
 	"zeroth/device"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/shard"
 	"zeroth/zero/zerotest"

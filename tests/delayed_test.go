@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cpu"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/nn"
 	"zeroth/optim"

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/shard"

@@ -17,8 +17,8 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
+	"zeroth/config"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 )

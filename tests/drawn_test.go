@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/state"
 	"zeroth/tests/nightly"

@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/safetensors"
+	"zeroth/config"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/nn"
 	"zeroth/tests/nightly"

@@ -13,8 +13,8 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
+	"zeroth/config"
 	"zeroth/data"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/shard"
 	"zeroth/tests/nightly"

@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/nn"
 	"zeroth/shard"

@@ -16,9 +16,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"zeroth/checkpoint/safetensors"
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 	"zeroth/nn"

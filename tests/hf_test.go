@@ -17,12 +17,12 @@ import (
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/checkpoint/safetensors/safetensorstest"
+	"zeroth/config"
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/input"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/report"
 	"zeroth/job/setup"

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/setup"
 	"zeroth/shard"
 	"zeroth/zero/zerotest"

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/zero/zerotest"
 )

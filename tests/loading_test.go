@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/safetensors"
-	"zeroth/job/config/configtest"
+	"zeroth/config/configtest"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 	"zeroth/nn"

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"zeroth/config"
 	"zeroth/device"
-	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/tests/nightly"

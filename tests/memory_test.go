@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/fsdp"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/job/state"
 	"zeroth/nn"

@@ -12,8 +12,8 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
+	"zeroth/config"
 	"zeroth/device"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/tests/nightly"
 	"zeroth/zero/zerotest"

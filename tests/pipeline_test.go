@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/tests/nightly"

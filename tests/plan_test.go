@@ -14,8 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config"
 	"zeroth/device"
-	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/show"

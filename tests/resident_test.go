@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/tests/nightly"
 )
 

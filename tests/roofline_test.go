@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cuda/kernel"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
 	"zeroth/nn"

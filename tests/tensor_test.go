@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/setup"
 	"zeroth/job/state"
 	"zeroth/shard"

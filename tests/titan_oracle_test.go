@@ -4,8 +4,8 @@ import (
 	"errors"
 	"slices"
 
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/show"
 )

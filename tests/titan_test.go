@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/tests/generated"
 )

@@ -9,11 +9,11 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/safetensors"
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/fsdp"
 	"zeroth/input"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/job/generate"
 	"zeroth/job/setup"
 	"zeroth/nn"

@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job/bench"
-	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/sim"

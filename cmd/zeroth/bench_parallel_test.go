@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"zeroth/config"
 	"zeroth/job/bench"
-	"zeroth/job/config"
 )
 
 // divisible is a job that can be run every way.

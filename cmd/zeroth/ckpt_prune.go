@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/checkpoint"
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/show"
 	"zeroth/job/state"
 )

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/config/configtest"
+	"zeroth/config/configtest"
 	"zeroth/job/hf"
 	"zeroth/job/testjob"
 	"zeroth/nn"

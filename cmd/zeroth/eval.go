@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"zeroth/config"
 	"zeroth/input"
 	"zeroth/input/hub"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/job/state"
 )
 

@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 
+	"zeroth/config"
 	"zeroth/input/hub"
 	"zeroth/input/s3"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/job/state"
 )

@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job/bench"
-	"zeroth/job/config"
 	"zeroth/job/world"
 )
 

@@ -26,8 +26,8 @@ import (
 
 	"zeroth/collective/mpi"
 	"zeroth/collective/rendezvous"
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/machine"
 	"zeroth/job/show"
 	"zeroth/job/state"

@@ -27,8 +27,8 @@ import (
 	"testing"
 	"time"
 
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/report"
 	"zeroth/job/state"

@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"zeroth/collective/rendezvous"
+	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/job/launch"
 	"zeroth/job/world"
 )

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"zeroth/config/configtest"
 	"zeroth/input"
-	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
 	"zeroth/nn"
 )

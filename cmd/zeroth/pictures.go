@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/plan"
 )
 

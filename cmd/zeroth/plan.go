@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job/bench"
-	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/hf"
 	"zeroth/job/plan"

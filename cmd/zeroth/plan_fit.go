@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/plan"
 	"zeroth/job/setup"

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/plan"
 )
 

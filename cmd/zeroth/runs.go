@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/show"
 	"zeroth/job/watch"

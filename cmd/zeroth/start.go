@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 )
 
 // initJob returns "zeroth init", which writes a job file for a goal.

@@ -14,8 +14,8 @@ import (
 	"time"
 	"unicode"
 
+	"zeroth/config"
 	"zeroth/input/hub/hubtest"
-	"zeroth/job/config"
 	"zeroth/tests/nightly"
 )
 

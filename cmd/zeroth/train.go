@@ -17,9 +17,9 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
+	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/state"

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"zeroth/job/config"
+	"zeroth/config"
 )
 
 // wrongFlag adds a suggestion to the error of an unknown flag.

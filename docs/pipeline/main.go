@@ -9,7 +9,7 @@ import (
 	"os"
 	"strconv"
 
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"

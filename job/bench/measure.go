@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/machine"
 	"zeroth/job/setup"

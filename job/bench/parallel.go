@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job"
-	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/report"
 	"zeroth/job/setup"

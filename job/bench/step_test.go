@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cpu"
-	"zeroth/job/config"
 	"zeroth/job/fit"
 	"zeroth/job/hf"
 	"zeroth/job/setup"

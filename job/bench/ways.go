@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 )
 
 // way is a way to train a job on several ranks.

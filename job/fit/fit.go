@@ -6,9 +6,9 @@ import (
 	"math"
 	"slices"
 
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/sim"

@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config"
+	"zeroth/config/configtest"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/input"
-	"zeroth/job/config"
-	"zeroth/job/config/configtest"
 	"zeroth/job/machine"
 	"zeroth/job/plan"
 	"zeroth/job/setup"

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"io"
 
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/show"
 )

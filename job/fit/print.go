@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"zeroth/config"
 	"zeroth/device"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/plan"
 	"zeroth/job/setup"

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"zeroth/config"
 	"zeroth/device"
-	"zeroth/job/config"
 	"zeroth/job/sim"
 )
 

@@ -5,7 +5,7 @@ import (
 	"math"
 	"sort"
 
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/show"
 )
 

@@ -11,8 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"zeroth/config"
 	"zeroth/device"
-	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/sim"

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"testing"
 
+	"zeroth/config"
+	"zeroth/config/configtest"
 	"zeroth/input"
-	"zeroth/job/config"
-	"zeroth/job/config/configtest"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/sim"

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/testjob"
 	"zeroth/tests/nightly"

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config/configtest"
 	"zeroth/device"
 	"zeroth/input"
-	"zeroth/job/config/configtest"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 	"zeroth/nn"

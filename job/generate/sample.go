@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
+	"zeroth/config"
 	"zeroth/data"
 	"zeroth/data/chat"
 	"zeroth/device"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 )

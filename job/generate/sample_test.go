@@ -9,9 +9,9 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"zeroth/config"
 	"zeroth/data"
 	"zeroth/input"
-	"zeroth/job/config"
 )
 
 func TestChooseLikeliest(t *testing.T) {

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"zeroth/config"
 	"zeroth/data"
 	"zeroth/input"
-	"zeroth/job/config"
 )
 
 // tokenizerOf returns the tokenizer of the model in a folder: the one requested, or the one in the

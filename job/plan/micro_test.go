@@ -7,8 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"zeroth/job/config"
-	"zeroth/job/config/configtest"
+	"zeroth/config"
+	"zeroth/config/configtest"
 	"zeroth/job/setup"
 )
 

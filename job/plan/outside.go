@@ -1,7 +1,7 @@
 package plan
 
 import (
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/setup"
 )
 

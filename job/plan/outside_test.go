@@ -3,8 +3,8 @@ package plan
 import (
 	"testing"
 
-	"zeroth/job/config"
-	"zeroth/job/config/configtest"
+	"zeroth/config"
+	"zeroth/config/configtest"
 	"zeroth/job/setup"
 )
 

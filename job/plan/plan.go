@@ -3,8 +3,8 @@ package plan
 import (
 	"fmt"
 
+	"zeroth/config"
 	"zeroth/device"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/show"
 	"zeroth/job/sim"
 )

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config/configtest"
 	"zeroth/device"
-	"zeroth/job/config/configtest"
 	"zeroth/job/setup"
 )
 

@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/show"
 	"zeroth/job/sim"
 	"zeroth/shard"

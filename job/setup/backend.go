@@ -5,10 +5,10 @@ import (
 	"slices"
 
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/zero"
 )

@@ -4,9 +4,9 @@ import (
 	"fmt"
 
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/fsdp"
-	"zeroth/job/config"
 	"zeroth/optim"
 )
 

@@ -6,10 +6,10 @@ import (
 	"strings"
 
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cuda"
 	"zeroth/device/cuda/kernel"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/machine"
 	"zeroth/job/show"

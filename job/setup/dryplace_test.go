@@ -3,7 +3,7 @@ package setup_test
 import (
 	"testing"
 
-	"zeroth/job/config/configtest"
+	"zeroth/config/configtest"
 	"zeroth/job/setup"
 )
 

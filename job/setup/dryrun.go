@@ -2,9 +2,9 @@ package setup
 
 import (
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/dry"
-	"zeroth/job/config"
 	"zeroth/pipe"
 	"zeroth/shard"
 	"zeroth/zero"

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cuda"
-	"zeroth/job/config"
 	"zeroth/job/launch"
 	"zeroth/job/machine"
 	"zeroth/optim"

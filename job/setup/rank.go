@@ -8,9 +8,9 @@ import (
 
 	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cpu"
-	"zeroth/job/config"
 	"zeroth/offload"
 	"zeroth/zero"
 )

@@ -3,8 +3,8 @@ package setup
 import (
 	"slices"
 
+	"zeroth/config"
 	"zeroth/device"
-	"zeroth/job/config"
 	"zeroth/optim"
 	"zeroth/pipe"
 	"zeroth/shard"

@@ -2,7 +2,7 @@ package setup
 
 import (
 	"zeroth/collective"
-	"zeroth/job/config"
+	"zeroth/config"
 )
 
 // Spread is a placement for planning, not for running: ranks in processes on hosts. The zero

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/setup"
 )
 

@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"zeroth/job/config/configtest"
+	"zeroth/config/configtest"
 	"zeroth/job/setup"
 )
 

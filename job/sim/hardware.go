@@ -7,10 +7,10 @@ import (
 	"slices"
 	"strings"
 
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/input/jsonread"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/job/show"
 )

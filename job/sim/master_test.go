@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"zeroth/collective"
+	"zeroth/config/configtest"
 	"zeroth/device"
-	"zeroth/job/config/configtest"
 	"zeroth/job/setup"
 	"zeroth/zero"
 )

@@ -4,8 +4,8 @@ import (
 	"math"
 	"testing"
 
-	"zeroth/job/config"
-	"zeroth/job/config/configtest"
+	"zeroth/config"
+	"zeroth/config/configtest"
 	"zeroth/job/setup"
 )
 

@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/device"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/job/show"
 )

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config"
 	"zeroth/device"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 )
 

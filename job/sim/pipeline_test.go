@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/config"
-	"zeroth/job/config/configtest"
+	"zeroth/config"
+	"zeroth/config/configtest"
 	"zeroth/job/setup"
 )
 

@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/shard"

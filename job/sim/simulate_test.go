@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"zeroth/collective"
+	"zeroth/config"
+	"zeroth/config/configtest"
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/input"
-	"zeroth/job/config"
-	"zeroth/job/config/configtest"
 	"zeroth/job/setup"
 	"zeroth/tests/nightly"
 )

@@ -4,8 +4,8 @@ import (
 	"math"
 	"testing"
 
+	"zeroth/config/configtest"
 	"zeroth/device"
-	"zeroth/job/config/configtest"
 	"zeroth/job/setup"
 )
 

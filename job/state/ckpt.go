@@ -10,9 +10,9 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
+	"zeroth/config"
 	"zeroth/input"
 	"zeroth/input/s3"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/show"
 )

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"zeroth/checkpoint"
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/show"
 	"zeroth/nn"

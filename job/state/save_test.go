@@ -10,8 +10,8 @@ import (
 
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
+	"zeroth/config"
 	"zeroth/device"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 	"zeroth/offload"

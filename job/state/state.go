@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"zeroth/checkpoint"
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/show"
 	"zeroth/optim"

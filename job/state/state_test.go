@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config"
 	"zeroth/data"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 )

@@ -13,8 +13,8 @@ import (
 
 	"zeroth/collective/mpi"
 	"zeroth/collective/rendezvous"
+	"zeroth/config"
 	"zeroth/input"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 )
 

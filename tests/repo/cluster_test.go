@@ -16,7 +16,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/launch"
 	"zeroth/tests/nightly"
 )

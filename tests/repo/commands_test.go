@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/testjob"
 	"zeroth/tests/nightly"
 )
@@ -391,7 +391,7 @@ func goSource(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, pkg := range []string{"net", "fmt"} {
-		if err := os.CopyFS(filepath.Join(dir, "src", pkg), os.DirFS("../../job/config")); err != nil {
+		if err := os.CopyFS(filepath.Join(dir, "src", pkg), os.DirFS("../../config")); err != nil {
 			t.Fatal(err)
 		}
 	}

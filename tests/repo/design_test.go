@@ -67,7 +67,7 @@ func TestFilesNamedAreThere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range regexp.MustCompile(`\bjob/[a-z0-9_/]+\.go\b`).FindAllString(string(text), -1) {
+		for _, name := range regexp.MustCompile(`\b(?:job|config)/[a-z0-9_/]+\.go\b`).FindAllString(string(text), -1) {
 			if _, err := os.Stat(filepath.Join("..", "..", name)); err != nil {
 				t.Errorf("%s: %v", page, err)
 			}

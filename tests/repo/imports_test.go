@@ -28,8 +28,8 @@ var table = [][]string{
 	{"nn", "collective", "collective/collectivetest → collective", "collective/flight → collective", "collective/socket → collective", "collective/mpi → collective", "collective/rendezvous → collective", "optim", "offload"},
 	{"fsdp", "checkpoint/foreign"},
 	{"zero"},
-	{"job/hf", "job/config → job/hf"},
-	{"job/world → job/setup", "job/setup → job/shadow", "job/shadow", "job/state → job/setup", "job/config/configtest → job/setup", "zero/zerotest → job/setup"},
+	{"job/hf", "config → job/hf"},
+	{"job/world → job/setup", "job/setup → job/shadow", "job/shadow", "job/state → job/setup", "config/configtest → job/setup", "zero/zerotest → job/setup"},
 	{"job/sim", "job/plan → job/sim", "job/fit → job/plan job/sim", "job/report → job/sim", "job/watch → job/report job/sim"},
 	{"job/generate", "job → job/generate", "job/bench → job"},
 	{"cmd/zeroth"},
@@ -66,7 +66,7 @@ var foreign = map[string][]string{
 }
 
 // forTests are packages that only tests import, and each other.
-var forTests = []string{"tests/nightly", "tests/generated", "checkpoint/vfs/vfstest", "checkpoint/safetensors/safetensorstest", "input/hub/hubtest", "input/s3/s3test", "job/testjob", "job/config/configtest", "zero/zerotest", "collective/collectivetest", "device/cuda/fake"}
+var forTests = []string{"tests/nightly", "tests/generated", "checkpoint/vfs/vfstest", "checkpoint/safetensors/safetensorstest", "input/hub/hubtest", "input/s3/s3test", "job/testjob", "config/configtest", "zero/zerotest", "collective/collectivetest", "device/cuda/fake"}
 
 // empty lists package names that say nothing about the contents.
 var empty = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}
@@ -222,8 +222,8 @@ func TestImportsViolationsAreFound(t *testing.T) {
 	}{
 		{"nn", []string{"fmt", "zeroth/device", "zeroth/shard"}, nil},
 		{"nn", []string{"zeroth/collective"}, []string{"nn imports collective of its own line, and no arrow is drawn"}},
-		{"job/config", []string{"zeroth/job/hf"}, nil},
-		{"job/hf", []string{"zeroth/job/config"}, []string{"job/hf imports job/config of its own line, and no arrow is drawn"}},
+		{"config", []string{"zeroth/job/hf"}, nil},
+		{"job/hf", []string{"zeroth/config"}, []string{"job/hf imports config of its own line, and no arrow is drawn"}},
 		{"device", []string{"zeroth/device/cpu"}, []string{"device (line 0) imports device/cpu (line 1)"}},
 		{"device/cpu/inner", nil, []string{"device/cpu/inner has no row in the table"}},
 		{"zero", []string{"zeroth/job", "flag"}, []string{"zero (line 4) imports job (line 8)", "zero imports flag, which is not its business"}},

@@ -14,10 +14,10 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/job/bench"
-	"zeroth/job/config"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/tests/generated"
@@ -82,7 +82,7 @@ func limitTables(t *testing.T) string {
 	}
 	var b strings.Builder
 	row := func(cells ...any) { fmt.Fprintf(&b, "| %v | %v |\n", cells...) }
-	file, hardware, fit := constants(t, "../../job/config/scan.go"), constants(t, "../../job/sim/hardware.go"), constants(t, "../../job/fit/fit.go")
+	file, hardware, fit := constants(t, "../../config/scan.go"), constants(t, "../../job/sim/hardware.go"), constants(t, "../../job/fit/fit.go")
 	for _, cells := range [][2]any{
 		{"input", "at most"},
 		{"---", "---"},
@@ -92,8 +92,8 @@ func limitTables(t *testing.T) string {
 		{"nesting of its lists and mappings", file["jobDepth"]},
 		{"anchors and aliases in it", file["jobNames"]},
 		{"documents in it, of which only one may have content", file["jobDocs"]},
-		{"groups of parameters", constants(t, "../../job/config/groups.go")["mostGroups"]},
-		{"pattern of a group", constants(t, "../../job/config/values.go")["longestPattern"] + " bytes"},
+		{"groups of parameters", constants(t, "../../config/groups.go")["mostGroups"]},
+		{"pattern of a group", constants(t, "../../config/values.go")["longestPattern"] + " bytes"},
 		{"time spans", config.Longest},
 		{"sizes in memory", fmt.Sprintf("%d bytes", int64(config.MostMemory))},
 		{"problems reported at once", config.ProblemsShown},

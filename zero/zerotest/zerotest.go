@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/data"
-	"zeroth/job/config"
 	"zeroth/job/setup"
 	"zeroth/nn"
 	"zeroth/shard"

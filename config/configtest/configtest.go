@@ -3,7 +3,7 @@ package configtest
 import (
 	"testing"
 
-	"zeroth/job/config"
+	"zeroth/config"
 	"zeroth/job/setup"
 )
 

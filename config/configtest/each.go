@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"zeroth/job/config"
+	"zeroth/config"
 )
 
 // EachWay calls f with jobs of more micro-batches than a dry run has, of every stage, with and

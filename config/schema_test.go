@@ -181,7 +181,7 @@ func numbers(v any) any {
 // schema.
 func TestSchemaAcceptsJobs(t *testing.T) {
 	s, jobs := schema(t), map[string]string{}
-	files, err := filepath.Glob("../../examples/*.yaml")
+	files, err := filepath.Glob("../examples/*.yaml")
 	if err != nil || len(files) < 10 {
 		t.Fatal(files, err)
 	}
