@@ -73,27 +73,6 @@ func (q *Queue) Close() {
 	}
 }
 
-// result is a matrix that an operation writes. wider multiplies its bound; 0 is 1. of is the type
-// of the operands, whose rounding also affects a float32 result.
-type result struct {
-	what  string
-	mat   device.Mat
-	wider float64
-	dtype device.DType
-}
-
-// rowResult returns a result that is a single row.
-func rowResult(what string, b device.Buffer) result {
-	return result{what: what, mat: device.Mat{Buf: b, Rows: 1, Cols: b.N, Ld: b.N}}
-}
-
-// operation describes an operation: its results and how to issue it.
-type operation struct {
-	name    string
-	results []result
-	issue   func(k Kernels, at *view)
-}
-
 // view maps operands to memory: the GPU's, while blocks are recorded and afterwards, or the
 // host's.
 type view struct {
