@@ -45,8 +45,8 @@ type planned struct {
 	searched bool // the job's mesh is searched
 }
 
-// shortcuts maps flags to the keys of the job file that they set.
-var shortcuts = config.Shortcuts()
+// shortcuts maps flags to the keys that they set: what --model leaves open.
+var shortcuts = map[string]string{"seq": "model.context", "micro-batch": "train.micro_batch", "stage": "zero.stage", "recompute": "zero.recompute"}
 
 // planned returns a job to plan.
 func (a *app) planned() *planned {

@@ -137,7 +137,7 @@ func TestMan(t *testing.T) {
 // TestWrongFlags checks that flags of other commands, keys and misspellings suggest a correction.
 func TestWrongFlags(t *testing.T) {
 	inFolder(t)
-	for flag, want := range map[string]string{"--stage=1": "write --set zero.stage=VALUE", "--zero.stage=1": "write --set zero.stage=VALUE", "--otu=r": "did you mean --out?",
+	for flag, want := range map[string]string{"--stage=1": "write --set zero.stage=VALUE", "--zero.stage=1": "write --set zero.stage=VALUE", "--tensor=2": "write --set parallel.tensor=VALUE", "--optimizer=lion": "write --set optimizer.type=VALUE", "--context=2": "write --set model.context=VALUE or --set parallel.context=VALUE", "--otu=r": "did you mean --out?",
 		"--xyzzy": "unknown flag: --xyzzy\n", "--log=xml": "--log xml; want json or text"} {
 		_, errs := zeroth(t, 2, "train", "tiny.yaml", flag)
 		contains(t, errs, want)

@@ -21,16 +21,29 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	if long := unknown.GetSpecifiedShortnames(); cmd.Flags().Lookup(long) != nil && len(long) > 1 {
 		return fmt.Errorf("%w; did you mean --%s?", err, long)
 	}
-	if key, ok := shortcuts[unknown.GetSpecifiedName()]; ok {
-		return fmt.Errorf("%w; write --set %s=VALUE", err, key)
-	}
-	if _, ok := config.Explain(unknown.GetSpecifiedName()); ok {
-		return fmt.Errorf("%w; write --set %s=VALUE", err, unknown.GetSpecifiedName())
+	if keys := keysOf(unknown.GetSpecifiedName()); keys != nil {
+		return fmt.Errorf("%w; write --set %s=VALUE", err, strings.Join(keys, "=VALUE or --set "))
 	}
 	if near := nearFlag(cmd, unknown.GetSpecifiedName()); near != "" {
 		return fmt.Errorf("%w; did you mean --%s?", err, near)
 	}
 	return err
+}
+
+// keysOf returns the keys that an unknown flag may mean: tensor is parallel.tensor, micro-batch
+// is train.micro_batch, and optimizer is optimizer.type.
+func keysOf(flag string) (keys []string) {
+	if key, ok := shortcuts[flag]; ok {
+		return []string{key}
+	}
+	name := strings.ReplaceAll(flag, "-", "_")
+	for _, key := range config.Keys() {
+		_, last, _ := strings.Cut(key, ".")
+		if key == name || last == name || key == name+".type" {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }
 
 // knownCommand refuses arguments of a command that only has subcommands, and suggests one.
