@@ -94,7 +94,7 @@ func (f *flights) whereabouts(since time.Time) (lines []string) {
 			all, err := flight.Read([]string{file})
 			if err == nil && all[0].Session == f.session && all[0].Written.After(f.seen[rank]) {
 				f.seen[rank] = all[0].Written
-				lines = append(lines, fmt.Sprintf("rank %d%s %s", rank, f.r.where(rank), all[0].Where()))
+				lines = append(lines, fmt.Sprintf("rank %d%s: %s", rank, f.r.where(rank), all[0].Last("ago")))
 				break
 			}
 			if time.Since(since) > patientDumps || !f.sleep() {

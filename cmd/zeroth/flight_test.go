@@ -224,10 +224,10 @@ func TestFlightRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, args := range map[string][]string{
-		"cut.json: byte 23 (line 1): not a dump of a rank: session: unterminated string": {"cut.json", "a.txt"},
-		"a.txt: byte 0 (line 1): not a dump of a rank":                                   {"cut.json", "a.txt"},
-		".: no dumps in it or in its folder flight":                                      {"."},
-		"none.json: no such file":                                                        {"none.json"},
+		"cut.json: not a dump of a rank: line 1, column 24: unterminated string": {"cut.json", "a.txt"},
+		"a.txt: not a dump of a rank: line 1, column 1: ":                        {"cut.json", "a.txt"},
+		".: no dumps in it or in its folder flight":                              {"."},
+		"none.json: no such file":                                                {"none.json"},
 	} {
 		if _, errs := zeroth(t, 2, append([]string{"flight"}, args...)...); !strings.Contains(errs, want) {
 			t.Errorf("%q: %s\nwant %s", args, errs, want)

@@ -256,7 +256,7 @@ func TestWatchedRun(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
-	find(t, `(rank 1 has (?:been in|computed for \S+ since) [a-z-]+ of \d+ \S+ \(.*\) of step \d+)`)
+	find(t, `(rank 1: operation \d+ of \S+ \([a-z-]+ of \d+ .*, step \d+\), \w+ \S+ ago)`)
 	if strings.Contains(said(t), w.token) {
 		t.Error("the token is printed")
 	}

@@ -25,6 +25,7 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+	"unique"
 
 	"zeroth/collective"
 	"zeroth/input"
@@ -41,7 +42,8 @@ const (
 	mostFiles  = 1 << 16
 	mostRanks  = 1 << 20
 	mostGroups = 64
-	mostText   = 4096 // bytes of a string
+	mostText   = 4096                       // bytes of a string
+	mostBraces = 2 * collective.RecorderLen // one for each operation and group, and those in strings
 )
 
 // Dump is the content of a rank's recorder.
@@ -114,10 +116,12 @@ func Read(files []string) (all []Dump, err error) {
 		var d Dump
 		if err == nil {
 			remaining -= int64(len(text))
-			d, err = decode(text)
+			if d, err = decode(text); err != nil {
+				err = fmt.Errorf("not a dump of a rank: %w", err)
+			}
 		}
 		if err != nil {
-			wrong = append(wrong, locate(file, err))
+			wrong = append(wrong, fmt.Errorf("%s: %w", file, input.Cause(err)))
 			continue
 		}
 		d.File = file
@@ -126,145 +130,63 @@ func Read(files []string) (all []Dump, err error) {
 	return all, errors.Join(wrong...)
 }
 
-// locate adds the file and the position to an error.
-func locate(file string, err error) error {
-	if e := (*jsonread.Error)(nil); errors.As(err, &e) {
-		return fmt.Errorf("%s: byte %d (line %d): not a dump of a rank: %w", file, e.Offset, e.Line, e.Err)
-	}
-	return fmt.Errorf("%s: %w", file, input.Cause(err))
-}
-
-// reading is a dump being decoded.
-type reading struct {
-	*jsonread.Reader
-	texts map[string]string // deduplicated strings
-	next  map[int]int       // by group: the smallest valid sequence number
-}
-
 func decode(text []byte) (d Dump, err error) {
-	r := reading{jsonread.New(text), map[string]string{}, map[int]int{}}
-	version := 0
-	err = r.object(map[string]any{
-		"version": &version, "session": &d.Session, "written": &d.Written, "why": &d.Why, "fault": &d.Fault, "rank": rank{&d.Rank}, "world": rank{&d.World},
-		"process": rank{&d.Process}, "host": &d.Host, "pid": &d.Pid, "began": &d.Began, "at": &d.At, "forgotten": &d.Forgotten,
-		"groups":     func(i int) error { return r.group(i, &d) },
-		"operations": func(i int) error { return r.operation(i, &d) },
-	})
+	if n := bytes.Count(text, []byte("{")); n > mostBraces {
+		return d, fmt.Errorf("%d objects; a dump has at most %d operations", n, collective.RecorderLen)
+	}
+	var file struct {
+		Version int `json:"version"`
+		Dump
+	}
+	err = jsonread.Into(text, &file)
 	switch {
 	case err != nil:
 		return d, err
-	case d.Rank >= d.World:
-		return d, r.Wrong("rank %d of a world of %d", d.Rank, d.World)
+	case file.Version != 1:
+		return d, fmt.Errorf("version %d; this program reads version 1", file.Version)
 	}
-	return d, r.End()
+	return file.Dump, file.check()
 }
 
-// rank marks a field for a rank or a number of ranks.
-type rank struct{ to *int }
-
-// object reads an object that has exactly these keys, into the pointers.
-func (r reading) object(into map[string]any) error {
-	read := map[string]func() error{}
-	for key, to := range into {
-		read[key] = func() error {
-			delete(into, key)
-			return r.value(key, to)
-		}
+// check returns what no rank writes, and shares equal strings.
+func (d *Dump) check() error {
+	texts := []*string{&d.Session, &d.Why, &d.Host}
+	switch {
+	case d.Rank < 0 || d.Rank >= d.World || d.World > mostRanks:
+		return fmt.Errorf("rank %d of a world of %d", d.Rank, d.World)
+	case len(d.Groups) > mostGroups:
+		return fmt.Errorf("%d groups; at most %d", len(d.Groups), mostGroups)
 	}
-	if err := r.Fields(read); err != nil {
-		return err
-	}
-	for key := range into {
-		return r.Wrong("there is no %q", key)
-	}
-	return nil
-}
-
-func (r reading) value(key string, to any) (err error) {
-	switch to := to.(type) {
-	case *bool:
-		*to, err = r.Bool()
-	case *int:
-		if *to, err = r.Int(math.MaxInt); err == nil && key == "version" && *to != 1 {
-			err = r.Wrong("%d; this program reads version 1", *to)
-		}
-	case rank:
-		*to.to, err = r.Int(mostRanks)
-	case *time.Duration:
-		var n int
-		n, err = r.Int(math.MaxInt)
-		*to = time.Duration(n)
-	case *time.Time:
-		var s string
-		if s, err = r.String(); err == nil {
-			if *to, err = time.Parse(time.RFC3339Nano, s); err != nil {
-				err = r.Wrong("%.40q is not a time", s)
+	for i, g := range d.Groups {
+		texts = append(texts, &d.Groups[i].Name)
+		for i, rank := range g.Ranks {
+			if rank < 0 || rank >= mostRanks || i > 0 && rank <= g.Ranks[i-1] {
+				return fmt.Errorf("group %s of ranks %v; want ranks in order, below %d", g.Name, g.Ranks[max(0, i-1):i+1], mostRanks)
 			}
 		}
-	case *string:
-		*to, err = r.text()
-	case func(i int) error:
-		err = r.Array(to)
 	}
-	return err
-}
-
-func (r reading) text() (string, error) {
-	s, err := r.String()
-	switch {
-	case err != nil:
-		return "", err
-	case len(s) > mostText:
-		return "", r.Wrong("a string of %d bytes; at most %d", len(s), mostText)
-	case strings.ContainsFunc(s, func(c rune) bool { return !strconv.IsPrint(c) }):
-		return "", r.Wrong("a string with unprintable characters: %.40q", s)
-	}
-	if _, ok := r.texts[s]; !ok {
-		r.texts[s] = s
-	}
-	return r.texts[s], nil
-}
-
-func (r reading) group(i int, d *Dump) error {
-	if i >= mostGroups {
-		return r.Wrong("more than %d groups", mostGroups)
-	}
-	var g collective.RecordedGroup
-	err := r.object(map[string]any{"name": &g.Name, "ranks": func(i int) error {
-		n, err := r.Int(mostRanks)
-		if i > 0 && n <= g.Ranks[i-1] {
-			return r.Wrong("rank %d after rank %d in a group", n, g.Ranks[i-1])
+	next := make([]int, len(d.Groups)) // by group: the smallest valid sequence number
+	for i := range d.Operations {
+		o := &d.Operations[i]
+		switch {
+		case o.Group < 0 || o.Group >= len(d.Groups):
+			return fmt.Errorf("an operation of group %d, of %d", o.Group, len(d.Groups))
+		case o.Seq == math.MaxInt || o.Seq < next[o.Group]:
+			return fmt.Errorf("operation %d of group %d after operation %d", o.Seq, o.Group, next[o.Group]-1)
+		case !slices.Contains(states, o.State):
+			return fmt.Errorf("%.40q is not a state of an operation", o.State)
 		}
-		g.Ranks = append(g.Ranks, n)
-		return err
-	}})
-	d.Groups = append(d.Groups, g)
-	return err
+		next[o.Group] = o.Seq + 1
+		texts = append(texts, &o.Op, &o.Label, &o.Type)
+	}
+	for _, s := range texts {
+		if len(*s) > mostText || strings.ContainsFunc(*s, func(c rune) bool { return !strconv.IsPrint(c) }) {
+			return fmt.Errorf("a string of %d bytes, %.40q; want printable characters, at most %d bytes", len(*s), *s, mostText)
+		}
+		*s = unique.Make(*s).Value()
+	}
+	return nil
 }
 
 // states lists the states of operations in their order.
 var states = []string{collective.Issued, collective.Started, collective.Launched, collective.Done}
-
-func (r reading) operation(i int, d *Dump) error {
-	if i >= collective.RecorderLen {
-		return r.Wrong("more than %d operations", collective.RecorderLen)
-	}
-	var o collective.Operation
-	err := r.object(map[string]any{
-		"group": &o.Group, "seq": &o.Seq, "step": &o.Step, "op": &o.Op, "label": &o.Label, "type": &o.Type, "count": &o.Count, "bytes": &o.Bytes,
-		"state": &o.State, "issued": &o.Issued, "started": &o.Started, "done": &o.Done,
-	})
-	switch {
-	case err != nil:
-		return err
-	case o.Group >= len(d.Groups):
-		return r.Wrong("an operation of group %d, of %d", o.Group, len(d.Groups))
-	case o.Seq == math.MaxInt || o.Seq < r.next[o.Group]:
-		return r.Wrong("operation %d of group %d after operation %d", o.Seq, o.Group, r.next[o.Group]-1)
-	case !slices.Contains(states, o.State):
-		return r.Wrong("%.40q is not a state of an operation", o.State)
-	}
-	r.next[o.Group] = o.Seq + 1
-	d.Operations = append(d.Operations, o)
-	return nil
-}

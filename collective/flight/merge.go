@@ -108,12 +108,18 @@ const mostNamed = 1 << 16
 // before is the suffix of times in messages.
 const before = "before its dump"
 
-// last returns where the rank is after its last operation.
+// Last describes the operation that the rank was in, or its last one. Ago follows the time since.
+func (d *Dump) Last(ago string) string { return d.last().Last(ago) }
+
+// last returns where the rank is: in an operation, or after its last one.
 func (d *Dump) last() collective.Wait {
 	if len(d.Operations) == 0 {
 		return collective.Wait{Rank: d.Rank}
 	}
 	o := d.Operations[len(d.Operations)-1]
+	if i := slices.IndexFunc(d.Operations, func(o collective.Operation) bool { return o.State == collective.Started }); i >= 0 {
+		o = d.Operations[i]
+	}
 	return o.Wait(d.Rank, d.Groups[o.Group].Name, d.At)
 }
 
