@@ -9,7 +9,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/input"
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 )
 
 // TestKeepProblems checks that problems of a retention rule are reported at the rule's place.
@@ -30,7 +30,7 @@ func TestKeepProblems(t *testing.T) {
 		"on_error: ignore":                  "2:24: checkpoint.on_error: ignore is not a valid value; want stop or continue",
 		"evry: 3":                           "2:14: checkpoint.evry: unknown key; did you mean every?",
 	} {
-		testjob.InFolder(t, "data: {text: [a.txt], validation: 0}\ncheckpoint: {"+yaml+"}\n")
+		jobtest.InFolder(t, "data: {text: [a.txt], validation: 0}\ncheckpoint: {"+yaml+"}\n")
 		_, err := Load("job.yaml", nil)
 		if err == nil || err.Error() != "job.yaml:"+problem {
 			t.Errorf("%s:\n%v, want\n%s", yaml, err, "job.yaml:"+problem)
@@ -51,9 +51,9 @@ func TestKeepRoundTrip(t *testing.T) {
 		"{best: loss, last: 1}": {Last: 1, Best: "loss"},
 		"{last: 3, every_steps: 1000, best: val_loss}": {Last: 3, Every: 1000, Best: "val_loss"},
 	} {
-		testjob.InFolder(t, testjob.Least+"checkpoint: {keep: "+yaml+"}\n")
+		jobtest.InFolder(t, jobtest.Least+"checkpoint: {keep: "+yaml+"}\n")
 		c := mustLoad(t)
-		testjob.Write(t, "job.yaml", string(c.YAML()))
+		jobtest.Write(t, "job.yaml", string(c.YAML()))
 		again := mustLoad(t)
 		if d := cmp.Diff(want, c.Checkpoint.Keep) + cmp.Diff(c, again, equal); d != "" {
 			t.Errorf("%s (-want +got):\n%s", yaml, d)
@@ -64,7 +64,7 @@ func TestKeepRoundTrip(t *testing.T) {
 		}
 	}
 	// A rule may be set alone.
-	testjob.InFolder(t, testjob.Least+"checkpoint: {keep: {last: 2}}\n")
+	jobtest.InFolder(t, jobtest.Least+"checkpoint: {keep: {last: 2}}\n")
 	if c := mustLoad(t, "checkpoint.keep.every_steps=50"); c.Checkpoint.Keep != (checkpoint.Keep{Last: 2, Every: 50}) {
 		t.Errorf("got %+v", c.Checkpoint.Keep)
 	}

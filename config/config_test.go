@@ -18,8 +18,8 @@ import (
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/hf"
+	"zeroth/job/jobtest"
 	"zeroth/job/machine"
-	"zeroth/job/testjob"
 	"zeroth/nn"
 	"zeroth/shard"
 )
@@ -29,7 +29,7 @@ var equal = cmpopts.IgnoreUnexported(Config{})
 
 func TestDefaults(t *testing.T) {
 	onProcessors(t)
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	want := &Config{
 		Model:  hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, Eps: 1e-5}},
 		Data:   Data{Text: []string{"a.txt"}, Format: "text", Keys: RecordKeys{"text", "prompt", "completion", "messages"}, Learn: "assistant", TooLong: "cut", Tokenizer: "bytes", Validation: 0.01},
@@ -54,13 +54,13 @@ func TestDefaults(t *testing.T) {
 // TestDefaultsFollow checks that derived defaults never make a job impossible.
 func TestDefaultsFollow(t *testing.T) {
 	onProcessors(t)
-	testjob.InFolder(t, testjob.Least)
-	testjob.Write(t, "a.bin", "\x01\x00")
-	testjob.WriteVocabulary(t, "voc", 998)
+	jobtest.InFolder(t, jobtest.Least)
+	jobtest.Write(t, "a.bin", "\x01\x00")
+	jobtest.WriteVocabulary(t, "voc", 998)
 	if err := os.Mkdir("hf", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, Eps: 1e-5}}.ConfigJSON()))
+	jobtest.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, Eps: 1e-5}}.ConfigJSON()))
 	for _, c := range []struct {
 		sets []string
 		got  func(*Config) any
@@ -102,7 +102,7 @@ func TestDefaultsFollow(t *testing.T) {
 
 // TestBatchTriangle checks that any two of batch, micro_batch and accumulate determine the third.
 func TestBatchTriangle(t *testing.T) {
-	testjob.InFolder(t, testjob.Least+"parallel: {ranks: 4}\n")
+	jobtest.InFolder(t, jobtest.Least+"parallel: {ranks: 4}\n")
 	for _, c := range []struct {
 		sets                     string
 		batch, micro, accumulate int
@@ -132,12 +132,12 @@ func TestBatchTriangle(t *testing.T) {
 
 // TestYAMLReadsBack checks that Load reads back what YAML writes.
 func TestYAMLReadsBack(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
-	testjob.Write(t, "a.bin", "\x01\x00")
-	testjob.Write(t, "it's: a #\t\"strange\" näme.txt", "x")
-	testjob.WriteVocabulary(t, "own", 299)
-	testjob.Write(t, "own/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, Eps: 2e-5}}.ConfigJSON()))
-	testjob.Write(t, "config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, Eps: 2e-5}}.ConfigJSON()))
+	jobtest.InFolder(t, jobtest.Least)
+	jobtest.Write(t, "a.bin", "\x01\x00")
+	jobtest.Write(t, "it's: a #\t\"strange\" näme.txt", "x")
+	jobtest.WriteVocabulary(t, "own", 299)
+	jobtest.Write(t, "own/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, Eps: 2e-5}}.ConfigJSON()))
+	jobtest.Write(t, "config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, Eps: 2e-5}}.ConfigJSON()))
 	for _, sets := range [][]string{
 		nil,
 		{"zero.stage=0", "precision=fp32"},
@@ -160,7 +160,7 @@ func TestYAMLReadsBack(t *testing.T) {
 		{"sample.prompt='6e-4'"},
 	} {
 		want := mustLoad(t, sets...)
-		testjob.Write(t, "again.yaml", string(want.YAML()))
+		jobtest.Write(t, "again.yaml", string(want.YAML()))
 		got, err := Load("again.yaml", nil)
 		if err != nil {
 			t.Errorf("%q: reading back: %v\n%s", sets, err, want.YAML())
@@ -175,8 +175,8 @@ func TestYAMLReadsBack(t *testing.T) {
 // TestYAMLOnOtherRanks checks that the effective configuration runs unchanged on another number of
 // ranks.
 func TestYAMLOnOtherRanks(t *testing.T) {
-	testjob.InFolder(t, testjob.Least+"train: {batch: 48, accumulate: 2}\nparallel: {ranks: 6, shard: 3, replicate: 2}\n")
-	testjob.Write(t, "again.yaml", string(mustLoad(t).YAML()))
+	jobtest.InFolder(t, jobtest.Least+"train: {batch: 48, accumulate: 2}\nparallel: {ranks: 6, shard: 3, replicate: 2}\n")
+	jobtest.Write(t, "again.yaml", string(mustLoad(t).YAML()))
 	c, err := Load("again.yaml", []string{"parallel.ranks=4", "train.steps=3"})
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +189,7 @@ func TestYAMLOnOtherRanks(t *testing.T) {
 
 func TestYAMLText(t *testing.T) {
 	onProcessors(t)
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	got := string(mustLoad(t).YAML())
 	for _, line := range []string{"  lr: 6e-4\n", "precision: bf16\n", "  betas: [0.9, 0.95]\n", "  shard: -1 # 4 = ranks / replicate\n", "  accumulate: 1 # batch: 16 = micro_batch × accumulate × ranks\n", `  text: ["a.txt"]` + "\n"} {
 		if !strings.Contains(got, line) {
@@ -204,7 +204,7 @@ func TestYAMLText(t *testing.T) {
 // TestSets checks that a --set overrides the file, that the last one wins, and that null selects
 // the default.
 func TestSets(t *testing.T) {
-	testjob.InFolder(t, testjob.Least+"train: {steps: 5, seed: 3}\noptimizer:\nschedule: {min_lr: 1e-5}\n")
+	jobtest.InFolder(t, jobtest.Least+"train: {steps: 5, seed: 3}\noptimizer:\nschedule: {min_lr: 1e-5}\n")
 	c := mustLoad(t, "train.steps=6", "train.steps=8", "train.seed=null", "optimizer.lr=1e-3", "schedule.min_lr=", "zero.stage=1", "sample.prompt=# heading")
 	if c.Train.Steps != 8 || c.Train.Seed != 1 || c.Optimizer.LR != 1e-3 || c.Schedule.MinLR != 1e-4 || c.Zero.Stage != 1 || c.Sample.Prompt != "# heading" {
 		t.Errorf("got %+v", c)
@@ -216,12 +216,12 @@ func TestSets(t *testing.T) {
 }
 
 func TestAnchors(t *testing.T) {
-	testjob.InFolder(t, "data: {text: &files [a.txt]}\ntrain:\n  steps: &n 12\nschedule: {warmup: *n}\nsample:\n  tokens: *n\n  prompt: |\n    one\n    two\n")
+	jobtest.InFolder(t, "data: {text: &files [a.txt]}\ntrain:\n  steps: &n 12\nschedule: {warmup: *n}\nsample:\n  tokens: *n\n  prompt: |\n    one\n    two\n")
 	c := mustLoad(t)
 	if c.Train.Steps != 12 || c.Schedule.Warmup != 12 || c.Sample.Tokens != 12 || c.Sample.Prompt != "one\ntwo\n" {
 		t.Errorf("got %+v %+v %+v", c.Train, c.Schedule, c.Sample)
 	}
-	testjob.Write(t, "job.yaml", "data: &d {text: [a.txt]}\ntrain:\n  steps: 3\n  <<: {steps: 4, seed: 9}\n")
+	jobtest.Write(t, "job.yaml", "data: &d {text: [a.txt]}\ntrain:\n  steps: 3\n  <<: {steps: 4, seed: 9}\n")
 	if c := mustLoad(t); c.Train.Steps != 3 || c.Train.Seed != 9 {
 		t.Errorf("merge key: got %+v", c.Train)
 	}
@@ -229,7 +229,7 @@ func TestAnchors(t *testing.T) {
 
 // TestOneMistakeOneMessage checks that one mistake causes a single message.
 func TestOneMistakeOneMessage(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	for _, set := range []string{
 		"data={txt: [a.txt]}", "data=[a.txt]", "data.text=[a.txt, {b: c}]", "model.width=wide", "model.heads=0",
 		"parallel.ranks=four", "parallel.shard=0", "train.micro_batch=x", "train.batch=1.5", "optimizer.lr=-1",
@@ -244,7 +244,7 @@ func TestOneMistakeOneMessage(t *testing.T) {
 }
 
 func TestTabsAndOtherNonsense(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	for _, c := range []struct{ file, want string }{
 		{"", "job.yaml: the job file is empty; it needs at least a line like: data: {text: [\"*.txt\"]}"},
 		{"# nothing\n", "job.yaml: the job file is empty; it needs at least a line like: data: {text: [\"*.txt\"]}"},
@@ -253,12 +253,12 @@ func TestTabsAndOtherNonsense(t *testing.T) {
 		{"data:\n\ttext: [a.txt]\n", "job.yaml:2:1: not YAML: found character '\\t' that cannot start any token; YAML indents with spaces, never with tabs"},
 		{"data: {text: [a.txt\n", "job.yaml:1:14: not YAML: sequence end token ']' not found"},
 		{"\xff\xfe", "job.yaml:1:1: this is text in UTF-16 or UTF-32; save it as UTF-8"},
-		{testjob.Least + "train: {steps: 1, steps: 2}\n", "job.yaml:2:19: train.steps: given twice, first at job.yaml:2:9; remove one"},
-		{testjob.Least + "---\n" + testjob.Least, "job.yaml:2:1: a second document after ---; want one job in a file"},
-		{testjob.Least + "zero: {stage: *s}\n", "job.yaml:2:15: zero.stage: *s refers to no anchor before it; want &s at the value it should repeat"},
-		{testjob.Least + "1: 2\n", "job.yaml:2:1: 1: unknown key; want one of model, data, train, device, parallel, pipeline, zero, precision, optimizer, schedule, checkpoint, sample, report"},
+		{jobtest.Least + "train: {steps: 1, steps: 2}\n", "job.yaml:2:19: train.steps: given twice, first at job.yaml:2:9; remove one"},
+		{jobtest.Least + "---\n" + jobtest.Least, "job.yaml:2:1: a second document after ---; want one job in a file"},
+		{jobtest.Least + "zero: {stage: *s}\n", "job.yaml:2:15: zero.stage: *s refers to no anchor before it; want &s at the value it should repeat"},
+		{jobtest.Least + "1: 2\n", "job.yaml:2:1: 1: unknown key; want one of model, data, train, device, parallel, pipeline, zero, precision, optimizer, schedule, checkpoint, sample, report"},
 	} {
-		testjob.Write(t, "job.yaml", c.file)
+		jobtest.Write(t, "job.yaml", c.file)
 		_, err := Load("job.yaml", nil)
 		if err == nil || err.Error() != c.want {
 			t.Errorf("%q:\n got %v\nwant %s", c.file, err, c.want)
@@ -316,13 +316,13 @@ func TestDataIsNoJob(t *testing.T) {
 // TestCombinations checks every message about a bad combination of keys.
 func TestCombinations(t *testing.T) {
 	onProcessors(t)
-	testjob.InFolder(t, "data: {text: [a.txt], tokenizer: bytes}\n")
-	testjob.Write(t, "empty.txt", "")
-	testjob.Write(t, "a.bin", "\x01\x00")
+	jobtest.InFolder(t, "data: {text: [a.txt], tokenizer: bytes}\n")
+	jobtest.Write(t, "empty.txt", "")
+	jobtest.Write(t, "a.bin", "\x01\x00")
 	if err := os.Mkdir("hf", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 100, Eps: 1e-5}}.ConfigJSON()))
+	jobtest.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 100, Eps: 1e-5}}.ConfigJSON()))
 	for _, c := range []struct{ set, want string }{
 		{"zero.stage=5", "zero.stage: there is no stage 5; want 0 (nothing sharded), 1 (optimizer state), 2 (and gradients) or 3 (and parameters)"},
 		{"model={heads: 7}", "model.heads: 7 heads do not divide width 384; want heads 6 or 8"},
@@ -399,7 +399,7 @@ func TestCombinations(t *testing.T) {
 // TestCombinationsOfSections checks that a bad combination over sections is reported at the key
 // that causes it.
 func TestCombinationsOfSections(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	for _, c := range []struct{ sets, want string }{
 		{"zero.stage=0 parallel.replicate=2", "--set parallel.replicate=2: parallel.replicate: stage 0 shards nothing, so there are no shards to replicate 2 times: every rank is a full replica already; want replicate: 1, or stage 1, 2 or 3"},
 		{"data.validation=0 train.eval_every=10", "--set train.eval_every=10: train.eval_every: eval_every is 10, but data.validation is 0: there is nothing to evaluate; want eval_every: 0, or a data.validation such as 0.01"},
@@ -413,9 +413,9 @@ func TestCombinationsOfSections(t *testing.T) {
 
 // TestDate checks that chat templates get the day on which the job was first loaded.
 func TestDate(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	chats := []string{"data.text=null", "data.documents=[a.jsonl]", "data.format=chat", "data.tokenizer=bytes"}
-	testjob.Write(t, "a.jsonl", "{}")
+	jobtest.Write(t, "a.jsonl", "{}")
 	today := time.Now().Format(time.DateOnly)
 	c, err := Load("job.yaml", chats)
 	if err != nil || c.Data.Date < today || !strings.Contains(string(c.YAML()), `date: "`+c.Data.Date+`"`) {
@@ -432,9 +432,9 @@ func TestDate(t *testing.T) {
 // TestScoreCapIsReported checks that a job on GPUs reports that soft-capped scores exclude tensor
 // cores.
 func TestScoreCapIsReported(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	for device, want := range map[string]int{"cpu": 0, "cuda": 1} {
-		testjob.Write(t, "config.json", `{"model_type": "gemma2", "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "hidden_size": 8, "intermediate_size": 8, "vocab_size": 256}`)
+		jobtest.Write(t, "config.json", `{"model_type": "gemma2", "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "hidden_size": 8, "intermediate_size": 8, "vocab_size": 256}`)
 		c := mustLoad(t, "model.from=.", "data.tokenizer=bytes", "device="+device)
 		if n := strings.Count(strings.Join(c.Notes, " "), "attention with soft-capped scores"); n != want {
 			t.Errorf("%s: said %d times in %q", device, n, c.Notes)
@@ -443,7 +443,7 @@ func TestScoreCapIsReported(t *testing.T) {
 }
 
 func TestMalformedSets(t *testing.T) {
-	testjob.InFolder(t, testjob.Least+"zero: {stage: 3}\n")
+	jobtest.InFolder(t, jobtest.Least+"zero: {stage: 3}\n")
 	for _, c := range []struct{ set, want string }{
 		{"zero.stage", "--set zero.stage: there is no key=value here; want for example --set train.steps=20"},
 		{"=3", "--set =3: there is no key=value here; want for example --set train.steps=20"},
@@ -464,7 +464,7 @@ func TestMalformedSets(t *testing.T) {
 // TestAllAtOnce checks that all problems are reported at once, sorted by line, followed by those
 // of the sets.
 func TestAllAtOnce(t *testing.T) {
-	testjob.InFolder(t, "zero: {stage: 9}\n"+testjob.Least+"train: {stps: 1}\nmodel: {heads: 5}\n")
+	jobtest.InFolder(t, "zero: {stage: 9}\n"+jobtest.Least+"train: {stps: 1}\nmodel: {heads: 5}\n")
 	_, err := Load("job.yaml", []string{"precision=fp8"})
 	var at []string
 	for _, p := range err.(Problems) {
@@ -478,11 +478,11 @@ func TestAllAtOnce(t *testing.T) {
 
 // TestPatterns checks that each problem of the data is reported at its own pattern.
 func TestPatterns(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	if err := os.MkdirAll(filepath.Join("d", "e"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, "d/e/b.md", "x")
+	jobtest.Write(t, "d/e/b.md", "x")
 	t.Setenv("ZEROTH_TEST", "d")
 	for pattern, want := range map[string]string{
 		"d/**/*.md":             "",
@@ -496,7 +496,7 @@ func TestPatterns(t *testing.T) {
 		"${ZEROTH_NOT}/x":       "${ZEROTH_NOT}/x: the environment variable ZEROTH_NOT is not set; export it or write out the path",
 		"[a.txt":                "[a.txt: syntax error in pattern",
 	} {
-		testjob.Write(t, "job.yaml", "data:\n  text:\n  - a.txt\n  - "+Quote(pattern)+"\n")
+		jobtest.Write(t, "job.yaml", "data:\n  text:\n  - a.txt\n  - "+Quote(pattern)+"\n")
 		_, err := Load("job.yaml", nil)
 		if want != "" {
 			want = "job.yaml:4:5: data.text: " + want
@@ -509,7 +509,7 @@ func TestPatterns(t *testing.T) {
 
 // TestLoadTokenizer checks that a run's tokenizer is known after its data was deleted.
 func TestLoadTokenizer(t *testing.T) {
-	testjob.InFolder(t, "data: {text: [gone.txt], tokenizer: gpt2}\nmodel: {from: gone}\n")
+	jobtest.InFolder(t, "data: {text: [gone.txt], tokenizer: gpt2}\nmodel: {from: gone}\n")
 	for file, want := range map[string]string{
 		"data: {text: [gone.txt], tokenizer: gpt2}\nmodel: {from: gone}\n": "gpt2",
 		"data: {tokens: [gone.bin]}":                                       "gpt2 of tokens",
@@ -517,7 +517,7 @@ func TestLoadTokenizer(t *testing.T) {
 		"data: {text: [gone.txt]}":                                         "bytes",
 		"data: {text: [gone.txt], tokenizer: gpt2, vocab: folder}":         "folder",
 	} {
-		testjob.Write(t, "job.yaml", file)
+		jobtest.Write(t, "job.yaml", file)
 		got, tokens, err := LoadTokenizer("job.yaml")
 		if tokens {
 			got += " of tokens"
@@ -526,7 +526,7 @@ func TestLoadTokenizer(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", file, got, err, want)
 		}
 	}
-	testjob.Write(t, "job.yaml", "data: {text: [gone.txt], tokenizer: gpt3}\n")
+	jobtest.Write(t, "job.yaml", "data: {text: [gone.txt], tokenizer: gpt3}\n")
 	if _, _, err := LoadTokenizer("job.yaml"); err == nil || !strings.HasPrefix(err.Error(), "job.yaml:1:37: data.tokenizer: gpt3 is not a valid value") {
 		t.Errorf("got %v", err)
 	}
@@ -573,7 +573,7 @@ func FuzzLoad(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s, set string) {
 		path, again := filepath.Join(dir, "job.yaml"), filepath.Join(dir, "again.yaml")
-		testjob.Write(t, path, "data: {text: ["+Quote(text)+"]}\n"+s)
+		jobtest.Write(t, path, "data: {text: ["+Quote(text)+"]}\n"+s)
 		var sets []string
 		if set != "" {
 			sets = []string{set}
@@ -588,7 +588,7 @@ func FuzzLoad(f *testing.F) {
 		if wrong, _ := Countable(c); wrong != "" {
 			t.Fatal(wrong)
 		}
-		testjob.Write(t, again, string(c.YAML()))
+		jobtest.Write(t, again, string(c.YAML()))
 		got, err := Load(again, nil)
 		if d := cmp.Diff(c, got, equal); err != nil || d != "" {
 			t.Fatalf("read back: %v\n%s\n%s", err, d, c.YAML())

@@ -11,7 +11,7 @@ import (
 
 	"zeroth/input/hub"
 	"zeroth/job/hf"
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 	"zeroth/nn"
 )
 
@@ -52,11 +52,11 @@ func TestExplain(t *testing.T) {
 
 // TestExplainNamesConditions checks that the documentation of a key describes which jobs use it.
 func TestExplainNamesConditions(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	if err := os.Mkdir("hf", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, Eps: 1e-5}}.ConfigJSON()))
+	jobtest.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, Eps: 1e-5}}.ConfigJSON()))
 	for _, sets := range [][]string{nil, {"model.family=llama"}, {"model.from=hf", "data.tokenizer=bytes"}, {"optimizer.type=sgd"}, {"optimizer.type=lion"},
 		{"schedule.type=constant"}, {"data.text=null", "data.tokens=[a.txt]"}, {"zero.offload.optimizer=host"}} {
 		c, err := Draft("job.yaml", sets)
@@ -83,8 +83,8 @@ func TestNearestKey(t *testing.T) {
 // TestGoals checks that every goal loads where its files exist, and can be planned where they do
 // not.
 func TestGoals(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
-	testjob.Write(t, "train.bin", "\x01\x00")
+	jobtest.InFolder(t, jobtest.Least)
+	jobtest.Write(t, "train.bin", "\x01\x00")
 	t.Setenv("HF_HUB_CACHE", "hub")
 	t.Setenv("HF_HUB_OFFLINE", "1")
 	commit := strings.Repeat("0", 40)
@@ -93,16 +93,16 @@ func TestGoals(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(folder, 0o755), os.Mkdir(refs, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, filepath.Join(refs, "main"), commit)
-	testjob.Write(t, folder+"/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 1024, Vocab: 50257, Eps: 1e-5}}.ConfigJSON()))
-	testjob.WriteVocabulary(t, folder, 998)
-	testjob.Write(t, folder+"/tokenizer_config.json", `{"tokenizer_class": "GPT2Tokenizer", "chat_template": "{{ messages[0].content }}"}`)
-	testjob.Write(t, "a.jsonl", `{"messages": [{"role": "user", "content": "a"}]}`)
+	jobtest.Write(t, filepath.Join(refs, "main"), commit)
+	jobtest.Write(t, folder+"/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 1024, Vocab: 50257, Eps: 1e-5}}.ConfigJSON()))
+	jobtest.WriteVocabulary(t, folder, 998)
+	jobtest.Write(t, folder+"/tokenizer_config.json", `{"tokenizer_class": "GPT2Tokenizer", "chat_template": "{{ messages[0].content }}"}`)
+	jobtest.Write(t, "a.jsonl", `{"messages": [{"role": "user", "content": "a"}]}`)
 	if n := len(Goals()); n < 4 {
 		t.Errorf("%d goals", n)
 	}
 	for _, g := range Goals() {
-		testjob.Write(t, g.Name+".yaml", g.Text)
+		jobtest.Write(t, g.Name+".yaml", g.Text)
 		if _, err := Load(g.Name+".yaml", nil); err != nil {
 			t.Errorf("%s: %v", g.Name, err)
 		}
@@ -116,7 +116,7 @@ func TestGoals(t *testing.T) {
 		if starts := strings.Contains(g.Text, goalModel); starts != (err == nil) {
 			t.Errorf("%s of another model: %v", g.Name, err)
 		} else if starts {
-			testjob.Write(t, "of.yaml", of.Text)
+			jobtest.Write(t, "of.yaml", of.Text)
 			if c, err := Draft("of.yaml", nil); err != nil || c.Model.Layers != 16 || c.Model.Vocab != 128256 {
 				t.Errorf("%s of another model: %v", g.Name, err)
 			}
@@ -132,9 +132,9 @@ func TestGoals(t *testing.T) {
 
 // TestStandardInput checks that a job is read from the standard input, with places in stdin.
 func TestStandardInput(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	from := func(text string) {
-		testjob.Write(t, "in", text)
+		jobtest.Write(t, "in", text)
 		f, err := os.Open("in")
 		if err != nil {
 			t.Fatal(err)
@@ -143,7 +143,7 @@ func TestStandardInput(t *testing.T) {
 		os.Stdin = f
 		t.Cleanup(func() { os.Stdin = was; f.Close() })
 	}
-	from(testjob.Least)
+	from(jobtest.Least)
 	if c, err := Load("-", nil); err != nil || len(c.Data.Text) != 1 {
 		t.Error(c, err)
 	}
@@ -164,7 +164,7 @@ func TestStandardInput(t *testing.T) {
 // TestJobWithoutItsExtension checks the advice for a job file named without its extension, and for
 // folders.
 func TestJobWithoutItsExtension(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	if _, err := Load("job", nil); err == nil || err.Error() != "job: the job file cannot be read: no such file or directory; did you mean job.yaml?" {
 		t.Error(err)
 	}
@@ -173,11 +173,11 @@ func TestJobWithoutItsExtension(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testjob.Write(t, "run/job.yaml", testjob.Least)
+	jobtest.Write(t, "run/job.yaml", jobtest.Least)
 	if _, err := Load("run", nil); err == nil || !strings.HasSuffix(err.Error(), "did you mean run/job.yaml?") {
 		t.Error(err)
 	}
-	testjob.Write(t, "m/config.json", "{}")
+	jobtest.Write(t, "m/config.json", "{}")
 	if _, err := Load("m", nil); err == nil || !strings.HasSuffix(err.Error(), "a model is planned with --model m, and trained by a job with model.from") {
 		t.Error(err)
 	}
@@ -205,7 +205,7 @@ func TestKeepOnACommandLine(t *testing.T) {
 
 // TestModelOfTheHub checks that the name of a model on the Hub is not treated as a missing folder.
 func TestModelOfTheHub(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	if _, err := Draft("job.yaml", []string{"model.from=meta-llama/Llama-3.1-8B"}); err != nil {
 		t.Errorf("a published model cannot be planned: %v", err)
 	}
@@ -238,7 +238,7 @@ func TestModelOfTheHub(t *testing.T) {
 
 // TestDraftOfSets checks that sets give a job without data its data.
 func TestDraftOfSets(t *testing.T) {
-	testjob.InFolder(t, "zero: {stage: 1}\n")
+	jobtest.InFolder(t, "zero: {stage: 1}\n")
 	for set, want := range map[string]string{"data.text=null": "planned", "data.text=": "planned", "data.text=~": "planned", "data.text=[none.txt]": "none.txt", "data={text: [none.txt]}": "none.txt", "data.tokens=[none.bin]": "none.bin"} {
 		c, err := Draft("job.yaml", []string{set, "train.steps=3"})
 		if err != nil {

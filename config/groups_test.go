@@ -7,11 +7,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 	"zeroth/shard"
 )
 
-const grouped = testjob.Least + `model: {layers: 2, heads: 1, width: 8, context: 16}
+const grouped = jobtest.Least + `model: {layers: 2, heads: 1, width: 8, context: 16}
 optimizer:
   lr: 1e-3
   groups:
@@ -26,7 +26,7 @@ optimizer:
 // TestFirstGroupCounts checks that the first matching group sets how a parameter is updated.
 // Omitted settings and ungrouped parameters have the same values as without groups.
 func TestFirstGroupCounts(t *testing.T) {
-	testjob.InFolder(t, grouped)
+	jobtest.InFolder(t, grouped)
 	c := mustLoad(t)
 	for _, x := range []struct {
 		name string
@@ -72,7 +72,7 @@ func TestFirstGroupCounts(t *testing.T) {
 	if err != nil || again.Text("optimizer.groups") != c.Text("optimizer.groups") {
 		t.Errorf("%s\nis read as %v (%v)", c.Text("optimizer.groups"), again, err)
 	}
-	testjob.Write(t, "again.yaml", string(c.YAML()))
+	jobtest.Write(t, "again.yaml", string(c.YAML()))
 	if again, err = Load("again.yaml", nil); err != nil || cmp.Diff(again.Optimizer, c.Optimizer) != "" {
 		t.Errorf("%s\nis read as %+v (%v)", c.YAML(), again, err)
 	}
@@ -84,7 +84,7 @@ func TestFirstGroupCounts(t *testing.T) {
 // TestGroupProblems checks that all problems of groups are reported at once, each at its own
 // place.
 func TestGroupProblems(t *testing.T) {
-	testjob.InFolder(t, testjob.Least+`optimizer:
+	jobtest.InFolder(t, jobtest.Least+`optimizer:
   groups:
     - {match: "*.bias", lr: fast, weight_decay: -1, decay: 0}
     - {lr: 1e-4}
@@ -108,7 +108,7 @@ job.yaml:8:25: optimizer.groups[4].momentum: unknown key; want one of match, lr,
 // TestIdleGroups checks that groups without effect are rejected, with similar parameter names as
 // advice.
 func TestIdleGroups(t *testing.T) {
-	testjob.InFolder(t, testjob.Least+`optimizer:
+	jobtest.InFolder(t, jobtest.Least+`optimizer:
   groups:
     - {match: "*.wieght", lr: 1e-4}
     - {match: "h.*"}
@@ -140,7 +140,7 @@ job.yaml:8:8: optimizer.groups[4]: "model.layers.*.q_proj.weight" matches no tra
 // TestGroupsOfGivenNetwork checks that groups apply to the parameters of a network given by the
 // caller.
 func TestGroupsOfGivenNetwork(t *testing.T) {
-	testjob.InFolder(t, grouped)
+	jobtest.InFolder(t, grouped)
 	net := Network(mustLoad(t))
 	c := mustLoad(t, "model=null", "model.family=program")
 	if _, err := c.With(Own{Model: net}); err != nil {
@@ -156,7 +156,7 @@ func TestGroupsOfGivenNetwork(t *testing.T) {
 // chooses otherwise, and AdamW the rest with settings of its own; and that reports distinguish the
 // two.
 func TestMuonHasMatrices(t *testing.T) {
-	testjob.InFolder(t, testjob.Least+`model: {layers: 2, heads: 1, width: 8, context: 16}
+	jobtest.InFolder(t, jobtest.Least+`model: {layers: 2, heads: 1, width: 8, context: 16}
 optimizer:
   type: muon
   lr: 0.02
@@ -183,7 +183,7 @@ optimizer:
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	testjob.Write(t, "again.yaml", string(c.YAML()))
+	jobtest.Write(t, "again.yaml", string(c.YAML()))
 	if again, err := Load("again.yaml", nil); err != nil || cmp.Diff(again.Optimizer, c.Optimizer) != "" {
 		t.Errorf("%s\nis read as %+v (%v)", c.YAML(), again, err)
 	}
@@ -198,7 +198,7 @@ optimizer:
 
 // TestMuonKeys checks the defaults that depend on Muon, and the settings that conflict with it.
 func TestMuonKeys(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	o := mustLoad(t, "optimizer.type=muon").Optimizer
 	if d := cmp.Diff(Optimizer{Type: "muon", LR: 1e-3, Eps: 1e-7, WeightDecay: 0.1, Momentum: 0.95, Nesterov: true, Steps: 5, Adjust: "original",
 		AdamW: AdamW{LR: 6e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, WeightDecay: 0.1}}, o); d != "" {

@@ -7,15 +7,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 )
 
-const offloaded = testjob.Least + "zero:\n  offload:\n    optimizer: disk\n    parameters: host\n    path: disk\n    ratio: 0.5\nparallel: {memory: 1.5GiB}\n"
+const offloaded = jobtest.Least + "zero:\n  offload:\n    optimizer: disk\n    parameters: host\n    path: disk\n    ratio: 0.5\nparallel: {memory: 1.5GiB}\n"
 
 // TestOffloadKeys checks that keys nested two levels deep are read, overridden and written like
 // others.
 func TestOffloadKeys(t *testing.T) {
-	testjob.InFolder(t, offloaded)
+	jobtest.InFolder(t, offloaded)
 	if err := os.Mkdir("disk", 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func TestOffloadKeys(t *testing.T) {
 	if c.Zero.Offload != want || c.Parallel.Memory != 3<<29 {
 		t.Errorf("got %+v and %d bytes", c.Zero.Offload, c.Parallel.Memory)
 	}
-	testjob.Write(t, "again.yaml", string(c.YAML()))
+	jobtest.Write(t, "again.yaml", string(c.YAML()))
 	again, err := Load("again.yaml", nil)
 	if d := cmp.Diff(c, again, equal); err != nil || d != "" {
 		t.Errorf("reading back: %v %s\n%s", err, d, c.YAML())
@@ -43,7 +43,7 @@ func TestOffloadKeys(t *testing.T) {
 
 // TestOffloadRefusals checks that impossible offloading is rejected, with one message each.
 func TestOffloadRefusals(t *testing.T) {
-	testjob.InFolder(t, offloaded)
+	jobtest.InFolder(t, offloaded)
 	if err := os.Mkdir("disk", 0o755); err != nil {
 		t.Fatal(err)
 	}

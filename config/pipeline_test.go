@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 )
 
 // TestPipelinesThatCannotBe checks that impossible pipelines are rejected with advice.
 func TestPipelinesThatCannotBe(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	for want, sets := range map[string][]string{
 		"train.accumulate: a step of 262145 micro-batches is too long; want at most 262144, such as by a larger train.micro_batch":                    {"train.accumulate=262145"},
 		"train.accumulate: a step of 131073 micro-batches is too long; want at most 131072, such as by a larger train.micro_batch":                    {"parallel={ranks: 2, pipeline: 2}", "train.accumulate=131073"},

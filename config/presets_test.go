@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 	"zeroth/tests/nightly"
 )
 
@@ -94,7 +94,7 @@ func differences(c *Config, tr *translation) (wrong []string) {
 // compare loads a file of another program and compares it with the presets and with what Translate makes
 // of it. Of a file that is refused, it only needs to return.
 func compare(t testing.TB, text string) (loaded bool) {
-	testjob.Write(t, "theirs.json", text)
+	jobtest.Write(t, "theirs.json", text)
 	sets := []string{"data.text=[job.yaml]"}
 	c, err := Load("theirs.json", sets)
 	job, ok, wrong := Translate("theirs.json")
@@ -105,7 +105,7 @@ func compare(t testing.TB, text string) (loaded bool) {
 	for _, d := range differences(c, translated(top)) {
 		t.Errorf("%s\n%s", text, d)
 	}
-	testjob.Write(t, "written.yaml", job)
+	jobtest.Write(t, "written.yaml", job)
 	again, err := Load("written.yaml", append(sets, "data.documents=[]"))
 	if err != nil || string(again.YAML()) != string(c.YAML()) {
 		t.Errorf("%s\nwritten, it is another job (%v):\n%s", text, err, job)
@@ -115,7 +115,7 @@ func compare(t testing.TB, text string) (loaded bool) {
 
 // TestPresetsOfMinimalFiles checks that the presets apply to files that leave out all they can.
 func TestPresetsOfMinimalFiles(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	for name, text := range minimal {
 		if !compare(t, text) {
 			_, err := Load("theirs.json", []string{"data.text=[job.yaml]"})
@@ -126,7 +126,7 @@ func TestPresetsOfMinimalFiles(t *testing.T) {
 
 // TestPresets checks what a job reads like where programs differ.
 func TestPresets(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	for _, test := range []struct{ theirs, set, key, want, note string }{
 		{`{"train_batch_size": 8}`, "", "train.clip", "1", "train.clip 1.0 (0 before DeepSpeed 0.19.3)"},
 		{`{"train_batch_size": 8}`, "", "optimizer.lr", "5e-5", "optimizer.lr 5e-5"},
@@ -152,7 +152,7 @@ func TestPresets(t *testing.T) {
 		{`{"output_dir": "x", "save_strategy": "no"}`, "", "checkpoint.every", "0", ""},
 		{`{"distributed_type": "DEEPSPEED"}`, "", "zero.stage", "2", "optimizer.lr"},
 	} {
-		testjob.Write(t, "theirs.json", test.theirs)
+		jobtest.Write(t, "theirs.json", test.theirs)
 		sets := []string{"data.text=[job.yaml]"}
 		if test.set != "" {
 			sets = append(sets, test.set)
@@ -173,7 +173,7 @@ var hostile = []any{`\`, `/nvme\`, `a\tb`, `"`, `*a`, `&a`, `[`, `{`, `]`, `- `,
 
 // TestTranslatedText checks that text of a file is a value, never YAML.
 func TestTranslatedText(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	for _, value := range hostile {
 		text, err := json.Marshal(value)
 		if err != nil {
@@ -190,7 +190,7 @@ func TestTranslatedText(t *testing.T) {
 			compare(t, strings.ReplaceAll(form, "X", string(text)))
 		}
 	}
-	testjob.Write(t, "theirs.json", `{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "C:\\new\\"}}}`)
+	jobtest.Write(t, "theirs.json", `{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "C:\\new\\"}}}`)
 	if text, _, err := Translate("theirs.json"); err != nil || !strings.Contains(text, `path: "C:\\new\\"`) {
 		t.Errorf("%v\n%s", err, text)
 	}
@@ -257,7 +257,7 @@ func mutation(r *rand.Rand) string {
 // TestMutatedConfigurations checks that mutated configurations of the three programs neither panic nor
 // differ silently from the presets.
 func TestMutatedConfigurations(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	all, loaded := nightly.Of(100, 2000), 0
 	for i := range all {
 		if compare(t, mutation(rand.New(rand.NewPCG(uint64(i), 42)))) {
@@ -272,7 +272,7 @@ func TestMutatedConfigurations(t *testing.T) {
 // FuzzTranslated checks that no text makes a translation panic, and that what Translate writes is the job
 // that is loaded.
 func FuzzTranslated(f *testing.F) {
-	testjob.InFolder(f, testjob.Least)
+	jobtest.InFolder(f, jobtest.Least)
 	for i := range 10 {
 		f.Add(mutation(rand.New(rand.NewPCG(uint64(i), 7))))
 	}

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"zeroth/input"
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 )
 
 // crowds returns job files of about n bytes, each crowded with a construct for which the YAML
@@ -70,9 +70,9 @@ func crowds(n int) map[string]string {
 // TestCrowdedJobs checks that any full job file is read or rejected in little time, memory and
 // text.
 func TestCrowdedJobs(t *testing.T) {
-	testjob.InFolder(t, "")
+	jobtest.InFolder(t, "")
 	for what, text := range crowds(jobBytes - 100) {
-		testjob.Write(t, "job.yaml", text)
+		jobtest.Write(t, "job.yaml", text)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		start := time.Now()
@@ -95,9 +95,9 @@ func TestCrowdedJobs(t *testing.T) {
 // TestLimitsOfJobs checks that a file at a limit is read, and that one above it is rejected at the
 // right place.
 func TestLimitsOfJobs(t *testing.T) {
-	testjob.InFolder(t, "")
+	jobtest.InFolder(t, "")
 	r := strings.Repeat
-	pad := func(n int) string { return testjob.Least + "#" + r("x", n-len(testjob.Least)-2) + "\n" }
+	pad := func(n int) string { return jobtest.Least + "#" + r("x", n-len(jobtest.Least)-2) + "\n" }
 	keys := func(n int) string {
 		var b strings.Builder
 		for i := range n {
@@ -112,14 +112,14 @@ func TestLimitsOfJobs(t *testing.T) {
 		{r("- ", jobDepth) + "x", r("- ", jobDepth+1) + "x", "job.yaml:1:65: lists and mappings nested more than 32 deep"},
 		{keys(jobKeys), keys(jobKeys + 1), "job.yaml:1001:6: more than 1000 keys"},
 		{names + "x: [" + r("*a,", jobNames-2) + "]", names + "x: [" + r("*a,", jobNames-1) + "]", "job.yaml:3:299: more than 100 anchors, aliases and tags"},
-		{testjob.Least + r("---\n", jobDocs), testjob.Least + r("---\n", jobDocs+1), "job.yaml:12:1: more than 10 documents"},
+		{jobtest.Least + r("---\n", jobDocs), jobtest.Least + r("---\n", jobDocs+1), "job.yaml:12:1: more than 10 documents"},
 		{"data: {text: [" + r("'a.txt',", 25_000-10) + "]}", "data: {text: [" + r("'a.txt',", 25_000+10) + "]}", "job.yaml:1:199991: more than 50000 words and signs"},
 	} {
-		testjob.Write(t, "job.yaml", c.over)
+		jobtest.Write(t, "job.yaml", c.over)
 		if _, err := Load("job.yaml", nil); err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("got %.300v\nwant %s", err, c.want)
 		}
-		testjob.Write(t, "job.yaml", c.fits)
+		jobtest.Write(t, "job.yaml", c.fits)
 		_, of, _ := strings.Cut(c.want, ": ")
 		if _, err := Load("job.yaml", nil); err != nil && strings.Contains(err.Error(), of) {
 			t.Errorf("what is at the limit is refused: %.300v", err)
@@ -134,11 +134,11 @@ func TestLimitsOfJobs(t *testing.T) {
 // others.
 func TestManyProblems(t *testing.T) {
 	var b strings.Builder
-	b.WriteString(testjob.Least)
+	b.WriteString(jobtest.Least)
 	for i := range 200 {
 		fmt.Fprintf(&b, "unknown%d: 1\n", i)
 	}
-	testjob.InFolder(t, b.String())
+	jobtest.InFolder(t, b.String())
 	_, err := Load("job.yaml", nil)
 	lines := strings.Split(fmt.Sprint(err), "\n")
 	if len(lines) != ProblemsShown+1 || lines[ProblemsShown] != "and 150 more" || len(err.(Problems)) != 200 {
@@ -152,7 +152,7 @@ func TestManyProblems(t *testing.T) {
 // TestYAMLIsReadOrRefused checks that YAML constructs are either read correctly or rejected with
 // their line.
 func TestYAMLIsReadOrRefused(t *testing.T) {
-	testjob.InFolder(t, "")
+	jobtest.InFolder(t, "")
 	for text, want := range map[string]string{
 		// What is taken: the steps, the seed, the clip.
 		"\ufefftrain: {steps: 5}\n":                                    "5 1 1",
@@ -237,11 +237,11 @@ func TestYAMLIsReadOrRefused(t *testing.T) {
 		"sample: {prompt: \"\\U000e0041\\u200d\"} # \u00a0日本語 é\n": "200 1 1",
 		"data: {text: !!seq [a.txt]}\n":                            "2:1: data: given twice",
 	} {
-		file := testjob.Least + text
+		file := jobtest.Least + text
 		if mark := strings.TrimPrefix(text, "\ufeff"); mark != text {
-			file = "\ufeff" + testjob.Least + mark
+			file = "\ufeff" + jobtest.Least + mark
 		}
-		testjob.Write(t, "job.yaml", file)
+		jobtest.Write(t, "job.yaml", file)
 		c, err := Load("job.yaml", nil)
 		got := fmt.Sprint(err)
 		if err == nil {
@@ -252,7 +252,7 @@ func TestYAMLIsReadOrRefused(t *testing.T) {
 		}
 	}
 	for _, mark := range []string{"\xff\xfe", "\xfe\xff"} {
-		testjob.Write(t, "job.yaml", mark+"d\x00a\x00")
+		jobtest.Write(t, "job.yaml", mark+"d\x00a\x00")
 		if _, err := Load("job.yaml", nil); err == nil || err.Error() != "job.yaml:1:1: this is text in UTF-16 or UTF-32; save it as UTF-8" {
 			t.Errorf("%q: %v", mark, err)
 		}
@@ -261,7 +261,7 @@ func TestYAMLIsReadOrRefused(t *testing.T) {
 
 // TestPromptsReadBack checks that any prompt reads back unchanged.
 func TestPromptsReadBack(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	c := mustLoad(t)
 	for page := rune(0); page < 0x300; page++ {
 		var b strings.Builder
@@ -273,7 +273,7 @@ func TestPromptsReadBack(t *testing.T) {
 		if c.Sample.Prompt = b.String(); c.Sample.Prompt == "" {
 			continue
 		}
-		testjob.Write(t, "again.yaml", string(c.YAML()))
+		jobtest.Write(t, "again.yaml", string(c.YAML()))
 		if got, err := Load("again.yaml", nil); err != nil || got.Sample.Prompt != c.Sample.Prompt {
 			t.Errorf("%U: %v", page<<8, err)
 		}

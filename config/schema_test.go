@@ -15,7 +15,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 )
 
 // invalid returns why a value violates a schema, "" if it does not. It supports the part of
@@ -195,7 +195,7 @@ func TestSchemaAcceptsJobs(t *testing.T) {
 	for _, g := range Goals() {
 		jobs["goal "+g.Name] = g.Text
 	}
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	for i, sets := range [][]string{nil, {"model.family=llama", "optimizer.type=sgd"}, {"zero.offload.optimizer=disk", "zero.offload.path=.", "parallel.memory=1GiB"}, {"checkpoint.keep={last: 2, best: val_loss}"}} {
 		jobs[fmt.Sprint("written ", i)] = string(mustLoad(t, sets...).YAML())
 	}

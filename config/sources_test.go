@@ -4,14 +4,14 @@ import (
 	"slices"
 	"testing"
 
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 )
 
 // TestWeights checks that weights read back unchanged and are passed to the data source.
 func TestWeights(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
-	testjob.Write(t, "ab.txt", "x")
-	testjob.Write(t, "b.txt", "x")
+	jobtest.InFolder(t, jobtest.Least)
+	jobtest.Write(t, "ab.txt", "x")
+	jobtest.Write(t, "b.txt", "x")
 	c := mustLoad(t, "data={documents: [{path: 'a*.txt', weight: 3}, {weight: 1e-1, path: b.txt}]}")
 	if !slices.Equal(c.Data.Documents, []string{"a*.txt", "b.txt"}) || !slices.Equal(Source(c).Documents.Weights, []float64{3, 0.1}) {
 		t.Errorf("%q %v", c.Data.Documents, Source(c).Documents.Weights)

@@ -5,12 +5,12 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 )
 
 // TestTensorsThatCannotBe checks that matrices that cannot be divided are rejected with advice.
 func TestTensorsThatCannotBe(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	llama := "model={family: llama, width: 384, heads: 6, kv_heads: 2, layers: 6}"
 	for want, sets := range map[string][]string{
 		"parallel.tensor: 6 heads cannot be divided over 4 ranks; want tensor 3 or 6":                                                             {"parallel.tensor=4"},
@@ -35,7 +35,7 @@ func refuses(t *testing.T, want string, sets []string) {
 
 // TestContextsThatCannotBe checks the same for sequences.
 func TestContextsThatCannotBe(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	for want, sets := range map[string][]string{
 		"parallel.context: sequences of 30 tokens cannot be divided into 8 equal chunks, two for each of 4 ranks; want model.context 24 or 32":      {"parallel.context=4", "model.context=30"},
 		"parallel.tensor: 28 positions of a micro-batch cannot be divided over 3 ranks; want train.micro_batch or model.context a multiple of 6":    {"parallel={context: 2, tensor: 3}", "model.context=56", "train.micro_batch=1"},
@@ -54,7 +54,7 @@ func TestContextsThatCannotBe(t *testing.T) {
 
 // TestWrongTargetIsOneProblem checks that a wrong layer name of adapters is not blamed on other keys, too.
 func TestWrongTargetIsOneProblem(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	for _, set := range []string{"train.lora={rank: 2, targets: [nope_proj]}", "train.lora={rank: 2, targets: [c_attn], modules_to_save: [nope]}", "train.freeze=['nope.*']"} {
 		_, err := Load("job.yaml", []string{set})
 		if problems := (Problems)(nil); !errors.As(err, &problems) || len(problems) != 1 || strings.Contains(err.Error(), "every parameter") {

@@ -9,7 +9,7 @@ import (
 	"zeroth/data"
 	"zeroth/input"
 	"zeroth/job/hf"
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 	"zeroth/nn"
 )
 
@@ -20,31 +20,31 @@ func modelFolders(t *testing.T, vocabs map[string]int) {
 		if err := os.Mkdir(name, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		testjob.Write(t, name+"/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 1, Heads: 1, Width: 8, Context: 16, Vocab: vocab, Eps: 1e-5}}.ConfigJSON()))
+		jobtest.Write(t, name+"/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 1, Heads: 1, Width: 8, Context: 16, Vocab: vocab, Eps: 1e-5}}.ConfigJSON()))
 	}
 }
 
 // TestTokenizerOfModelFrom checks that a job uses the tokenizer of model.from if supported. Text
 // is never encoded with another one unless the job says so, which is noted.
 func TestTokenizerOfModelFrom(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
-	testjob.Write(t, "a.bin", "\x01\x00\x02\x00\x03\x00")
+	jobtest.InFolder(t, jobtest.Least)
+	jobtest.Write(t, "a.bin", "\x01\x00\x02\x00\x03\x00")
 	modelFolders(t, map[string]int{"none": 300, "qwen": 60000, "own": 400, "bytes": 256, "gpt2": 50304, "bare": 50304, "bad": 300, "llama": 1000, "small": 421})
 	for _, name := range []string{"llama", "small"} {
-		testjob.WriteTokenizer(t, name, "llama3", `{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|eot_id|>"}`)
+		jobtest.WriteTokenizer(t, name, "llama3", `{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|eot_id|>"}`)
 	}
-	testjob.WriteVocabulary(t, "qwen", 300)
-	testjob.Write(t, "qwen/tokenizer_config.json", `{"tokenizer_class": "Qwen2Tokenizer"}`)
-	testjob.WriteVocabulary(t, "own", 300)
-	testjob.WriteVocabulary(t, "bad", 299)
-	testjob.Write(t, "bad/merges.txt", "x")
+	jobtest.WriteVocabulary(t, "qwen", 300)
+	jobtest.Write(t, "qwen/tokenizer_config.json", `{"tokenizer_class": "Qwen2Tokenizer"}`)
+	jobtest.WriteVocabulary(t, "own", 300)
+	jobtest.WriteVocabulary(t, "bad", 299)
+	jobtest.Write(t, "bad/merges.txt", "x")
 	for _, name := range []string{"bytes", "gpt2"} {
 		tok, err := data.NewTokenizer(name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, f := range data.RecordTokenizer(name, tok) {
-			testjob.Write(t, filepath.Join(name, f.Name), string(f.Text))
+			jobtest.Write(t, filepath.Join(name, f.Name), string(f.Text))
 		}
 	}
 	for _, c := range []struct {
@@ -92,7 +92,7 @@ func TestTokenizerOfModelFrom(t *testing.T) {
 		if note := strings.Join(got.Notes, "\n"); c.note == "" && note != "" || !strings.HasPrefix(note, c.note) {
 			t.Errorf("%q: notes %q, want %q", sets, note, c.note)
 		}
-		testjob.Write(t, "again.yaml", string(got.YAML()))
+		jobtest.Write(t, "again.yaml", string(got.YAML()))
 		if again, err := Load("again.yaml", nil); err != nil || Tokenizer(again) != Tokenizer(got) || again.Data.DType != got.Data.DType {
 			t.Errorf("%q: read again: %v", sets, err)
 		}
@@ -101,8 +101,8 @@ func TestTokenizerOfModelFrom(t *testing.T) {
 
 // TestTokenizerFolder checks that a supported tokenizer needs a folder, but no model.
 func TestTokenizerFolder(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
-	testjob.WriteTokenizer(t, "own", "qwen", "{}")
+	jobtest.InFolder(t, jobtest.Least)
+	jobtest.WriteTokenizer(t, "own", "qwen", "{}")
 	for _, set := range []string{"data.vocab=own", "data.tokenizer=folder data.vocab=own"} {
 		if c := mustLoad(t, strings.Fields(set)...); Tokenizer(c) != "own" || c.Model.Vocab != 424 {
 			t.Errorf("%s: tokenizer %s, vocabulary %d", set, Tokenizer(c), c.Model.Vocab)
@@ -117,8 +117,8 @@ func TestTokenizerFolder(t *testing.T) {
 // TestTokenizerOfTokens checks that token files without a tokenizer only default to GPT-2's if the
 // vocabulary has its size.
 func TestTokenizerOfTokens(t *testing.T) {
-	testjob.InFolder(t, "data: {tokens: [a.bin]}\n")
-	testjob.Write(t, "a.bin", "\x01\x00\x02\x00\x03\x00")
+	jobtest.InFolder(t, "data: {tokens: [a.bin]}\n")
+	jobtest.Write(t, "a.bin", "\x01\x00\x02\x00\x03\x00")
 	for set, want := range map[string]string{"model.layers=1": "gpt2", "model.vocab=50304": "gpt2", "model.vocab=65": "none", "model.vocab=128256": "none"} {
 		if c := mustLoad(t, set); c.Data.Tokenizer != want {
 			t.Errorf("%s: %s, want %s", set, c.Data.Tokenizer, want)

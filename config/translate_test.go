@@ -4,14 +4,14 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 )
 
 // TestTranslated checks that configurations of other programs become the jobs that their
 // documentation describes, in the forms of transformers, Axolotl, LLaMA-Factory, ms-swift and
 // Accelerate.
 func TestTranslated(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	for name, test := range map[string]struct{ theirs, ours string }{
 		"transformers, ZeRO-2": {`{
   // comments are read, too
@@ -61,8 +61,8 @@ func TestTranslated(t *testing.T) {
 		"TrainingArguments": {`{"output_dir": "out", "per_device_train_batch_size": 2, "learning_rate": 2e-5, "max_steps": 30, "lr_scheduler_type": "cosine", "warmup_steps": 3, "bf16": true, "gradient_checkpointing": true, "save_steps": 10, "save_total_limit": 2, "adam_beta2": 0.95, "optim": "adamw_torch_fused", "logging_steps": 1, "seed": 42}`,
 			"data: {validation: 0}\ntrain: {micro_batch: 2, steps: 30, accumulate: 1, seed: 42, eval_every: 0}\noptimizer: {type: adamw, lr: 2e-5, weight_decay: 0, betas: [0.9, 0.95]}\nschedule: {type: cosine, warmup: 3, min_lr: 0, lag: 1}\nprecision: bf16\nzero: {stage: 0, recompute: block}\ncheckpoint: {every: 10, keep: 2}"},
 	} {
-		testjob.Write(t, "theirs.json", test.theirs)
-		testjob.Write(t, "ours.yaml", test.ours)
+		jobtest.Write(t, "theirs.json", test.theirs)
+		jobtest.Write(t, "ours.yaml", test.ours)
 		sets := []string{"data.text=[job.yaml]"}
 		got, err := Load("theirs.json", sets)
 		if err != nil {
@@ -81,7 +81,7 @@ func TestTranslated(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		testjob.Write(t, "written.yaml", text)
+		jobtest.Write(t, "written.yaml", text)
 		again, err := Load("written.yaml", append(sets, "data.documents=[]"))
 		if err != nil {
 			t.Errorf("%s: the file that is written: %v\n%s", name, err, text)
@@ -94,7 +94,7 @@ func TestTranslated(t *testing.T) {
 // TestTranslatedRefuses checks that keys with another meaning, or none, are refused with their
 // position.
 func TestTranslatedRefuses(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	for theirs, want := range map[string]string{
 		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_quantized_weights": true}}`:                                                             "theirs.json:1:85: zero_optimization.zero_quantized_weights: true is not supported; quantized collectives are not supported; want false",
 		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}`:                                                               "zero_optimization.zero_hpz_partition_size: 8 is not supported; sharding a second copy",
@@ -126,7 +126,7 @@ func TestTranslatedRefuses(t *testing.T) {
 		"data: {text: [job.yaml]}\noptimizer: {learning_rate: 1}\n":                                                                                              "learning_rate of TrainingArguments is optimizer.lr here",
 		"data: {text: [job.yaml]}\ntrain: {per_device_train_batch_size: 1, num_train_epochs: 2}\n":                                                               "num_train_epochs of TrainingArguments is train.epochs here",
 	} {
-		testjob.Write(t, "theirs.json", theirs)
+		jobtest.Write(t, "theirs.json", theirs)
 		if _, err := Load("theirs.json", []string{"data.text=[job.yaml]"}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s:\n%v\nwant %s", theirs, err, want)
 		}
@@ -153,8 +153,8 @@ func TestTranslatedKeys(t *testing.T) {
 
 // TestAutoIsReported checks that a job names the values that stand for "auto", unless a set replaces them.
 func TestAutoIsReported(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
-	testjob.Write(t, "theirs.json", `{"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto"}`)
+	jobtest.InFolder(t, jobtest.Least)
+	jobtest.Write(t, "theirs.json", `{"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto"}`)
 	c, err := Load("theirs.json", []string{"data.text=[job.yaml]", "train.clip=2"})
 	if err != nil {
 		t.Fatal(err)
@@ -170,8 +170,8 @@ func TestAutoIsReported(t *testing.T) {
 
 // TestSlashesInFlowStyle checks that a job in braces keeps addresses and paths with two slashes.
 func TestSlashesInFlowStyle(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
-	testjob.Write(t, "flow.yaml", "// a comment\n{data: {text: [.//a.txt]}, /* another */ checkpoint: {dir: s3://runs/a}, // the last\n train: {steps: 3}}\n")
+	jobtest.InFolder(t, jobtest.Least)
+	jobtest.Write(t, "flow.yaml", "// a comment\n{data: {text: [.//a.txt]}, /* another */ checkpoint: {dir: s3://runs/a}, // the last\n train: {steps: 3}}\n")
 	c, err := Load("flow.yaml", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/job/hf"
+	"zeroth/job/jobtest"
 	"zeroth/job/state"
-	"zeroth/job/testjob"
 	"zeroth/nn"
 )
 
@@ -74,8 +74,8 @@ func TestAttachmentsHaveALimit(t *testing.T) {
 // TestCarriedTokenizer checks that a run's model contains the tokenizer of its tokens: that of the
 // folder the model came from, unchanged, or the job's.
 func TestCarriedTokenizer(t *testing.T) {
-	testjob.InFolder(t, "data: {text: [a.txt]}\nmodel: {context: 8}\ntrain: {steps: 1, micro_batch: 1}\nparallel: {ranks: 2}\n")
-	testjob.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 500))
+	jobtest.InFolder(t, "data: {text: [a.txt]}\nmodel: {context: 8}\ntrain: {steps: 1, micro_batch: 1}\nparallel: {ranks: 2}\n")
+	jobtest.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 500))
 	const settings = `{"temperature": 0.5, "bos_token_id": 300, "eos_token_id": 300}` // as in the tokenizer
 	m := hf.Model{Family: "gpt2", BOS: "300", EOS: "300", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 400, Eps: 1e-5}}
 	for name, c := range map[string]struct {
@@ -89,9 +89,9 @@ func TestCarriedTokenizer(t *testing.T) {
 		"none":  {false, "data.tokenizer=bytes", []string{"generation_config.json", "", "vocab.json", "merges.txt", "tokenizer_config.json"}, ""},
 	} {
 		from := configtest.ModelFolder(t, m)
-		testjob.Write(t, from+"/generation_config.json", settings)
+		jobtest.Write(t, from+"/generation_config.json", settings)
 		if c.tokenizer {
-			testjob.WriteVocabulary(t, from, 300)
+			jobtest.WriteVocabulary(t, from, 300)
 		}
 		obs := &heard{}
 		if err := Run(t.Context(), configtest.MustLoad(t, append(strings.Fields(c.sets), "model.from="+from)...), Options{Out: name, Observer: obs}); err != nil {

@@ -8,10 +8,10 @@ import (
 	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job/hf"
+	"zeroth/job/jobtest"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
-	"zeroth/job/testjob"
 	"zeroth/nn"
 )
 
@@ -32,7 +32,7 @@ func FuzzHardware(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		testjob.Write(t, path, s)
+		jobtest.Write(t, path, s)
 		h, err := sim.OpenHardware(path)
 		if err == nil {
 			var x *sim.Result
@@ -56,7 +56,7 @@ func FuzzPlanOfModel(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		testjob.Write(t, path, s)
+		jobtest.Write(t, path, s)
 		c, err := config.Draft("", []string{"model.from=" + config.Quote(path)})
 		if err != nil {
 			if !input.IsInput(err) {

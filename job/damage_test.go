@@ -10,14 +10,14 @@ import (
 
 	"zeroth/config/configtest"
 	"zeroth/input"
+	"zeroth/job/jobtest"
 	"zeroth/job/report"
-	"zeroth/job/testjob"
 )
 
 // TestDamagedMetrics checks that a damaged metrics file does not keep a run from continuing: the
 // whole file is renamed, and its readable lines are continued.
 func TestDamagedMetrics(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	var want []int
 	for step := 1; step <= 7; step++ {
 		want = append(want, step)
@@ -60,7 +60,7 @@ func TestDamagedMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 		raw = c.do(raw)
-		testjob.Write(t, path, string(raw))
+		jobtest.Write(t, path, string(raw))
 		h := &heard{}
 		if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=5"), Options{Out: out, Resume: "latest", Observer: h}); err != nil {
 			t.Errorf("%s: %v", c.name, err)
@@ -96,7 +96,7 @@ func TestDamagedMetrics(t *testing.T) {
 
 // TestMetricsDamagedMeanwhile checks that damage during a run costs part of the plot, not the run.
 func TestMetricsDamagedMeanwhile(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	h := &heard{onStep: func(s report.Step) {
 		if s.Step != 4 {
 			return
@@ -106,7 +106,7 @@ func TestMetricsDamagedMeanwhile(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		testjob.Write(t, "run/metrics.jsonl", strings.Replace(string(raw), `{"step":2,`, `#"step":2,`, 1))
+		jobtest.Write(t, "run/metrics.jsonl", strings.Replace(string(raw), `{"step":2,`, `#"step":2,`, 1))
 	}}
 	if err := Run(t.Context(), configtest.MustLoad(t), Options{Out: "run", Observer: h}); err != nil || !input.Exists("run/loss.svg") {
 		t.Fatal(err)

@@ -13,18 +13,18 @@ import (
 	"zeroth/config/configtest"
 	"zeroth/data"
 	"zeroth/input"
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 )
 
 // TestLossOfDocuments checks that the loss is the mean over the learned targets: padding and
 // prompts do not change it, however ranks divide the documents.
 func TestLossOfDocuments(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	var lines strings.Builder
 	for i := range 40 {
 		fmt.Fprintf(&lines, "{\"prompt\": \"%d+%d=\", \"completion\": \"%d\"}\n", i%7, i%5, i%7+i%5)
 	}
-	testjob.Write(t, "sums.jsonl", lines.String())
+	jobtest.Write(t, "sums.jsonl", lines.String())
 	run := func(sets ...string) (losses []float64) {
 		t.Helper()
 		h := &heard{}
@@ -53,12 +53,12 @@ func TestLossOfDocuments(t *testing.T) {
 // TestTrimmedDropout checks that dropout masks depend on the number of the sample and the position,
 // not on how many positions of a micro-batch are computed.
 func TestTrimmedDropout(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	var lines strings.Builder
 	for i := range 32 {
 		fmt.Fprintf(&lines, "{\"text\": \"%s\"}\n", strings.Repeat("ab", 1+7*i%23))
 	}
-	testjob.Write(t, "docs.jsonl", lines.String())
+	jobtest.Write(t, "docs.jsonl", lines.String())
 	var want []float64
 	for _, sets := range [][]string{{"train.micro_batch=8"}, {"train.micro_batch=1"}, {"train.micro_batch=2", "parallel.ranks=2", "zero.stage=3"}, {"train.micro_batch=8", "parallel.ranks=2", "parallel.pipeline=2"}} {
 		h := &heard{}
@@ -87,12 +87,12 @@ func TestTrimmedDropout(t *testing.T) {
 // TestPackedRunIsUnpacked trains on all documents in every step, one a sequence and
 // packed: losses are the same, step for step, on any number of ranks.
 func TestPackedRunIsUnpacked(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	var lines strings.Builder
 	for i := range 48 {
 		fmt.Fprintf(&lines, "{\"prompt\": \"%s=\", \"completion\": \"%s\"}\n", strings.Repeat("ab", i%3), strings.Repeat("c", 1+i%9))
 	}
-	testjob.Write(t, "docs.jsonl", lines.String())
+	jobtest.Write(t, "docs.jsonl", lines.String())
 	base := []string{"data.text=", "data.documents=[docs.jsonl]", "data.format=prompt", "data.tokenizer=bytes", "data.validation=0", "train.steps=4", "precision=fp32", "train.eval_every=0", "optimizer.type=sgd", "optimizer.lr=0.3", "schedule.warmup=0", "schedule.type=constant", "model.context=16"}
 	run := func(sets ...string) (losses []float64) {
 		t.Helper()
@@ -133,13 +133,13 @@ func TestPackedRunIsUnpacked(t *testing.T) {
 // TestPackedRunGoesOn stops a run within an epoch of a mixture of packed documents and
 // lets it go on; with other weights it does not.
 func TestPackedRunGoesOn(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	for i, name := range []string{"docs.jsonl", "more.jsonl"} {
 		var lines strings.Builder
 		for k := range 60 {
 			fmt.Fprintf(&lines, "{\"text\": \"%s\"}\n", strings.Repeat(string(rune('a'+k%13+13*i)), 2+k%11))
 		}
-		testjob.Write(t, name, lines.String())
+		jobtest.Write(t, name, lines.String())
 	}
 	run := func(out, resume, steps, weight string) (losses []float64, err error) {
 		t.Helper()
@@ -169,8 +169,8 @@ func TestPackedRunGoesOn(t *testing.T) {
 // TestDocumentsKeepTheirFormat checks that a run of documents continues with their format if its
 // job omits it.
 func TestDocumentsKeepTheirFormat(t *testing.T) {
-	testjob.InTinyFolder(t)
-	testjob.Write(t, "sums.jsonl", strings.Repeat("{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n", 40))
+	jobtest.InTinyFolder(t)
+	jobtest.Write(t, "sums.jsonl", strings.Repeat("{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n", 40))
 	run := func(resume, steps, more string) error {
 		c := configtest.MustLoad(t, "data={documents: [sums.jsonl], validation: 0.1, tokenizer: bytes"+more+"}", "train.steps="+steps, "checkpoint.every=2", "model.context=8")
 		return Run(t.Context(), c, Options{Out: "r", Resume: resume})
@@ -183,9 +183,9 @@ func TestDocumentsKeepTheirFormat(t *testing.T) {
 // TestResumeRefusesAnotherOrder checks that a run does not go on where the order of the data, or
 // what the parameters mean, would be another.
 func TestResumeRefusesAnotherOrder(t *testing.T) {
-	testjob.InTinyFolder(t)
-	testjob.Write(t, "sums.jsonl", strings.Repeat("{\"text\": \"1+1=2\"}\n", 40))
-	testjob.Write(t, "dev.jsonl", "{\"text\": \"2+2=4\"}\n")
+	jobtest.InTinyFolder(t)
+	jobtest.Write(t, "sums.jsonl", strings.Repeat("{\"text\": \"1+1=2\"}\n", 40))
+	jobtest.Write(t, "dev.jsonl", "{\"text\": \"2+2=4\"}\n")
 	run := func(resume, steps string, sets ...string) error {
 		c := configtest.MustLoad(t, append(sets, "data.text=", "data.documents=[sums.jsonl]", "data.tokenizer=bytes", "train.steps="+steps, "train.eval_every=0", "checkpoint.every=2", "model.context=8", "train.lora.rank=2")...)
 		return Run(t.Context(), c, Options{Out: "r", Resume: resume})
@@ -214,7 +214,7 @@ func TestResumeRefusesAnotherOrder(t *testing.T) {
 // TestFittedContext checks that a job that does not say the length of sequences has that of its
 // longest document, that job.yaml says so, and that a resume keeps it.
 func TestFittedContext(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	if err := Run(t.Context(), configtest.MustLoad(t, "model.family=llama", "model.context=256", "train.steps=1", "train.eval_every=0"), Options{Out: "made"}); err != nil {
 		t.Fatal(err)
 	}
@@ -234,9 +234,9 @@ func TestFittedContext(t *testing.T) {
 		{"long", longest(999), dev, "", 256, "model.context is 256, the model's maximum"},
 		{"said", longest(60), dev, "model.context=32", 32, ""},
 	} {
-		testjob.Write(t, "docs.jsonl", c.docs)
-		testjob.Write(t, "dev.jsonl", c.dev)
-		testjob.Write(t, "tune.yaml", "model: {from: made/model}\ndata: {documents: [docs.jsonl], validation_documents: [dev.jsonl], tokenizer: bytes}\ntrain: {steps: 1, batch: 2, eval_every: 0}\nparallel: {ranks: 2}\n")
+		jobtest.Write(t, "docs.jsonl", c.docs)
+		jobtest.Write(t, "dev.jsonl", c.dev)
+		jobtest.Write(t, "tune.yaml", "model: {from: made/model}\ndata: {documents: [docs.jsonl], validation_documents: [dev.jsonl], tokenizer: bytes}\ntrain: {steps: 1, batch: 2, eval_every: 0}\nparallel: {ranks: 2}\n")
 		for i, resume := range []string{"", "latest"} {
 			job, err := config.Load("tune.yaml", append(strings.Fields(c.sets), fmt.Sprintf("train.steps=%d", i+1), "checkpoint.every=1"))
 			if err != nil {

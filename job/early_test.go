@@ -10,15 +10,15 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/config"
 	"zeroth/config/configtest"
+	"zeroth/job/jobtest"
 	"zeroth/job/report"
 	"zeroth/job/state"
-	"zeroth/job/testjob"
 )
 
 // TestEarlyStop checks that a run ends as done after the given number of evaluations without
 // improvement, and after the same step if it is interrupted anywhere.
 func TestEarlyStop(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	// A learning rate that high is worse from some step on.
 	sets := []string{"train.steps=60", "train.eval_every=2", "optimizer.lr=0.3", "schedule={type: constant, warmup: 6}", "train.early_stop={metric: val_loss, patience: 3}", "checkpoint.every=2", "checkpoint.keep={best: val_loss}"}
 	run := func(out string, sets ...string) *heard {
@@ -67,7 +67,7 @@ func TestEarlyStop(t *testing.T) {
 // TestEarlyStopOfPipelines checks that a pipeline ends after the same evaluations as the same job
 // without one.
 func TestEarlyStopOfPipelines(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	var whole *heard
 	for name, way := range map[string][]string{"1F1B": {"parallel.pipeline=2", "parallel.ranks=4"}, "ZBH1": {"parallel.pipeline=2", "parallel.ranks=4", "pipeline.schedule=ZBH1"}} {
 		sets := []string{"model.family=llama", "model.layers=2", "parallel.shard=2", "train.steps=60", "train.accumulate=2", "train.eval_every=2", "optimizer.lr=0.3", "schedule={type: constant, warmup: 6}",
@@ -113,7 +113,7 @@ func TestStaleEvaluations(t *testing.T) {
 }
 
 func TestEarlyStopProblems(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	for set, want := range map[string]string{
 		"train.early_stop={metric: loss, patience: 3}":     "train.early_stop.metric: loss is not a metric of the job's evaluations; want val_loss",
 		"train.early_stop={metric: Top-1, patience: 3}":    "train.early_stop.metric: Top-1 is not the name of a metric; want val_loss, or a metric of the program's network",

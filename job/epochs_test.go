@@ -12,14 +12,14 @@ import (
 	"zeroth/config/configtest"
 	"zeroth/data"
 	"zeroth/input"
+	"zeroth/job/jobtest"
 	"zeroth/job/setup"
-	"zeroth/job/testjob"
 )
 
 // TestEpochs checks that a run of epochs takes as many steps as it needs to read every window that
 // often, and that its last step reads the beginning of the next epoch.
 func TestEpochs(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	base := []string{"train.steps=null", "train.batch=null", "train.micro_batch=1", "parallel.ranks=4", "train.accumulate=2", "train.eval_every=0"}
 	c := configtest.MustLoad(t, append(base, "train.epochs=1")...)
 	set, err := data.Open(t.Context(), config.Source(c))
@@ -75,7 +75,7 @@ func TestEpochs(t *testing.T) {
 // TestEpochsGoOn checks that a run of epochs resumes up to its last step, then has nothing to do,
 // and continues if it is given more epochs.
 func TestEpochsGoOn(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	sets := []string{"train.steps=null", "train.epochs=0.1", "schedule=null", "checkpoint.every=2", "checkpoint.save_on_exit=true"}
 	goOn := func(c *config.Config) *heard {
 		t.Helper()
@@ -118,7 +118,7 @@ func TestEpochsGoOn(t *testing.T) {
 
 // TestEpochProblems checks that epochs together with steps, and too many epochs, are refused.
 func TestEpochProblems(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	_, err := config.Load("job.yaml", []string{"train.epochs=1"})
 	if err == nil || !strings.Contains(err.Error(), "train.epochs: steps and epochs are both given; want one of the two") {
 		t.Error(err)

@@ -7,14 +7,14 @@ import (
 
 	"zeroth/config"
 	"zeroth/input"
+	"zeroth/job/jobtest"
 	"zeroth/job/sim"
-	"zeroth/job/testjob"
 )
 
 // TestJobsThatAreNoFiles checks that only regular files are read, without blocking on others.
 func TestJobsThatAreNoFiles(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
-	testjob.Pipe(t, "pipe")
+	jobtest.InFolder(t, jobtest.Least)
+	jobtest.Pipe(t, "pipe")
 	if err := os.Symlink("job.yaml", "link.yaml"); err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestJobsThatAreNoFiles(t *testing.T) {
 			if of == "a model" && path == "." {
 				says = "config.json"
 			}
-			if err := testjob.Soon(t, load); err == nil || !strings.Contains(err.Error(), says) || !input.IsInput(err) {
+			if err := jobtest.Soon(t, load); err == nil || !strings.Contains(err.Error(), says) || !input.IsInput(err) {
 				t.Errorf("%s as %s: %v", path, of, err)
 			}
 		}

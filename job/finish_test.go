@@ -12,8 +12,8 @@ import (
 	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/job/hf"
+	"zeroth/job/jobtest"
 	"zeroth/job/setup"
-	"zeroth/job/testjob"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -40,7 +40,7 @@ func written(t *testing.T, c *config.Config, folder string) {
 // TestExportAndStart checks that the parameters are exported whole, however ranks divided them, and
 // that a job that starts from the folder has the bits of one that starts fresh.
 func TestExportAndStart(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	for i, sets := range [][]string{
 		{"zero.stage=0", "parallel.ranks=2"},
 		{"zero.stage=3", "parallel.ranks=3"},
@@ -78,12 +78,12 @@ func TestExportAndStart(t *testing.T) {
 // TestFolderThatDoesNotFit checks that everything a folder lacks is reported, with the key that
 // names the folder.
 func TestFolderThatDoesNotFit(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	if err := os.Mkdir("hf", 0o777); err != nil {
 		t.Fatal(err)
 	}
 	m := hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 1, Heads: 2, Width: 8, Context: 8, Vocab: 256, Eps: 1e-5}}
-	testjob.Write(t, "hf/config.json", string(m.ConfigJSON()))
+	jobtest.Write(t, "hf/config.json", string(m.ConfigJSON()))
 	var specs []safetensors.Spec
 	for _, p := range hf.Parameters(m.Network(nn.LoRA{})) {
 		switch {
@@ -110,7 +110,7 @@ func TestFolderThatDoesNotFit(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, "job.yaml", "data: {text: [a.txt]}\nmodel:\n  from: hf\n")
+	jobtest.Write(t, "job.yaml", "data: {text: [a.txt]}\nmodel:\n  from: hf\n")
 	c := configtest.MustLoad(t, "train.batch=4000", "data.tokenizer=bytes")
 	err = Run(t.Context(), c, Options{Out: "run", Observer: &heard{}})
 	lines := strings.Split(fmt.Sprint(err), "\n")

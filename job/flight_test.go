@@ -12,15 +12,15 @@ import (
 	"zeroth/collective/collectivetest"
 	"zeroth/collective/flight"
 	"zeroth/config/configtest"
+	"zeroth/job/jobtest"
 	"zeroth/job/report"
 	"zeroth/job/setup"
-	"zeroth/job/testjob"
 )
 
 // TestFaultIsDumped checks that ranks of one process that diverge are dumped, and that the dumps
 // show it. If a rank fails by itself, its error is reported and nothing is dumped.
 func TestFaultIsDumped(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	own := errors.New("the disk of rank 1")
 	for i, c := range []struct {
 		fault collectivetest.Fault
@@ -61,7 +61,7 @@ func TestFaultIsDumped(t *testing.T) {
 
 // TestDumpIsAsked checks that requested dumps are written and that the run continues to its end.
 func TestDumpIsAsked(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	asked, seen := make(chan struct{}), make(chan struct{})
 	h := &heard{onStep: func(s report.Step) {
 		if s.Step == 3 {

@@ -12,15 +12,15 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/config/configtest"
 	"zeroth/input"
+	"zeroth/job/jobtest"
 	"zeroth/job/report"
-	"zeroth/job/testjob"
 	"zeroth/job/watch"
 )
 
 // TestFoldersLeaveNothing checks that folders that were created and stayed empty are removed, and
 // others are not.
 func TestFoldersLeaveNothing(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	for _, sets := range [][]string{nil, {"checkpoint.every=1"}, {"checkpoint.every=1", "checkpoint.dir=x/y/new"}, {"checkpoint.every=1", "checkpoint.dir=other/folder"}} {
 		c := configtest.MustLoad(t, sets...)
 		if c.Checkpoint.Dir == "" {
@@ -55,7 +55,7 @@ func TestFoldersLeaveNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, "x/run/job.yaml", "")
+	jobtest.Write(t, "x/run/job.yaml", "")
 	f.release()
 	if !input.Exists("x/run/job.yaml") || input.Exists("x/run/.lock") {
 		t.Error("what a run has written is gone, or its lock is not")
@@ -67,8 +67,8 @@ func TestFoldersLeaveNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{"x", "x/ckpt"} {
-		testjob.Write(t, dir+"/.lock", "pid 1 host gone\n")
-		testjob.Write(t, dir+"/.zeroth-tmp-"+rand.Text(), "half a job.yaml")
+		jobtest.Write(t, dir+"/.lock", "pid 1 host gone\n")
+		jobtest.Write(t, dir+"/.zeroth-tmp-"+rand.Text(), "half a job.yaml")
 	}
 	if f, err = lockFolders(c, "x", true, vfs.OS{}); err != nil {
 		t.Errorf("what a run left that died at once is in the way: %v", err)
@@ -80,7 +80,7 @@ func TestFoldersLeaveNothing(t *testing.T) {
 // TestFolderOfCheckpointsIsEmpty checks that a folder of checkpoints whose run died between
 // creating and locking it does not block a new run, but that other empty folders do.
 func TestFolderOfCheckpointsIsEmpty(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	c := configtest.MustLoad(t, "checkpoint.every=1")
 	c.Checkpoint.Dir = "x/ckpt"
 	for _, folder := range []string{"ckpt", "other"} {
@@ -100,7 +100,7 @@ func TestFolderOfCheckpointsIsEmpty(t *testing.T) {
 // TestFolderOfAKilledRun checks that the token and the lock of a run that was killed before its
 // first step do not make the folder unusable.
 func TestFolderOfAKilledRun(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	if err := os.MkdirAll("x/ckpt", 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestFolderOfAKilledRun(t *testing.T) {
 // TestLinkForARunFolderStays checks that a dangling link in place of a run folder is refused and
 // stays.
 func TestLinkForARunFolderStays(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	if err := os.Symlink("nowhere", "link"); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestLinkForARunFolderStays(t *testing.T) {
 // TestFoldersAreOneRuns checks that if two runs would write to the same folder, of whatever kind,
 // the second is refused and names the process that uses it.
 func TestFoldersAreOneRuns(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	on := func(out, dir string) (*folders, error) {
 		c := configtest.MustLoad(t, "checkpoint.every=1", "checkpoint.dir="+dir)
 		return lockFolders(c, out, false, vfs.OS{})
@@ -170,7 +170,7 @@ func TestFoldersAreOneRuns(t *testing.T) {
 // the job before training, whatever checkpoint.on_error is; so is a folder with checkpoints of
 // another run, which retention would delete.
 func TestFolderOfCheckpoints(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=7"), Options{Out: "old", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func TestFolderOfCheckpoints(t *testing.T) {
 // TestLongFolders checks that a path too long for the names of a run's last files is refused before
 // training, and that the longest possible path is written to completely.
 func TestLongFolders(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	deep := func(bytes int) string {
 		path := strings.Repeat(strings.Repeat("d", 99)+"/", bytes/100)
 		return filepath.Clean(path + strings.Repeat("e", bytes-len(path)))
@@ -222,7 +222,7 @@ func TestLongFolders(t *testing.T) {
 // TestNothingToResume checks that a run without checkpoints is not started again over its
 // parameters.
 func TestNothingToResume(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	if err := Run(t.Context(), configtest.MustLoad(t), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func TestNothingToResume(t *testing.T) {
 // TestCheckpointsThatChangeMeanwhile checks that a run fails if checkpoints change between its look
 // at the folders and its lock on them.
 func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	trainedRun(t)
 	for _, which := range []string{"latest", "7", "run/ckpt/step-00000007"} {
 		c := configtest.MustLoad(t, "checkpoint.dir=run/ckpt", "train.steps=8", "checkpoint.every=100")
@@ -273,7 +273,7 @@ func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
 
 // TestFolderToOffloadTo checks the same for a folder to offload to.
 func TestFolderToOffloadTo(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	if _, err := os.Stat("/proc/self"); err != nil {
 		t.Skip("no folder here is closed to root")
 	}
@@ -286,7 +286,7 @@ func TestFolderToOffloadTo(t *testing.T) {
 // TestTwoRunsOffloadToOneFolder checks that two concurrent runs can offload to one folder, each to
 // its own files.
 func TestTwoRunsOffloadToOneFolder(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	if err := os.Mkdir("disk", 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -10,15 +10,15 @@ import (
 	"testing"
 
 	"zeroth/job"
+	"zeroth/job/jobtest"
 	"zeroth/job/report"
-	"zeroth/job/testjob"
 )
 
 // TestModuleOnHost checks that a module in Go trains to the same losses at all stages, and with
 // recomputed activations.
 func TestModuleOnHost(t *testing.T) {
-	testjob.InFolder(t, tiny)
-	testjob.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 100))
+	jobtest.InFolder(t, tiny)
+	jobtest.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 100))
 	var want []float64
 	for i, sets := range [][]string{{"zero.stage=0"}, {"zero.stage=1"}, {"zero.stage=2"}, {"zero.stage=3"}, {"zero.stage=3", "zero.recompute=block"}} {
 		sets = append(sets, "device=cpu") // modules of the host are the CPU's

@@ -9,15 +9,15 @@ import (
 	"zeroth/config"
 	"zeroth/config/configtest"
 	"zeroth/job/hf"
+	"zeroth/job/jobtest"
 	"zeroth/job/setup"
-	"zeroth/job/testjob"
 	"zeroth/nn"
 )
 
 // TestPathsAtHome checks that every key for a file or folder accepts ~, but not a home folder whose
 // name could be a pattern.
 func TestPathsAtHome(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	home := filepath.Join(t.TempDir(), "m[e]*")
 	t.Setenv("HOME", home)
 	for _, folder := range []string{"hf", "texts", "disk"} {
@@ -25,9 +25,9 @@ func TestPathsAtHome(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testjob.Write(t, filepath.Join(home, "texts", "a.txt"), strings.Repeat("to be or not to be, ", 100))
-	testjob.Write(t, filepath.Join(home, "hf", "config.json"), string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, Eps: 1e-5}}.ConfigJSON()))
-	testjob.Write(t, "job.yaml", "data: {text: [~/texts/*.txt]}\n")
+	jobtest.Write(t, filepath.Join(home, "texts", "a.txt"), strings.Repeat("to be or not to be, ", 100))
+	jobtest.Write(t, filepath.Join(home, "hf", "config.json"), string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, Eps: 1e-5}}.ConfigJSON()))
+	jobtest.Write(t, "job.yaml", "data: {text: [~/texts/*.txt]}\n")
 	c := configtest.MustLoad(t, "checkpoint.dir=~/ck", "zero.offload={optimizer: disk, path: ~/disk}", "data.validation=0", "model.context=8")
 	if c.Checkpoint.Dir != home+"/ck" || c.Zero.Offload.Path != home+"/disk" || c.Data.Text[0] != "${HOME}/texts/*.txt" {
 		t.Errorf("%q %q %q", c.Checkpoint.Dir, c.Zero.Offload.Path, c.Data.Text)
@@ -37,7 +37,7 @@ func TestPathsAtHome(t *testing.T) {
 	} else {
 		_ = set.Close() // only read from
 	}
-	testjob.Write(t, "job.yaml", "data: {tokens: [~/a.bin]}\nmodel: {from: ~/hf}\n")
+	jobtest.Write(t, "job.yaml", "data: {tokens: [~/a.bin]}\nmodel: {from: ~/hf}\n")
 	if _, err := config.Load("job.yaml", nil); err == nil || strings.Contains(err.Error(), "model.from") || !strings.Contains(err.Error(), "no file matches "+home[:5]) {
 		t.Errorf("%v", err)
 	}

@@ -19,9 +19,9 @@ import (
 	"zeroth/input"
 	"zeroth/job"
 	"zeroth/job/fit"
+	"zeroth/job/jobtest"
 	"zeroth/job/plan"
 	"zeroth/job/report"
-	"zeroth/job/testjob"
 	"zeroth/tests/nightly"
 )
 
@@ -179,7 +179,7 @@ func TestMetricsOfALibrary(t *testing.T) {
 	if err := runLibrary(t, "images", out, 0, "report.tensorboard=true"); err != nil {
 		t.Fatal(err)
 	}
-	events := testjob.Events(t, out)
+	events := jobtest.Events(t, out)
 	steps, evals := metrics(out)
 	if len(steps) != 12 || len(evals) != 2 {
 		t.Fatalf("%d steps, %d evaluations", len(steps), len(evals))
@@ -269,7 +269,7 @@ func TestLibraryIsPlanned(t *testing.T) {
 // TestOptionsFitTheJob checks that a job and what its program provides are compared, that all
 // differences are reported with their lines, and that nothing is written.
 func TestOptionsFitTheJob(t *testing.T) {
-	testjob.InFolder(t, "data: {program: true}\nmodel: {family: program, context: 9}\noptimizer: {type: program}\ntrain: {steps: 3, eval_every: 1}\nparallel: {ranks: 1}\n")
+	jobtest.InFolder(t, "data: {program: true}\nmodel: {family: program, context: 9}\noptimizer: {type: program}\ntrain: {steps: 3, eval_every: 1}\nparallel: {ranks: 1}\n")
 	c := load("job.yaml")
 	for _, x := range []struct {
 		o    job.Options
@@ -300,8 +300,8 @@ func TestOptionsFitTheJob(t *testing.T) {
 			t.Errorf("%q is not in %v", want, err)
 		}
 	}
-	testjob.Write(t, "a.txt", "text")
-	testjob.Write(t, "job.yaml", "data: {text: [a.txt]}\nmodel: {layers: 1}\n")
+	jobtest.Write(t, "a.txt", "text")
+	jobtest.Write(t, "job.yaml", "data: {text: [a.txt]}\nmodel: {layers: 1}\n")
 	err := job.Run(t.Context(), load("job.yaml"), job.Options{Model: mixed(16, 8), Data: digits{}, Rule: nesterov{}, Out: "run"})
 	for _, option := range []string{"Model", "Data", "Rule"} {
 		if want := "job.Options." + option + " is set, but the job file does not declare it"; !input.IsInput(err) || !strings.Contains(err.Error(), want) {

@@ -22,10 +22,10 @@ import (
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/input"
+	"zeroth/job/jobtest"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/state"
-	"zeroth/job/testjob"
 )
 
 // heard is an Observer that keeps what it hears.
@@ -59,7 +59,7 @@ func (h *heard) Done(s report.Summary) { h.sums = append(h.sums, s) }
 // a sample from the model it has written.
 func TestTrain(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	c := configtest.MustLoad(t, "sample={prompt: 'line ', tokens: 5}")
 	h := &heard{}
 	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
@@ -109,7 +109,7 @@ func TestTrain(t *testing.T) {
 // TestHeader checks that the header describes the job, with the numbers that only building it
 // shows.
 func TestHeader(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	h := &heard{}
 	c := configtest.MustLoad(t, "device=cpu", "parallel={ranks: 4, replicate: 2}", "train.steps=1")
 	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
@@ -136,7 +136,7 @@ func TestHeader(t *testing.T) {
 // and saves its results.
 func TestStop(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	reason := errors.New("enough")
 	for _, c := range []struct{ at, atMost int }{{1, 2}, {4, 5}} {
 		ctx, stop := context.WithCancelCause(t.Context())
@@ -175,7 +175,7 @@ func stoppedBy(err, reason error, steps int) bool {
 
 // TestStopAtTheEnd checks that a run that is asked to stop at its last step is done, not stopped.
 func TestStopAtTheEnd(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	ctx, stop := context.WithCancel(t.Context())
 	h := &heard{onStep: func(s report.Step) {
 		if s.Step == 6 {
@@ -193,7 +193,7 @@ func TestStopAtTheEnd(t *testing.T) {
 // TestStopWhileReading checks that a run that is asked to stop while it reads the data leaves no
 // files.
 func TestStopWhileReading(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	reason := errors.New("enough")
 	ctx, stop := context.WithCancelCause(t.Context())
 	stop(reason)
@@ -207,7 +207,7 @@ func TestStopWhileReading(t *testing.T) {
 // anything is done.
 func TestTrainCannotWrite(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	c := configtest.MustLoad(t)
 	for _, name := range []string{"job.yaml", "loss.svg", "model/model.safetensors.tmp"} { // folders where files should be
 		if err := os.MkdirAll(name+".run/"+name+"/x", 0o777); err != nil {
@@ -227,7 +227,7 @@ func TestTrainCannotWrite(t *testing.T) {
 // TestValidationSamples checks that the samples of an evaluation are the same for all ranks and
 // micro-batches: spread evenly over the validation data, and distinct if there are enough.
 func TestValidationSamples(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	var want []string
 	for _, sets := range [][]string{
 		{"parallel.ranks=2"},
@@ -274,7 +274,7 @@ func TestValidationSamples(t *testing.T) {
 // TestTrainingSamples checks that the samples of a step follow from its place in the training
 // order, and are dealt to ranks and micro-batches in turn.
 func TestTrainingSamples(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	c := configtest.MustLoad(t, "parallel.ranks=2", "train.accumulate=2")
 	set, err := data.Open(t.Context(), config.Source(c))
 	if err != nil {
@@ -302,7 +302,7 @@ func TestTrainingSamples(t *testing.T) {
 // TestTogether checks that of the errors of all ranks, one that is not a consequence of another is
 // returned.
 func TestTogether(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	ranks, err := setup.Open(setup.Local(configtest.MustLoad(t, "parallel.ranks=3")))
 	if err != nil {
 		t.Fatal(err)
@@ -351,7 +351,7 @@ func TestReadingIsReported(t *testing.T) {
 // TestValidationLossIsNoNumber checks that a validation loss that is not a number is reported as
 // divergence, written as null, and omitted from the metrics of checkpoints.
 func TestValidationLossIsNoNumber(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	h := &heard{}
 	c := configtest.MustLoad(t, "train.steps=1", "train.eval_every=1", "optimizer.lr=1e30", "schedule={type: constant, warmup: 0}", "checkpoint={every: 1, keep: {best: val_loss, last: 2}}", "precision=fp32")
 	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
@@ -378,7 +378,7 @@ func TestValidationLossIsNoNumber(t *testing.T) {
 // TestScheduleLongerThanTheRun checks that a run that ends before its schedule reports it, even if
 // its steps follow from epochs.
 func TestScheduleLongerThanTheRun(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	for sets, want := range map[string]string{
 		"schedule.warmup=8":                        "schedule.warmup of 8 steps is longer than the run of 7: the learning rate only rises to 0.000525 and never reaches optimizer.lr 0.0006",
 		"schedule.warmup=7":                        "",

@@ -9,8 +9,8 @@ import (
 
 	"zeroth/input"
 	"zeroth/job"
+	"zeroth/job/jobtest"
 	"zeroth/job/report"
-	"zeroth/job/testjob"
 )
 
 const tiny = `
@@ -26,8 +26,8 @@ checkpoint: {every: 3}
 // one micro-batch a step), that its final parameters have no config.json, and that a job without it
 // cannot continue from its checkpoint.
 func TestGivenNetwork(t *testing.T) {
-	testjob.InFolder(t, tiny)
-	testjob.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 100))
+	jobtest.InFolder(t, tiny)
+	jobtest.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 100))
 	var want []float64
 	for stage := range 4 {
 		out := fmt.Sprint("run", stage)
@@ -61,7 +61,7 @@ func TestGivenNetwork(t *testing.T) {
 // TestGivenNetworkIsSearched checks that other settings are searched for a program's network, too,
 // if memory is short.
 func TestGivenNetworkIsSearched(t *testing.T) {
-	testjob.InFolder(t, tiny)
+	jobtest.InFolder(t, tiny)
 	err := job.Run(t.Context(), load("job.yaml", "parallel.memory=100kB"), job.Options{Model: mixed(16, 8), Out: "run"})
 	if !input.IsInput(err) || !strings.Contains(err.Error(), "no other settings fit; the smallest needs ") || input.Exists("run") {
 		t.Errorf("error %v", err)

@@ -5,14 +5,14 @@ import (
 	"testing"
 
 	"zeroth/config/configtest"
+	"zeroth/job/jobtest"
 	"zeroth/job/plan"
-	"zeroth/job/testjob"
 )
 
 // TestUnplannedEventsAreReported checks that a run that differs from its plan is reported and
 // continues.
 func TestUnplannedEventsAreReported(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	c := configtest.MustLoad(t)
 	p, err := plan.New(c, plan.Machine{})
 	if err != nil {

@@ -6,19 +6,19 @@ import (
 	"testing"
 
 	"zeroth/config/configtest"
+	"zeroth/job/jobtest"
 	"zeroth/job/setup"
 	"zeroth/job/show"
-	"zeroth/job/testjob"
 )
 
 // TestOffloadIsReported checks that the header reports how much is offloaded and where, and that
 // files of dead runs are removed and reported.
 func TestOffloadIsReported(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	if err := os.Mkdir("disk", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, "disk/zeroth-beef-rank-0.offload", "")
+	jobtest.Write(t, "disk/zeroth-beef-rank-0.offload", "")
 	h := &heard{}
 	c := configtest.MustLoad(t, "train.steps=1", "zero.offload={optimizer: disk, parameters: host, path: disk, ratio: 0.5}")
 	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {

@@ -11,24 +11,24 @@ import (
 
 	"zeroth/config/configtest"
 	"zeroth/input"
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 )
 
 // TestRunFolderIsItsOwn checks that a resumed run writes through no link in its folder and blocks
 // on no pipe there: it refuses both by name before it does anything.
 func TestRunFolderIsItsOwn(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	run := func(steps string) error {
 		return Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=1", "checkpoint.keep=9", "train.steps="+steps), Options{Out: "run", Resume: "latest", Observer: &heard{}})
 	}
 	if err := run("2"); err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, "victim", "precious")
+	jobtest.Write(t, "victim", "precious")
 	if err := os.MkdirAll("victims", 0o777); err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, "victims/config.json", "precious")
+	jobtest.Write(t, "victims/config.json", "precious")
 	link := func(to string) func(string) error {
 		return func(name string) error { return os.Symlink(to, name) }
 	}

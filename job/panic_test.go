@@ -11,7 +11,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/job"
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 	"zeroth/nn"
 	"zeroth/shard"
 )
@@ -38,8 +38,8 @@ func (broken) Backward(nn.Ops, nn.Scratch, []device.Buffer, []device.Buffer, *nn
 // names the unit and the module.
 func TestModulePanics(t *testing.T) {
 	if where := os.Getenv("ZEROTH_PANICS"); where != "" {
-		testjob.InFolder(t, tiny)
-		testjob.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 100))
+		jobtest.InFolder(t, tiny)
+		jobtest.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 100))
 		net := small(16, 8)
 		net.Modules = slices.Insert(net.Modules, 2, nn.Module(broken{onHost: where == "host"}))
 		net.Uses = slices.Insert(net.Uses, 2, []nn.Use{{Unit: "mine", Params: 1}})

@@ -18,8 +18,8 @@ import (
 	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/job/hf"
+	"zeroth/job/jobtest"
 	"zeroth/job/state"
-	"zeroth/job/testjob"
 )
 
 // trainedRun trains the tiny job into run, with a checkpoint at its end.
@@ -55,7 +55,7 @@ func listing(t *testing.T, folder string) map[string]string {
 // TestResumeOfAFinishedRun checks that a finished run, also one that went further than now asked,
 // is reported as done and not changed.
 func TestResumeOfAFinishedRun(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	trainedRun(t)
 	before := listing(t, "run")
 	for _, steps := range []string{"7", "5"} {
@@ -80,7 +80,7 @@ func TestResumeOfAFinishedRun(t *testing.T) {
 // TestResumeOfDamagedData checks that damage found only when parameters are read, since COMMIT and
 // manifest are intact, is refused like all damage, naming the newest intact checkpoint.
 func TestResumeOfDamagedData(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=3", "checkpoint.save_on_exit=false"), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestResumeOfDamagedData(t *testing.T) {
 			t.Fatal(err)
 		}
 		raw[len(raw)-1] ^= 1 // of what rank 1 reads alone
-		testjob.Write(t, path, string(raw))
+		jobtest.Write(t, path, string(raw))
 		before := listing(t, "run")
 		err = Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=3", "train.steps=9"), Options{Out: "run", Resume: c[0], Observer: &heard{}})
 		if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), path[len(c[0])+1:]+": offset ") || !strings.Contains(err.Error(), c[1]) {
@@ -112,7 +112,7 @@ func TestResumeOfDamagedData(t *testing.T) {
 // TestResumeOfARunWithoutItsParameters checks that resuming a run killed between its last
 // checkpoint and its parameters writes them, without reporting a loss or counting a step again.
 func TestResumeOfARunWithoutItsParameters(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	trainedRun(t)
 	raw, err := os.ReadFile("run/model/model.safetensors")
 	if err != nil {
@@ -148,9 +148,9 @@ func TestResumeOfARunWithoutItsParameters(t *testing.T) {
 // TestResumeComparesTheModel checks that the job's model keys must equal the checkpoint's, key by
 // key, and that omitted keys, and settings without a key, come from the checkpoint.
 func TestResumeComparesTheModel(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	llama := []string{"model.family=llama", "model.kv_heads=1", "model.ffn=24", "model.rope_theta=5000", "model.tied=true", "model.width=16", "model.heads=4"}
-	testjob.Write(t, "job.yaml", "data: {text: [a.txt], validation: 0.1}\nmodel: {context: 8}\ntrain: {steps: 3, micro_batch: 2}\nparallel: {ranks: 2}\n")
+	jobtest.Write(t, "job.yaml", "data: {text: [a.txt], validation: 0.1}\nmodel: {context: 8}\ntrain: {steps: 3, micro_batch: 2}\nparallel: {ranks: 2}\n")
 	trainedRun(t, append(llama, "model.layers=1")...)
 	ck, p := opened(t, "run/ckpt/step-00000003")
 	var cfg map[string]any
@@ -200,13 +200,13 @@ func TestResumeComparesTheModel(t *testing.T) {
 		{`"rms_norm_eps": [^,]*`, `"rms_norm_eps": 0.001`, "the epsilon of norms is 1e-05 in it, 0.001 in the job (--set model.from=folder)"},
 		{`"rope_scaling": null`, `"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}`, "the scaling of rotary positions is none in it, llama3 by 8 from 8192 positions, frequencies 1 to 4 in the job"},
 	} {
-		testjob.Write(t, "folder/config.json", regexp.MustCompile(c.old).ReplaceAllString(string(raw), c.new))
+		jobtest.Write(t, "folder/config.json", regexp.MustCompile(c.old).ReplaceAllString(string(raw), c.new))
 		err := Run(t.Context(), configtest.MustLoad(t, "model=null", "model.from=folder"), Options{Out: "run", Resume: "latest", Observer: h})
 		if !input.IsInput(err) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v\nwant %s", err, c.want)
 		}
 	}
-	testjob.Write(t, "folder/config.json", string(raw))
+	jobtest.Write(t, "folder/config.json", string(raw))
 	if err := Run(t.Context(), configtest.MustLoad(t, "model=null", "model.from=folder", "train.steps=5", "checkpoint.every=100"), Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
 		t.Errorf("the same model from a folder: %v", err)
 	}
@@ -225,7 +225,7 @@ func TestResumeComparesTheModel(t *testing.T) {
 // changed ones are reported, with the learning rate before and after, and that a change to the
 // order of the data is refused.
 func TestResumeComparesTheTraining(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	trainedRun(t, "optimizer={lr: 1e-3, betas: [0.8, 0.9], weight_decay: 0.02}", "schedule={type: linear, min_lr: 2e-4, warmup: 2}", "train.clip=0.5", "precision=fp32", "train.batch=8", "train.micro_batch=null", "train.seed=9", "data.validation=0.2")
 	goOn := func(sets ...string) (*config.Config, []string, error) {
 		c := configtest.MustLoad(t, append(sets, "checkpoint.dir=run/ckpt")...)
@@ -280,7 +280,7 @@ func TestResumeComparesTheTraining(t *testing.T) {
 // TestResumeComparesGroups checks that groups of parameters are inherited, and that changes are
 // reported.
 func TestResumeComparesGroups(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	const groups = `[{match: "*.bias", lr: 1e-4, weight_decay: 0}]`
 	trainedRun(t, "optimizer.groups="+groups)
 	for set, want := range map[string]string{
@@ -303,7 +303,7 @@ func TestResumeComparesGroups(t *testing.T) {
 // TestResumeKeepsTheDecay checks that the steps in which wsd falls are inherited like other keys of
 // the schedule, unless the keys they follow from change.
 func TestResumeKeepsTheDecay(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	trainedRun(t, "schedule={type: wsd, decay: 3}")
 	for set, want := range map[string]int{"train.seed=null": 3, "train.steps=100": 10, "schedule={type: wsd, decay: 5}": 5} {
 		next, b, err := startOf(configtest.MustLoad(t, "schedule=null", "train.steps=null", "checkpoint.dir=run/ckpt", set), "latest")
@@ -328,7 +328,7 @@ func linear(lr, least float64, warmup, steps, at int) float64 {
 // TestResumeOfOlderCheckpoints checks that an old checkpoint that records neither its model nor its
 // job is resumed if its tensors fit.
 func TestResumeOfOlderCheckpoints(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	trainedRun(t)
 	for _, without := range [][]string{{"model"}, {"config"}, {"model", "config"}} {
 		h := &heard{}
@@ -348,7 +348,7 @@ func TestResumeOfOlderCheckpoints(t *testing.T) {
 
 // A checkpoint whose state.json has a newer format is refused, and nothing is written.
 func TestResumeOfNewerCheckpoints(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	trainedRun(t)
 	rewriteState(t, "run/ckpt/step-00000007", "new", func(s map[string]any) {
 		s["format"], s["loss_scale"], s["version"] = state.Format+1, "by layer", "zeroth 7.1.0"
@@ -406,13 +406,13 @@ func withState(t *testing.T, ck *checkpoint.Checkpoint, root, state string) {
 // TestObservedAfterAnEvaluation checks that a run that begins with the evaluation that the previous
 // one had no time for is observed at the step after the next.
 func TestObservedAfterAnEvaluation(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	trainedRun(t, "train.steps=3", "model.layers=3")
 	raw, err := os.ReadFile("run/metrics.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, "run/metrics.jsonl", regexp.MustCompile(`\{"step":3,"val_loss".*\n`).ReplaceAllString(string(raw), ""))
+	jobtest.Write(t, "run/metrics.jsonl", regexp.MustCompile(`\{"step":3,"val_loss".*\n`).ReplaceAllString(string(raw), ""))
 	o, h := &Observation{}, &heard{}
 	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=5", "model.layers=3"), Options{Out: "run", Resume: "latest", Observer: h, Timeline: o}); err != nil {
 		t.Fatal(err)

@@ -15,13 +15,13 @@ import (
 	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/job/generate"
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 )
 
 // trained makes a run of a few steps in the folder "run".
 func trained(t *testing.T, sets ...string) {
 	t.Helper()
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	if err := Run(t.Context(), configtest.MustLoad(t, append([]string{"train.steps=3"}, sets...)...), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestSampleStops(t *testing.T) {
 	trained(t)
 	ctx, stop := context.WithCancelCause(t.Context())
 	reason := errors.New("enough")
-	w := testjob.WriterFunc(func(b []byte) (int, error) {
+	w := jobtest.WriterFunc(func(b []byte) (int, error) {
 		if string(b) != "line" {
 			stop(reason) // at the first token
 		}
@@ -150,7 +150,7 @@ func TestSampleStops(t *testing.T) {
 	}
 	full := errors.New("full")
 	for after := range 2 {
-		w := testjob.WriterFunc(func(b []byte) (int, error) {
+		w := jobtest.WriterFunc(func(b []byte) (int, error) {
 			if after--; after < 0 {
 				return 0, full
 			}

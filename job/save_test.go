@@ -14,17 +14,17 @@ import (
 	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/config/configtest"
 	"zeroth/input"
+	"zeroth/job/jobtest"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/state"
-	"zeroth/job/testjob"
 	"zeroth/shard"
 )
 
 // TestRetentionThatFails checks that checkpoints that cannot be deleted end the run or, if the job
 // asks for it, are reported at the next save or at the end.
 func TestRetentionThatFails(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	for _, onError := range []string{"stop", "continue"} {
 		c := configtest.MustLoad(t, "checkpoint.dir=ckpt", "checkpoint.on_error="+onError)
 		other, err := checkpoint.Begin("ckpt", 1, checkpoint.Options{}) // holds the lock
@@ -56,7 +56,7 @@ func TestOneRankFailsBeforeASave(t *testing.T) {
 	for _, async := range []string{"true", "false"} {
 		t.Run("async "+async, func(t *testing.T) {
 			defer goleak.VerifyNone(t)
-			testjob.InFolder(t, testjob.Least)
+			jobtest.InFolder(t, jobtest.Least)
 			c := configtest.MustLoad(t, "model={layers: 1, heads: 1, width: 8, context: 4}", "data.validation=0", "train.steps=3", "train.micro_batch=1", "parallel.ranks=3", "parallel.timeout=5s", "checkpoint.every=1", "checkpoint.keep=1", "checkpoint.async="+async)
 			broken, o := errors.New("a broken disk"), Options{Out: "run"}
 			o.Hooks.Files = vfstest.Hook{FS: vfs.OS{}, Before: func(op vfstest.Op) error {
@@ -75,7 +75,7 @@ func TestOneRankFailsBeforeASave(t *testing.T) {
 // TestRetentionKeepsForeignFiles checks that an old checkpoint that contains a foreign file stays,
 // which the run reports once before it continues.
 func TestRetentionKeepsForeignFiles(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	c := configtest.MustLoad(t, "checkpoint.dir=ckpt", "checkpoint.keep=1", "checkpoint.on_error=stop")
 	save := func(step int64) {
 		s, err := checkpoint.Begin("ckpt", step, checkpoint.Options{})
@@ -122,7 +122,7 @@ func TestRetentionKeepsForeignFiles(t *testing.T) {
 // TestMissingPlotsAreDrawn checks that a run that could not draw its losses is not done: the same
 // command draws them.
 func TestMissingPlotsAreDrawn(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	c := configtest.MustLoad(t, "model={layers: 1, heads: 1, width: 8, context: 4}", "data.validation=0", "train.steps=2", "train.batch=2", "parallel.ranks=1", "train.micro_batch=1", "checkpoint.every=1")
 	if err := os.MkdirAll("run/loss.svg/x", 0o777); err != nil {
 		t.Fatal(err)

@@ -8,14 +8,14 @@ import (
 
 	"zeroth/config/configtest"
 	"zeroth/job/hf"
+	"zeroth/job/jobtest"
 	"zeroth/job/state"
-	"zeroth/job/testjob"
 )
 
 // TestForgedState checks that nothing in a state.json whose digests do not fit is trusted: each
 // number has limits, and all records of the step and the tensors must agree.
 func TestForgedState(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	trainedRun(t)
 	ck, _ := opened(t, "run/ckpt/step-00000007")
 	defer ck.Close()

@@ -12,10 +12,10 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/config/configtest"
 	"zeroth/fsdp"
+	"zeroth/job/jobtest"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/state"
-	"zeroth/job/testjob"
 	"zeroth/tests/nightly"
 	"zeroth/zero"
 )
@@ -40,7 +40,7 @@ var errEnough = errors.New("enough")
 // included, and resumes them until they are done: steps, evaluations, the early stop and the model are those
 // of a run that was not stopped, in the same run folder and, but for earlier lines, in a new one.
 func TestStopAtAnyEvent(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	for _, mesh := range []string{"{ranks: 2}", "{ranks: 2, pipeline: 2}"} {
 		sets := []string{"model.family=llama", "model.layers=2", "parallel=" + mesh, "train.steps=4", "train.accumulate=2", "train.eval_every=2", "train.eval_batches=6",
 			"train.early_stop={metric: val_loss, patience: 9}", "checkpoint={every: 50, dir: ckpt, save_on_exit: true}"}
@@ -143,7 +143,7 @@ func progress(t *testing.T) state.Progress {
 // TestStopWhileFilling checks that a run that is asked to stop before its ranks have their initial values or the
 // state of a checkpoint does not take a step.
 func TestStopWhileFilling(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	sets := []string{"train.steps=4", "checkpoint={every: 2, dir: ckpt}"}
 	for _, step := range []int{0, 2} {
 		ctx, stop := context.WithCancelCause(t.Context())

@@ -18,9 +18,9 @@ import (
 	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/input/s3/s3test"
+	"zeroth/job/jobtest"
 	"zeroth/job/report"
 	"zeroth/job/setup"
-	"zeroth/job/testjob"
 )
 
 // TestStopWithoutServer checks that a run stopped while the server of its checkpoints refuses
@@ -30,7 +30,7 @@ func TestStopWithoutServer(t *testing.T) {
 	defer func(d time.Duration) { mostFlush = d }(mostFlush)
 	mostFlush = 10 * time.Millisecond
 	server := s3test.Serve(t)
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	sets := []string{"train.steps=1000", "checkpoint.every=2", "checkpoint.dir=s3://runs/a", "checkpoint.local=scratch"}
 	reason := errors.New("enough")
 	ctx, stop := context.WithCancelCause(t.Context())
@@ -65,7 +65,7 @@ func TestStopWithoutServer(t *testing.T) {
 // the checkpoint in the bucket.
 func TestDamagedLocal(t *testing.T) {
 	s3test.Serve(t)
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	sets := []string{"checkpoint.every=2", "checkpoint.dir=s3://runs/a", "checkpoint.local=scratch"}
 	if err := Run(t.Context(), configtest.MustLoad(t, append(sets, "train.steps=2")...), Options{Out: "run"}); err != nil {
 		t.Fatal(err)
@@ -99,8 +99,8 @@ func TestDamagedLocal(t *testing.T) {
 // A folder on disk that cannot be written to is a problem of its key.
 func TestLocalFolder(t *testing.T) {
 	s3test.Serve(t)
-	testjob.InTinyFolder(t)
-	testjob.Write(t, "file", "")
+	jobtest.InTinyFolder(t)
+	jobtest.Write(t, "file", "")
 	sets := []string{"train.steps=2", "checkpoint.every=2", "checkpoint.dir=s3://runs/a"}
 	for local, want := range map[string]string{"file": "--set checkpoint.local=file: checkpoint.local: ", "file/deep": "file: checkpoints cannot be saved there: not a directory; want a folder"} {
 		err := Run(t.Context(), configtest.MustLoad(t, append(sets, "checkpoint.local="+local)...), Options{Out: "run-" + local[:4]})
@@ -153,7 +153,7 @@ func TestFlushAlone(t *testing.T) {
 func TestStopWhileDownloading(t *testing.T) {
 	for _, sets := range [][]string{{"data.text=[s3://runs/in/*.txt]"}, {"data={documents: [s3://runs/in/*.txt]}"}, {"data={documents: [s3://runs/in/*.txt], pack: false}", "model.context=null"}} {
 		server := s3test.Serve(t)
-		testjob.InTinyFolder(t)
+		jobtest.InTinyFolder(t)
 		server.Put(t, "in/a.txt", []byte(strings.Repeat("some words\n", 1000)))
 		reason := errors.New("enough")
 		ctx, stop := context.WithCancelCause(t.Context())

@@ -14,16 +14,16 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
 	"zeroth/config/configtest"
+	"zeroth/job/jobtest"
 	"zeroth/job/report"
 	"zeroth/job/setup"
-	"zeroth/job/testjob"
 )
 
 // A rank that needs longer for everything is measured and named, once, on a clock
 // that moves when all ranks sleep. Of three ranks 0 and 1 take 1 ms before each
 // operation and rank 2, for some of the steps, 3 ms.
 func TestStragglerIsNamed(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	const steps, from, to = 100, 10, 70
 	for _, stage := range []int{0, 3} {
 		synctest.Test(t, func(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/job/generate"
+	"zeroth/job/jobtest"
 	"zeroth/job/show"
-	"zeroth/job/testjob"
 )
 
 // sampleWith samples with the given options and collects its notices in notes.
@@ -32,8 +32,8 @@ func sampleWith(t *testing.T, o generate.Options) (text string, notes []string, 
 // TestRunsKeepTheirTokenizer checks that a run's tokenizer is in its model's folder, so the model
 // can be sampled without the original folder, wherever it is moved.
 func TestRunsKeepTheirTokenizer(t *testing.T) {
-	testjob.InTinyFolder(t)
-	testjob.WriteVocabulary(t, "own", 300)
+	jobtest.InTinyFolder(t)
+	jobtest.WriteVocabulary(t, "own", 300)
 	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=3", "data.tokenizer=gpt2", "data.vocab=own"), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestRunsKeepTheirTokenizer(t *testing.T) {
 			t.Errorf("%s: %q, notes %q, %v; want %q", run, got, notes, err, want)
 		}
 	}
-	testjob.Write(t, "elsewhere/merges.txt", "#version: 0.2\nt h\n")
+	jobtest.Write(t, "elsewhere/merges.txt", "#version: 0.2\nt h\n")
 	if _, _, err := sampleWith(t, o); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "or name it with --tokenizer bytes, gpt2 or a folder") {
 		t.Errorf("damaged: %v", err)
 	}
@@ -92,14 +92,14 @@ func TestSampleEnds(t *testing.T) {
 		"list":            {"config.json": strings.Replace(string(cfg), `"eos_token_id": null`, `"eos_token_id": [300, `+id+`]`, 1)},
 		"generation":      {"generation_config.json": `{"eos_token_id": ` + id + `}`},
 		"generation list": {"generation_config.json": `{"eos_token_id": [1, ` + id + `]}`},
-		"tokenizer":       {"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "eos_token": ` + config.Quote(testjob.Spelt(end)) + `}`},
+		"tokenizer":       {"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "eos_token": ` + config.Quote(jobtest.Spelt(end)) + `}`},
 	} {
 		dir := filepath.Join(t.TempDir(), "model")
 		if err := os.CopyFS(dir, os.DirFS("run/model")); err != nil {
 			t.Fatal(err)
 		}
 		for file, text := range files {
-			testjob.Write(t, filepath.Join(dir, file), text)
+			jobtest.Write(t, filepath.Join(dir, file), text)
 		}
 		o.Run = dir
 		got, notes, err := sampleWith(t, o)
@@ -132,7 +132,7 @@ func TestSampleOfNaN(t *testing.T) {
 	for at := 8 + int(binary.LittleEndian.Uint64(raw)); at < len(raw); at += 4 {
 		binary.LittleEndian.PutUint32(raw[at:], math.Float32bits(float32(math.NaN())))
 	}
-	testjob.Write(t, path, string(raw))
+	jobtest.Write(t, path, string(raw))
 	if err := generate.Sample(t.Context(), generate.Options{Run: "run", Prompt: "line", Tokens: 3}, io.Discard); err == nil || !strings.Contains(err.Error(), "NaN") {
 		t.Errorf("%v", err)
 	}
@@ -161,21 +161,21 @@ func TestScreen(t *testing.T) {
 		}
 	}
 	full := fmt.Errorf("full")
-	if _, err := show.NewScreen(testjob.WriterFunc(func([]byte) (int, error) { return 0, full })).Write([]byte("x")); err != full {
+	if _, err := show.NewScreen(jobtest.WriterFunc(func([]byte) (int, error) { return 0, full })).Write([]byte("x")); err != full {
 		t.Errorf("%v", err)
 	}
 }
 
 // TestTokensOfAType checks that ids of the type that the job names are trained on unchanged.
 func TestTokensOfAType(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	var small, wide []byte
 	for i := range 600 {
 		small = binary.LittleEndian.AppendUint16(small, uint16(i*i%251))
 		wide = binary.LittleEndian.AppendUint64(wide, uint64(i*i%251))
 	}
-	testjob.Write(t, "small.bin", string(small))
-	testjob.Write(t, "wide.bin", string(wide))
+	jobtest.Write(t, "small.bin", string(small))
+	jobtest.Write(t, "wide.bin", string(wide))
 	var losses []float64
 	for _, sets := range [][]string{{"data.tokens=[small.bin]"}, {"data.tokens=[wide.bin]", "data.dtype=int64"}} {
 		h := &heard{}

@@ -9,8 +9,8 @@ import (
 	"zeroth/collective/rendezvous"
 	"zeroth/config"
 	"zeroth/config/configtest"
+	"zeroth/job/jobtest"
 	"zeroth/job/setup"
-	"zeroth/job/testjob"
 )
 
 // stating keeps what its process states.
@@ -34,7 +34,7 @@ func (onHosts) Self() setup.Self {
 // TestAccountIsOfThisLaunch checks that the final account compares with the plan of this launch:
 // ranks on separate hosts have more processors than ranks that share one, and so more work space.
 func TestAccountIsOfThisLaunch(t *testing.T) {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	h := &heard{}
 	if err := Run(t.Context(), configtest.MustLoad(t, "parallel.ranks=3"), Options{Out: "run", Observer: quiet{h}, World: onHosts{}}); err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestAccountIsOfThisLaunch(t *testing.T) {
 // TestAddressesPerHost checks that hosts may have their own addresses and token files, but must
 // agree on all other keys of the job.
 func TestAddressesPerHost(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	state := func(set string) map[string]string {
 		c, err := config.Load("job.yaml", []string{set})
 		if err != nil {
@@ -84,8 +84,8 @@ func (dated) Share(context.Context, string) (string, error) { return "2020-02-03
 
 // TestDateOfProcess0 checks that the default of data.date is that of process 0, and that a given date stays.
 func TestDateOfProcess0(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
-	testjob.Write(t, "a.jsonl", `{"messages": []}`)
+	jobtest.InFolder(t, jobtest.Least)
+	jobtest.Write(t, "a.jsonl", `{"messages": []}`)
 	for set, want := range map[string]string{"": "2020-02-03", ", date: 2021-05-06": "2021-05-06"} {
 		c := configtest.MustLoad(t, "data={documents: [a.jsonl], format: chat, tokenizer: bytes"+set+"}")
 		r := newRun(c, Options{World: dated{}})

@@ -12,7 +12,7 @@ import (
 
 	"zeroth/config/configtest"
 	"zeroth/job/hf"
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 	"zeroth/nn"
 )
 
@@ -21,9 +21,9 @@ import (
 // generation_config.json. A resumed run has the bits of one that is not interrupted.
 func TestTunedModelStops(t *testing.T) {
 	base := configtest.ModelFolder(t, hf.Model{Family: "llama", Shape: nn.Shape{Layers: 1, Heads: 2, Width: 8, Context: 64, Vocab: 424, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 16, Theta: 1e4}, EOS: "2"})
-	testjob.WriteTokenizer(t, base, "qwen", `{"eos_token": "<|endoftext|>", "pad_token": "<tool_call>"}`)
-	testjob.Write(t, filepath.Join(base, "chat_template.jinja"), "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
-	testjob.Write(t, filepath.Join(base, "generation_config.json"), `{"eos_token_id": 2, "temperature": 0.5}`)
+	jobtest.WriteTokenizer(t, base, "qwen", `{"eos_token": "<|endoftext|>", "pad_token": "<tool_call>"}`)
+	jobtest.Write(t, filepath.Join(base, "chat_template.jinja"), "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+	jobtest.Write(t, filepath.Join(base, "generation_config.json"), `{"eos_token_id": 2, "temperature": 0.5}`)
 	inFolder(t)
 	write(t, "c.jsonl", strings.Repeat(`{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}`+"\n", 8))
 	job := "model: {from: %s}\ndata: {documents: [c.jsonl], format: chat, validation: 0}\ntrain: {steps: 4, batch: 2, micro_batch: 2%s}\nparallel: {ranks: 1}\ncheckpoint: {every: 2}\n"

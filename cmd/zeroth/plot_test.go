@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 )
 
 // TestPlot checks that finished and unfinished runs are drawn, and that errors are reported
@@ -20,7 +20,7 @@ func TestPlot(t *testing.T) {
 	if err := os.Mkdir("run2", 0o777); err != nil {
 		t.Fatal(err)
 	}
-	testjob.Write(t, "run2/metrics.jsonl", "{\"step\":1,\"loss\":3.5,\"lr\":1}\nx\n{\"step\":2,\"loss\":3.2")
+	jobtest.Write(t, "run2/metrics.jsonl", "{\"step\":1,\"loss\":3.5,\"lr\":1}\nx\n{\"step\":2,\"loss\":3.2")
 	out, _ = zeroth(t, 0, "plot", "run1", "run2", "--out", "both.svg")
 	contains(t, out, "metrics: run2/metrics.jsonl:2: ", "; skipped 1 lines that cannot be read\n", "\nrun2 ")
 	drawing, err := os.ReadFile("both.svg")

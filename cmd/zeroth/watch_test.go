@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"zeroth/job/jobtest"
 	"zeroth/job/report"
-	"zeroth/job/testjob"
 	"zeroth/tests/nightly"
 )
 
@@ -101,7 +101,7 @@ func everyStepOnce(t *testing.T, steps int) {
 	if len(l.Evals) != steps/10 || len(want) != steps+steps/10 {
 		t.Fatalf("%d evaluations, %d numbers", len(l.Evals), len(want))
 	}
-	for _, got := range testjob.Events(t, "r") {
+	for _, got := range jobtest.Events(t, "r") {
 		if strings.Contains(got, "loss=") {
 			want[got]--
 		}

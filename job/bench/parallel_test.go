@@ -9,15 +9,15 @@ import (
 	"zeroth/config"
 	"zeroth/device"
 	"zeroth/input"
+	"zeroth/job/jobtest"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
-	"zeroth/job/testjob"
 )
 
 // small loads a job that trains for a moment, and refuses some settings.
 func small(t *testing.T, sets ...string) Load {
-	testjob.InTinyFolder(t)
+	jobtest.InTinyFolder(t)
 	return func(more []string) (*config.Config, error) {
 		return setup.ThisMachine(1, 0).Load("job.yaml", slices.Concat(sets, more))
 	}

@@ -7,14 +7,14 @@ import (
 
 	"zeroth/config"
 	"zeroth/device"
+	"zeroth/job/jobtest"
 	"zeroth/job/plan"
-	"zeroth/job/testjob"
 )
 
 // TestLimitsOfProducts checks that values at a limit are accepted, and that values above it are
 // rejected at a key that can lower them.
 func TestLimitsOfProducts(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	wide := "model={layers: %d, width: 1048576, heads: 1, vocab: 256, context: %d}"
 	for _, c := range []struct{ fits, over, key, want string }{
 		{"model.layers=10000", "model.layers=10001", "model.layers", "10001 is more than 10000; want a whole number from 1 to 10000, such as 6"},

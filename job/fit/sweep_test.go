@@ -9,8 +9,8 @@ import (
 
 	"zeroth/config"
 	"zeroth/input"
+	"zeroth/job/jobtest"
 	"zeroth/job/plan"
-	"zeroth/job/testjob"
 	"zeroth/tests/nightly"
 )
 
@@ -41,7 +41,7 @@ func extremes(k config.Key) []string {
 // TestExtremesOfKeys checks that a job with keys at their bounds, alone and several at once, is planned or refused
 // shortly: no combination panics.
 func TestExtremesOfKeys(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	type set struct{ key, value string }
 	var all, mesh []set
 	for _, name := range config.Keys() {

@@ -6,25 +6,25 @@ import (
 	"testing"
 
 	"zeroth/input"
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 )
 
 // TestTokenizerOf checks that runs without a saved tokenizer use their job's, with a note, or are
 // rejected if it is unknown.
 func TestTokenizerOf(t *testing.T) {
-	testjob.InFolder(t, testjob.Least)
+	jobtest.InFolder(t, jobtest.Least)
 	for _, dir := range []string{"run/model", "gpt/model", "tokens/model", "other/model", "none"} {
 		if err := os.MkdirAll(dir, 0o777); err != nil {
 			t.Fatal(err)
 		}
 	}
-	testjob.WriteVocabulary(t, "own", 300)
-	testjob.WriteVocabulary(t, "qwen", 300)
-	testjob.Write(t, "qwen/tokenizer_config.json", `{"tokenizer_class": "Qwen2Tokenizer"}`)
-	testjob.Write(t, "run/job.yaml", "data: {text: [gone.txt], tokenizer: bytes}\n")
-	testjob.Write(t, "gpt/job.yaml", "data: {text: [gone.txt], tokenizer: gpt2, vocab: gone}\n")
-	testjob.Write(t, "tokens/job.yaml", "data: {tokens: [gone.bin], tokenizer: gpt2}\n")
-	testjob.Write(t, "other/job.yaml", "data: {tokens: [gone.bin], tokenizer: none}\n")
+	jobtest.WriteVocabulary(t, "own", 300)
+	jobtest.WriteVocabulary(t, "qwen", 300)
+	jobtest.Write(t, "qwen/tokenizer_config.json", `{"tokenizer_class": "Qwen2Tokenizer"}`)
+	jobtest.Write(t, "run/job.yaml", "data: {text: [gone.txt], tokenizer: bytes}\n")
+	jobtest.Write(t, "gpt/job.yaml", "data: {text: [gone.txt], tokenizer: gpt2, vocab: gone}\n")
+	jobtest.Write(t, "tokens/job.yaml", "data: {tokens: [gone.bin], tokenizer: gpt2}\n")
+	jobtest.Write(t, "other/job.yaml", "data: {tokens: [gone.bin], tokenizer: none}\n")
 	const advice = "name it with --tokenizer bytes, gpt2 or a folder"
 	for _, c := range []struct {
 		folder, tokenizer string

@@ -8,14 +8,14 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/input"
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 )
 
 // TestAligned compares the special tokens of a saved model with those that align_special_tokens of
 // transformers 5.24 gives it. The tokenizer ends a text with 423, has no beginning, and pads with 421.
 func TestAligned(t *testing.T) {
 	folder := t.TempDir()
-	testjob.WriteTokenizer(t, folder, "qwen", `{"eos_token": "<|im_end|>", "pad_token": {"content": "<|endoftext|>"}}`)
+	jobtest.WriteTokenizer(t, folder, "qwen", `{"eos_token": "<|im_end|>", "pad_token": {"content": "<|endoftext|>"}}`)
 	for name, c := range map[string]struct {
 		config, generation string // of which the second may be missing
 		turn               int32

@@ -5,18 +5,18 @@ import (
 	"testing"
 
 	"zeroth/data"
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 )
 
 // TestCarriedTokenizer checks that the type of the model decides how its tokenizer is read, in the
 // folder and among the carried files.
 func TestCarriedTokenizer(t *testing.T) {
 	folder := t.TempDir()
-	testjob.WriteTokenizer(t, folder, "llama2", `{"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}`)
+	jobtest.WriteTokenizer(t, folder, "llama2", `{"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}`)
 	tokenizers := map[string]data.Tokenizer{}
 	for _, kind := range []string{"llama", "mistral"} {
 		config := `{"model_type": "` + kind + `"}`
-		testjob.Write(t, filepath.Join(folder, "config.json"), config)
+		jobtest.Write(t, filepath.Join(folder, "config.json"), config)
 		var c Carried
 		if err := c.ReadFiles(folder); err != nil {
 			t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"zeroth/input"
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 	"zeroth/nn"
 )
 
@@ -35,7 +35,7 @@ func TestModelConfigOfGPT2(t *testing.T) {
 func TestModelConfigReadsBack(t *testing.T) {
 	dir := t.TempDir()
 	for _, want := range []Model{gpt2Small, {Family: "gpt2", Shape: nn.Shape{Layers: 1, Heads: 3, Width: 9, Context: 7, Vocab: 256, Eps: 1e-6}}} {
-		testjob.Write(t, dir+"/config.json", string(want.ConfigJSON()))
+		jobtest.Write(t, dir+"/config.json", string(want.ConfigJSON()))
 		got, err := ReadModelConfig(dir)
 		if d := cmp.Diff(want, got); err != nil || d != "" {
 			t.Errorf("%v %s", err, d)
@@ -46,7 +46,7 @@ func TestModelConfigReadsBack(t *testing.T) {
 // The file has the keys and values that GPT2Config expects.
 func TestModelConfigKeys(t *testing.T) {
 	dir := t.TempDir()
-	testjob.Write(t, dir+"/config.json", string(gpt2Small.ConfigJSON()))
+	jobtest.Write(t, dir+"/config.json", string(gpt2Small.ConfigJSON()))
 	raw, err := os.ReadFile(dir + "/config.json")
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestTextTokensArePreserved(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		testjob.Write(t, out+"/config.json", string(m.ConfigJSON()))
+		jobtest.Write(t, out+"/config.json", string(m.ConfigJSON()))
 		var got struct {
 			BOS json.RawMessage `json:"bos_token_id"`
 			EOS json.RawMessage `json:"eos_token_id"`
@@ -268,7 +268,7 @@ func TestModelPage(t *testing.T) {
 // The size of a config.json is limited, and checked before it is read.
 func TestModelConfigHasALimit(t *testing.T) {
 	dir := t.TempDir()
-	testjob.Write(t, dir+"/config.json", strings.Repeat(" ", maxJSON+1))
+	jobtest.Write(t, dir+"/config.json", strings.Repeat(" ", maxJSON+1))
 	if _, err := ReadModelConfig(dir); err == nil || !input.IsInput(err) || !strings.HasSuffix(err.Error(), "config.json cannot be read: it is larger than the limit of 2097152 bytes for such a file") {
 		t.Errorf("%v", err)
 	}

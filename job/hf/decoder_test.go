@@ -10,7 +10,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/input"
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 	"zeroth/nn"
 )
 
@@ -59,7 +59,7 @@ func TestLlamaConfigReadsBack(t *testing.T) {
 	dir, short := t.TempDir(), llama31
 	short.Context, short.Longest = 512, 131072 // trained on shorter sequences than the model supports
 	for _, c := range []struct{ in, out Model }{{llama31, llama31}, {qwen2Model, qwen2Model}, {short, llama31}} {
-		testjob.Write(t, dir+"/config.json", string(c.in.ConfigJSON()))
+		jobtest.Write(t, dir+"/config.json", string(c.in.ConfigJSON()))
 		got, err := ReadModelConfig(dir)
 		if d := cmp.Diff(c.out, got); err != nil || d != "" {
 			t.Errorf("%v %s", err, d)
@@ -89,7 +89,7 @@ func TestLlamaConfigKeys(t *testing.T) {
 		}},
 	} {
 		dir := t.TempDir()
-		testjob.Write(t, dir+"/config.json", string(c.m.ConfigJSON()))
+		jobtest.Write(t, dir+"/config.json", string(c.m.ConfigJSON()))
 		raw, err := os.ReadFile(dir + "/config.json")
 		if err != nil {
 			t.Fatal(err)
@@ -294,7 +294,7 @@ func TestWrapperRefusals(t *testing.T) {
 		{`{"model_type": "gemma3", "text_config": {"use_bidirectional_attention": true}}`, "use_bidirectional_attention true is not supported"},
 	} {
 		dir := t.TempDir()
-		testjob.Write(t, dir+"/config.json", c.config)
+		jobtest.Write(t, dir+"/config.json", c.config)
 		if _, _, err := ReadConfig(dir); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v; want %s", c.config, err, c.want)
 		}

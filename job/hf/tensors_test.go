@@ -11,7 +11,7 @@ import (
 	"zeroth/checkpoint/safetensors"
 	"zeroth/checkpoint/safetensors/safetensorstest"
 	"zeroth/input"
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 	"zeroth/nn"
 	"zeroth/shard"
 )
@@ -32,7 +32,7 @@ var (
 func FolderOf(t *testing.T, m Model, change func(map[string]*Tensor)) string {
 	t.Helper()
 	dir, all := t.TempDir(), map[string]*Tensor{}
-	testjob.Write(t, dir+"/config.json", string(m.ConfigJSON()))
+	jobtest.Write(t, dir+"/config.json", string(m.ConfigJSON()))
 	for _, p := range Parameters(m.Network(nn.LoRA{})) {
 		x := &Tensor{"F32", p.Shape, make([]float32, p.Numel())}
 		nn.Fill(1, p, shard.Range{Hi: p.Numel()}, x.data)

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 )
 
 // The memory of a process is the minimum of what the machine and its control groups, of either
@@ -60,7 +60,7 @@ func TestAvailableMemory(t *testing.T) {
 			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			testjob.Write(t, path, text)
+			jobtest.Write(t, path, text)
 		}
 		want := Memory{Free: c.free, Total: c.total, Limit: strings.ReplaceAll(c.limit, "ROOT", root)}
 		if got := memoryIn(root); got != want {
@@ -101,7 +101,7 @@ func TestQuotas(t *testing.T) {
 			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			testjob.Write(t, path, text)
+			jobtest.Write(t, path, text)
 		}
 		want := Cores{Quota: c.quota}
 		if c.limit != "" {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 )
 
 // TestMaskedChecksum compares with TensorFlow's masking of the CRC-32C of 32 zeros, which RFC
@@ -50,7 +50,7 @@ func TestEventsFollowMetrics(t *testing.T) {
 		}
 		l.trim(3*sitting + 3)
 	}
-	got := testjob.Events(t, dir)
+	got := jobtest.Events(t, dir)
 	for step := 1; step <= 10; step++ {
 		want := fmt.Sprintf("%d loss=%v", step, float32(1/float64((step-1)%3+1)))
 		if step == 10 {

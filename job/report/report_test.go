@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
 
+	"zeroth/job/jobtest"
 	"zeroth/job/show"
 	"zeroth/job/sim"
-	"zeroth/job/testjob"
 )
 
 func TestMetricsLines(t *testing.T) {
@@ -96,7 +96,7 @@ func TestMetricsReadBack(t *testing.T) {
 
 func TestReadMetricsNullAndErrors(t *testing.T) {
 	t.Chdir(t.TempDir())
-	testjob.Write(t, "m", "{\"step\":3,\"loss\":null,\"lr\":1}\n{\"step\":3,\"val_loss\":null}\n")
+	jobtest.Write(t, "m", "{\"step\":3,\"loss\":null,\"lr\":1}\n{\"step\":3,\"val_loss\":null}\n")
 	steps, evals, err := ReadMetrics("m")
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func TestReadMetricsNullAndErrors(t *testing.T) {
 	if d := cmp.Diff(want, steps, cmpopts.EquateNaNs()) + cmp.Diff([]Eval{{Step: 3, ValLoss: nan}}, evals, cmpopts.EquateNaNs()); d != "" {
 		t.Error(d)
 	}
-	testjob.Write(t, "m", "{\"step\":3}\n{\"step\":4,}\n")
+	jobtest.Write(t, "m", "{\"step\":3}\n{\"step\":4,}\n")
 	if _, _, err := ReadMetrics("m"); err == nil || !strings.Contains(err.Error(), "metrics: m:2: ") {
 		t.Errorf("a broken line: %v", err)
 	}

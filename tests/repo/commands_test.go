@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"zeroth/config"
-	"zeroth/job/testjob"
+	"zeroth/job/jobtest"
 	"zeroth/tests/nightly"
 )
 
@@ -483,7 +483,7 @@ parallel: {ranks: 1}
 			t.Fatal(err)
 		}
 	}
-	testjob.WriteTokenizer(t, folder, "qwen", `{"eos_token": "<|im_end|>", "chat_template": "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"}`)
+	jobtest.WriteTokenizer(t, folder, "qwen", `{"eos_token": "<|im_end|>", "chat_template": "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"}`)
 }
 
 // tableCommands returns the commands in tables of README.md, except those that need the reader's

@@ -21,7 +21,7 @@ import (
 // package may import packages of lower lines, and packages of its own line that an arrow points
 // to.
 var table = [][]string{
-	{"input", "input/jsonread", "input/s3 → input", "input/s3/s3test", "device", "shard", "pipe", "data → data/chat data/parquet data/tokenizer input input/jsonread input/s3", "data/chat → input/jsonread", "data/parquet → input/jsonread", "data/tokenizer → input/jsonread", "device/cuda/driver", "job/machine → device/cuda/driver", "job/launch", "job/show", "job/testjob", "tests/nightly", "tests/generated"},
+	{"input", "input/jsonread", "input/s3 → input", "input/s3/s3test", "device", "shard", "pipe", "data → data/chat data/parquet data/tokenizer input input/jsonread input/s3", "data/chat → input/jsonread", "data/parquet → input/jsonread", "data/tokenizer → input/jsonread", "device/cuda/driver", "job/machine → device/cuda/driver", "job/launch", "job/show", "job/jobtest", "tests/nightly", "tests/generated"},
 	{"device/cuda → device/cpu/kernel device/cuda/kernel", "device/cuda/kernel", "device/cuda/fake",
 		"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "checkpoint → checkpoint/safetensors checkpoint/store checkpoint/vfs", "checkpoint/store → checkpoint/vfs",
 		"checkpoint/safetensors → checkpoint/vfs", "checkpoint/safetensors/safetensorstest → checkpoint/safetensors", "checkpoint/torchfile → checkpoint/safetensors checkpoint/vfs", "checkpoint/vfs", "checkpoint/vfs/vfstest → checkpoint/vfs", "input/hub", "input/hub/hubtest"},
@@ -66,7 +66,7 @@ var foreign = map[string][]string{
 }
 
 // forTests are packages that only tests import, and each other.
-var forTests = []string{"tests/nightly", "tests/generated", "checkpoint/vfs/vfstest", "checkpoint/safetensors/safetensorstest", "input/hub/hubtest", "input/s3/s3test", "job/testjob", "config/configtest", "zero/zerotest", "collective/collectivetest", "device/cuda/fake"}
+var forTests = []string{"tests/nightly", "tests/generated", "checkpoint/vfs/vfstest", "checkpoint/safetensors/safetensorstest", "input/hub/hubtest", "input/s3/s3test", "job/jobtest", "config/configtest", "zero/zerotest", "collective/collectivetest", "device/cuda/fake"}
 
 // empty lists package names that say nothing about the contents.
 var empty = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}
@@ -231,7 +231,7 @@ func TestImportsViolationsAreFound(t *testing.T) {
 		{"job/plan", []string{"zeroth/zero", "os/signal"}, []string{"job/plan imports os/signal, which is not its business"}},
 		{"shard", []string{"sync"}, []string{"shard imports sync, which is not its business"}},
 		{"fsdp", []string{"zeroth/stray"}, []string{"fsdp imports stray, which has no row in the table"}},
-		{"job/fit", []string{"zeroth/job/testjob"}, []string{"job/fit imports job/testjob, which is for tests"}},
+		{"job/fit", []string{"zeroth/job/jobtest"}, []string{"job/fit imports job/jobtest, which is for tests"}},
 	} {
 		got := violations(c.folder, false, c.imports)
 		slices.Sort(got)

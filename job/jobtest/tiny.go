@@ -1,4 +1,4 @@
-package testjob
+package jobtest
 
 import (
 	"fmt"

@@ -1,6 +1,6 @@
 //go:build !unix
 
-package testjob
+package jobtest
 
 import "testing"
 
