@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 
@@ -18,10 +19,10 @@ func TestDryWorldIsTheTables(t *testing.T) {
 			var want Ranks
 			for _, of := range table(m) {
 				if at := slices.Index(of.ranks, r); at >= 0 && of.role != Saves {
-					*want.slot(of.role, at) = Dry{at, len(of.ranks)}
+					*want.slot(of.role, at) = newDry(at, len(of.ranks))
 				}
 			}
-			if got := DryWorld(m, r); got != want {
+			if got := DryWorld(m, r); !reflect.DeepEqual(got, want) {
 				t.Errorf("%+v, rank %d: %+v, want %+v", m, r, got, want)
 			}
 		}

@@ -20,6 +20,10 @@ func Staged(g Group, stage device.Buffer) Group {
 	if !stage.Host || stage.Bytes() < 8*g.Size() {
 		panic(fmt.Sprintf("collective: %d bytes to stage operations of %d ranks", stage.Bytes(), g.Size()))
 	}
+	if d, ok := g.(Dry); ok {
+		d.stage = stage.Bytes()
+		return d
+	}
 	return &staged{g, stage}
 }
 

@@ -313,7 +313,7 @@ func TestTogether(t *testing.T) {
 		if r.Rank == 1 {
 			return cause
 		}
-		q := r.Queues[1] // the others wait for it
+		q := r.Queues[setup.Comm] // the others wait for it
 		collective.AllGather(r.Groups.World, q, device.OfF32(make([]float32, 3)))
 		if err := q.Wait(); !errors.Is(err, collective.ErrClosed) {
 			t.Errorf("rank %d: %v", r.Rank, err)

@@ -36,7 +36,7 @@ func (o *Observation) begin(l *loop) {
 	if o == nil || l.rank.Rank != 0 || o.got.Step != 0 || l.looked {
 		return
 	}
-	o.w.Begin(l.rank.Device.Usage().Live)
+	o.w.Begin()
 }
 
 // end stops observing after a step.
@@ -45,6 +45,7 @@ func (o *Observation) end(l *loop) {
 		return
 	}
 	o.w.On = false
+	o.w.Rest(l.rank.Device.Usage().Live)
 	o.got = plan.Measured{Step: l.at, Timeline: o.w.Moments, Allocated: l.rank.Device.Usage().Peak}
 	for _, m := range o.got.Timeline {
 		m.Name = o.w.Name(m)

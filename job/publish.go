@@ -161,7 +161,7 @@ func traceBytes(r *setup.Rank) int { return mostRound / r.Groups.World.Size() }
 
 // gatherTrace returns the parts of a trace of all ranks.
 func gatherTrace(r *setup.Rank, mine []byte) ([][]byte, error) {
-	comm := r.Queues[1]
+	comm := r.Queues[setup.Comm]
 	comm.Label("trace: all-gather")
 	return collective.GatherBytes(r.Groups.World, comm, mine)
 }

@@ -74,7 +74,7 @@ const mostRound = 64 << 20
 
 // round exchanges a piece and reports whether any rank had one.
 func (s *stream) round(mine []byte) (more bool, err error) {
-	all, err := collective.GatherBytes(s.rank.Groups.World, s.rank.Queues[1], mine)
+	all, err := collective.GatherBytes(s.rank.Groups.World, s.rank.Queues[setup.Comm], mine)
 	if err != nil {
 		return false, err
 	}

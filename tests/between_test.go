@@ -143,7 +143,7 @@ func countBetween(t *testing.T, c *config.Config, all []process, near, far float
 					if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), 1e-3); err != nil {
 						return err
 					}
-					for _, q := range r.Queues {
+					for _, q := range r.Queues.All() {
 						if err := q.Wait(); err != nil {
 							return err
 						}

@@ -143,7 +143,7 @@ func inCompute(c *config.Config, x []float32) []float32 {
 
 // shardsOfGradients copies a rank's gradient shards to their places in the whole.
 func shardsOfGradients(r *setup.Rank, into map[string][]float32) error {
-	for _, q := range r.Queues {
+	for _, q := range r.Queues.All() {
 		if err := q.Wait(); err != nil {
 			return err
 		}

@@ -397,11 +397,12 @@ func TestQueueFailsOnOneRank(t *testing.T) {
 		q.Do(func() error { return errWork })
 	}
 	type trouble struct {
-		stage, queue int
-		when         string
+		stage int
+		queue setup.QueueRole
+		when  string
 	}
 	for stage := range zero.Stages {
-		for queue := range 3 {
+		for _, queue := range []setup.QueueRole{setup.Compute, setup.Comm, setup.Update} {
 			for _, when := range []string{"step", "after", "evaluation"} {
 				c := cfg(t, fmt.Sprintf("zero.stage=%d", stage), "parallel.ranks=2", "parallel.timeout="+limit.String())
 				reports, cause := running(t, c, nil, func(r *setup.Rank) error {
@@ -447,7 +448,7 @@ func TestLastUpdateFails(t *testing.T) {
 			return err
 		}
 		if r.Rank == 1 {
-			r.Queues[2].Do(func() error { return errWork })
+			r.Queues[setup.Update].Do(func() error { return errWork })
 		}
 		return zerotest.Collect(r, map[string][]float32{})
 	})
@@ -514,7 +515,7 @@ func TestStuckRankIsAbandoned(t *testing.T) {
 		}
 		close(answer) // from here on its memory can be returned
 		<-done
-		for _, q := range ranks[1].Queues {
+		for _, q := range ranks[1].Queues.All() {
 			q.Close()
 		}
 		ranks[1].Trainer.Free()

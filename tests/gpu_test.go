@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/collective"
 	"zeroth/device/cuda/fake"
 	"zeroth/job"
 	"zeroth/job/bench"
@@ -366,7 +367,7 @@ func TestGPUMemoryIsMeasured(t *testing.T) {
 // priority than its other work.
 func TestGPUPriorities(t *testing.T) {
 	fake.Only(t)
-	for set, want := range map[string]int{"parallel.ranks=2": 2, "parallel.pipeline=2": 2 * (1 + len(setup.LinkQueues))} {
+	for set, want := range map[string]int{"parallel.ranks=2": 2, "parallel.pipeline=2": 2 * (1 + int(collective.PipelineLinks))} {
 		file := filepath.Join(t.TempDir(), "streams")
 		t.Setenv("FAKECUDA_STREAMS", file)
 		onGPU(t, set, "parallel.ranks=2", "train.steps=1", "train.accumulate=2")

@@ -13,7 +13,6 @@ import (
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/tests/nightly"
-	"zeroth/zero"
 	"zeroth/zero/zerotest"
 )
 
@@ -149,12 +148,12 @@ func TestMasterSends(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tr, _, _, err := setup.DryRank(setup.Planned(c), 0, func(*zero.Config) {})
+		dry, err := setup.OpenDry(setup.Planned(c), 0, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		elements := 0
-		for _, u := range tr.Units() {
+		for _, u := range dry.Trainer.Units() {
 			elements += u.Layout.Len()
 		}
 		if ranks == 1 {

@@ -12,6 +12,7 @@ import (
 	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/device/cuda"
 	"zeroth/fsdp"
 	"zeroth/job/setup"
 	"zeroth/job/state"
@@ -47,9 +48,32 @@ func formula(c *config.Config, tile int) footprint {
 	}
 	return footprint{
 		Units: units, Mesh: config.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
-		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Packed: c.Data.Pack, Delayed: c.Train.Delayed, Peak: peak, Work: setup.Workspace(c, setup.Workers(c)), HostWork: hostWork(c),
+		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Packed: c.Data.Pack, Delayed: c.Train.Delayed, Peak: peak, Work: deviceWork(c), HostWork: hostWork(c),
 		Separate: cpu.Separate, Offload: offloadSizes{Optimizer: restsAt(c.Zero.Offload.Optimizer), Params: restsAt(c.Zero.Offload.Parameters), Ratio: c.Zero.Offload.Ratio, Buffers: c.Zero.Offload.Buffers, Tile: tile},
 	}
+}
+
+// deviceWork returns the bytes of device memory for the kernels of a rank's queues.
+func deviceWork(c *config.Config) int64 {
+	m := c.Model
+	s := device.Sizes{
+		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab,
+		Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: config.Network(c).Rotated, Whole: c.Optimizer.Type == "muon",
+	}
+	for _, p := range config.Parameters(c) {
+		s.Widest = max(s.Widest, slices.Max(p.Shape))
+	}
+	if c.On() == "cuda" {
+		return cuda.Workspace(s)
+	}
+	queues := 3 // of modules, collectives and updates
+	if c.Checkpoint.Every > 0 || c.Checkpoint.SaveOnExit {
+		queues++
+	}
+	if c.Parallel.Pipeline > 1 {
+		queues += 4 // links
+	}
+	return cpu.Workspace(setup.Workers(c), queues, s)
 }
 
 // hostWork returns the bytes of host memory for the kernels of a rank's queues.
@@ -389,7 +413,7 @@ func steps(t *testing.T, c *config.Config, ranks []*setup.Rank, n int) {
 				return err
 			}
 		}
-		for _, q := range r.Queues {
+		for _, q := range r.Queues.All() {
 			if err := q.Wait(); err != nil {
 				return err
 			}

@@ -91,9 +91,9 @@ func trainWithout(t *testing.T, j mutated, drop string) (out zerotest.Outcome, a
 	defer zerotest.CloseAll(ranks)
 	w := &waits{ranks: map[*cuda.Device]int{}, count: map[wait]int{}, drop: drop, late: map[*cuda.Device]func(){}}
 	for _, r := range ranks {
-		dev := r.Queues[0].(*cuda.Queue).On()
+		dev := r.Queues[setup.Compute].(*cuda.Queue).On()
 		w.ranks[dev] = r.Rank
-		if host := r.Queues[3]; j.lag > 0 {
+		if host := r.Queues[setup.HostUpdate]; j.lag > 0 {
 			w.late[dev] = func() { host.Do(func() error { time.Sleep(j.lag); return nil }) }
 		}
 	}

@@ -55,7 +55,7 @@ func (s slow) spoil(q device.Queue, whole, own device.Buffer) {
 // lagging delays every task of a rank's queues at random, so that work not ordered by a mark runs
 // in another order.
 func lagging(r *setup.Rank) {
-	for i, q := range r.Queues {
+	for i, q := range r.Queues.All() {
 		rng := rand.New(rand.NewPCG(uint64(r.Rank), uint64(i)))
 		q.Trace(func(device.Span) { time.Sleep(time.Duration(rng.ExpFloat64() * 1e3)) })
 	}
@@ -134,7 +134,7 @@ func stepTime(t *testing.T, c *config.Config, p pace, replicas bool) (took time.
 		return g
 	}
 	_, err := running(t, c, wrap, func(r *setup.Rank) error {
-		r.Queues[0].Trace(atPace(p))
+		r.Queues[setup.Compute].Trace(atPace(p))
 		for step := range 3 {
 			start := time.Now()
 			if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), 1e-3); err != nil {

@@ -155,8 +155,9 @@ func (t *Trainer) DryRun() {
 	t.update(0, 1)
 }
 
-// DryPeak returns the ArenaPeak after a DryRun, but issues the passes of only two micro-batches:
-// all passes of a stage use the same memory, and the schedule gives the number in flight.
+// DryPeak returns the ArenaPeak after a DryRun, but issues the passes of only the first and the last
+// micro-batch: all passes of a stage use the same memory, and the schedule gives the number in
+// flight. Reductions are those of a DryRun.
 func (t *Trainer) DryPeak() (bytes int) {
 	p := t.pipeline
 	p.Micro = t.cfg.Micro
@@ -172,10 +173,12 @@ func (t *Trainer) DryPeak() (bytes int) {
 		if !some {
 			break
 		}
-		if a.Micro < 2 {
+		if a.Micro == 0 || a.Micro == p.Micro-1 {
 			_ = t.act(p, a, nil, true)
 		}
 	}
+	t.runner.End()
+	t.update(0, 1)
 	return t.runner.Peak(flights, streams)
 }
 

@@ -269,7 +269,7 @@ func TestParametersAreRoundedMasters(t *testing.T) {
 		if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, 0), 1e-2); err != nil {
 			return err
 		}
-		for _, q := range r.Queues {
+		for _, q := range r.Queues.All() {
 			if err := q.Wait(); err != nil {
 				return err
 			}

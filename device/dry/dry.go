@@ -27,6 +27,10 @@ func (d *Device) Usage() device.Usage { return d.usage }
 // Queue accepts all work and does nothing.
 type Queue struct{}
 
+func (Queue) Name() string            { return "" }
+func (Queue) Trace(func(device.Span)) {}
+func (Queue) Close()                  {}
+
 func (Queue) Do(func() error)                                         {}
 func (Queue) Call(string, func() error)                               {}
 func (Queue) Copy(_, _ device.Buffer)                                 {}

@@ -78,7 +78,7 @@ func simulate(s pipe.Shape) (boxes []box, bubble float64, err error) {
 	}
 	end := 0.0
 	for rank, tracks := range r.Trace.Ranks() {
-		order, tasks := s.Order(rank), tracks[0].All()
+		order, tasks := s.Order(rank), tracks[setup.Compute].All()
 		for i, t := range tasks[len(tasks)-len(order):] {
 			boxes = append(boxes, box{order[i], rank, 1e-9 * float64(t.Start), 1e-9 * float64(t.End)})
 			end = max(end, boxes[len(boxes)-1].to)
@@ -97,7 +97,7 @@ func simulate(s pipe.Shape) (boxes []box, bubble float64, err error) {
 func costs(c *config.Config) sim.CostModel {
 	virtual := float64(c.PipelineShape().Virtual)
 	split := c.PipelineShape().Schedule == pipe.ZBH1
-	return sim.CostModel{There: 1, Wants: func(string) float64 { return 0 }, Seconds: func(_ string, k sim.Kernel, _ sim.Work) float64 {
+	return sim.CostModel{There: 1, Wants: func(setup.QueueRole) float64 { return 0 }, Seconds: func(_ setup.QueueRole, k sim.Kernel, _ sim.Work) float64 {
 		switch k.Op {
 		case "attention":
 			return forward / virtual

@@ -59,7 +59,7 @@ func record(file string, sets []string) (best []span, err error) {
 		}
 	}()
 	var tr tracer
-	for _, q := range ranks[0].Queues {
+	for _, q := range ranks[0].Queues.All() {
 		q.Trace(tr.task)
 	}
 	shortest := time.Duration(1 << 62)
@@ -74,7 +74,7 @@ func record(file string, sets []string) (best []span, err error) {
 			if _, err := r.Trainer.Step(zeros, 1e-3); err != nil {
 				return err
 			}
-			for _, q := range r.Queues {
+			for _, q := range r.Queues.All() {
 				if err := q.Wait(); err != nil {
 					return err
 				}

@@ -40,7 +40,7 @@ type Measurements struct {
 
 // timed is a kernel on a queue.
 type timed struct {
-	queue string
+	on setup.QueueRole
 	sim.Kernel
 }
 
@@ -226,9 +226,10 @@ func (m *measuring) run(c *config.Config) error {
 	if err != nil {
 		return err
 	}
-	m.spans = make([][]device.Span, len(r.Queues))
-	for i, q := range r.Queues {
-		m.warm, m.first = append(m.warm, len(m.log.Queues[i].Tasks)), append(m.first, q.Mark().Seq)
+	m.spans = make([][]device.Span, len(m.log.Queues))
+	for i, k := range m.log.Queues {
+		q := r.Queues[k.Role]
+		m.warm, m.first = append(m.warm, len(k.Tasks)), append(m.first, q.Mark().Seq)
 		q.Trace(func(s device.Span) { m.spans[i] = append(m.spans[i], s) })
 	}
 	start := time.Now()
@@ -237,7 +238,7 @@ func (m *measuring) run(c *config.Config) error {
 			return err
 		}
 	}
-	for _, q := range r.Queues {
+	for _, q := range r.Queues.All() {
 		q.Trace(nil)
 	}
 	return nil
@@ -253,7 +254,7 @@ func trainStep(c *config.Config, ranks []*setup.Rank) error {
 			}
 			return nil
 		}, 1e-4)
-		for _, q := range r.Queues {
+		for _, q := range r.Queues.All() {
 			if err == nil {
 				err = q.Wait()
 			}
@@ -275,7 +276,7 @@ func (m *measuring) collect(times map[timed][]float64, works map[timed]sim.Work)
 				span := m.spans[i][at-m.first[i]]
 				s += span.End.Sub(span.Start).Seconds()
 			}
-			k := timed{q.Name, m.log.Kernels[t.Kernel]}
+			k := timed{q.Role, m.log.Kernels[t.Kernel]}
 			times[k], works[k] = append(times[k], s), m.log.Work[t.Kernel]
 		}
 	}
@@ -304,7 +305,7 @@ func (h *Measurements) measureCollectives(c *config.Config) error {
 // all ranks are equally far from each other.
 func sent(k sim.Kernel) timed {
 	k.Link, k.Group.Stride = [2]int{}, 1
-	return timed{setup.Queues[1], k}
+	return timed{setup.Comm, k}
 }
 
 // free reports whether the collective k has no work.
@@ -388,11 +389,11 @@ func timeCollective(mesh shard.Mesh, k sim.Kernel, n int) (float64, error) {
 
 // seconds returns the time of a kernel, scaled from a measurement of the same kernel with another
 // size or, without one, of another kernel on the same queue that moves as much.
-func (h *Measurements) seconds(queue string, k sim.Kernel, w sim.Work) float64 {
+func (h *Measurements) seconds(on setup.QueueRole, k sim.Kernel, w sim.Work) float64 {
 	if free(k) {
 		return 0
 	}
-	is := timed{queue, k}
+	is := timed{on, k}
 	if k.Group.Size > 0 {
 		is = sent(k)
 	}
@@ -406,7 +407,7 @@ func (h *Measurements) seconds(queue string, k sim.Kernel, w sim.Work) float64 {
 		for _, same := range []struct {
 			is    bool
 			worth float64
-		}{{x.Op == k.Op, 1000}, {x.In == k.In && x.Out == k.Out, 200}, {x.Group.Size == k.Group.Size, 100}, {x.Form == k.Form, 50}, {x.queue == queue, 20}} {
+		}{{x.Op == k.Op, 1000}, {x.In == k.In && x.Out == k.Out, 200}, {x.Group.Size == k.Group.Size, 100}, {x.Form == k.Form, 50}, {x.on == on, 20}} {
 			if same.is {
 				score += same.worth
 			}
@@ -431,14 +432,14 @@ func amount(w sim.Work) float64 { return max(1, w.Flops, w.Bytes) }
 // SimulateHere simulates the job on this machine, whose processors the ranks share.
 func SimulateHere(c *config.Config, h *Measurements) (*sim.Result, error) {
 	cores := runtime.GOMAXPROCS(0)
-	wants := func(queue string) float64 {
-		switch queue {
-		case setup.DiskQueues[0], setup.DiskQueues[1]:
+	wants := func(on setup.QueueRole) float64 {
+		switch on {
+		case setup.Read, setup.Write:
 			return 0
-		case setup.Queues[1], setup.HostQueues[1], setup.HostQueues[2], setup.LinkQueues[0], setup.LinkQueues[1], setup.LinkQueues[2], setup.LinkQueues[3]:
-			return 1
+		case setup.Compute, setup.Update, setup.HostUpdate:
+			return float64(h.workers)
 		}
-		return float64(h.workers)
+		return 1
 	}
 	return sim.SimulateWith(setup.Planned(c), sim.CostModel{
 		Name: "this machine", Source: fmt.Sprintf("measured: kernels in %s, on %d processors, %s at %.4g per second", h.steps, cores, h.peakOf, h.peak),

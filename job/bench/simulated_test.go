@@ -85,7 +85,7 @@ func TestMeasuredStepsAreBounded(t *testing.T) {
 func TestSecondsOfAnotherSize(t *testing.T) {
 	h := &Measurements{kernels: map[timed]float64{}, work: map[timed]sim.Work{}}
 	note := func(k sim.Kernel, w sim.Work, s float64) {
-		h.kernels[timed{"compute", k}], h.work[timed{"compute", k}] = s, w
+		h.kernels[timed{setup.Compute, k}], h.work[timed{setup.Compute, k}] = s, w
 	}
 	note(sim.Kernel{Op: "matmul", M: 10, N: 10, K: 10}, sim.Work{Flops: 2000, Bytes: 1}, 2)
 	note(sim.Kernel{Op: "matmul", M: 100, N: 100, K: 100}, sim.Work{Flops: 2e6, Bytes: 1}, 1000)
@@ -100,7 +100,7 @@ func TestSecondsOfAnotherSize(t *testing.T) {
 		70:  {sim.Kernel{Op: "adamw", M: 1000}, sim.Work{Flops: 0, Bytes: 28000}},
 		0:   {sim.Kernel{Op: "all-gather", Group: sim.Group{Size: 1, Stride: 1}}, sim.Work{Flops: 0, Bytes: 28000}},
 	} {
-		if got := h.seconds("compute", x.k, x.w); math.Abs(got-want) > 1e-9 {
+		if got := h.seconds(setup.Compute, x.k, x.w); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%+v takes %v, want %v", x.k, got, want)
 		}
 	}

@@ -139,7 +139,7 @@ func (g *Generator) openOn(b setup.Backend, m hf.Model) (err error) {
 			return err
 		}
 	}
-	g.queues = []setup.Queue{g.dev.NewQueue("compute"), g.dev.NewQueue("comm")}
+	g.queues = []setup.Queue{g.dev.NewQueue(setup.Compute), g.dev.NewQueue(setup.Comm)}
 	return nil
 }
 

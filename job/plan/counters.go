@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"zeroth/fsdp"
+	"zeroth/job/setup"
 	"zeroth/job/sim"
 )
 
@@ -54,7 +55,7 @@ func (p *Plan) changes(tracks []*sim.Track) (list []change) {
 	}
 	passes, onShards := p.passes(), p.onShards()
 	for _, step := range tracks[len(tracks)-1].All() {
-		passed := sim.Groups(tracks[0].All(), step)
+		passed := sim.Groups(tracks[setup.Compute].All(), step)
 		if len(passes) == 0 || len(passed) != len(passes[0])*p.Config.Train.Accumulate {
 			continue
 		}
@@ -67,7 +68,7 @@ func (p *Plan) changes(tracks []*sim.Track) (list []change) {
 			}
 			list = append(list, c)
 		}
-		for _, k := range tracks[1 : len(tracks)-1] {
+		for _, k := range tracks[setup.Comm : len(tracks)-1] {
 			for _, g := range sim.Groups(k.All(), step) {
 				list = append(list, p.onShard(onShards[g.Label], g.Start, g.End)...)
 			}

@@ -47,7 +47,13 @@ func TestFewMicroBatchesPlanMany(t *testing.T) {
 		if micros := c.Train.Accumulate; few.Timeline[len(few.Timeline)-1].Micro != -1 || micros > 3 && all.Sent <= 0 && c.Parallel.Ranks > 1 {
 			t.Errorf("%d bytes sent", all.Sent)
 		}
-		need, _, err := setup.DryStep(setup.Planned(c), 0)
+		d, err := setup.OpenDry(setup.Planned(c), 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Trainer.DryRun()
+		need := d.Footprint()
+		need.Arena = d.Trainer.ArenaPeak()
 		need = need.Fitted()
 		if got, _ := setup.DryRun(setup.Planned(c)); err != nil || got != need {
 			t.Errorf("few say %+v, all %+v, %v", got, need, err)

@@ -220,18 +220,20 @@ func planAt(c *config.Config, m Machine, micros, at int) (*Plan, error) {
 		m.Memory = c.Parallel.Memory
 	}
 	var w *Tracker
-	t, dev, host, err := setup.DryRank(setup.Micros(m.Job(c), micros), at, func(z *zero.Config) { w = NewTracker(z) })
+	d, err := setup.OpenDry(setup.Micros(m.Job(c), micros), at, func(z *zero.Config) { w = NewTracker(z) })
 	if err != nil {
 		return nil, err
 	}
-	f := setup.Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes()}
+	t := d.Trainer
+	w.Begin()
+	t.DryRun()
+	w.extend(c.Train.Accumulate)
+	f := d.Footprint()
+	f.Arena = t.ArenaPeak()
 	if m.GPU {
 		f.Device[device.Workspace] = 0
 	}
-	w.Begin(f.Device)
-	t.DryRun()
-	w.extend(c.Train.Accumulate)
-	f.Arena = t.ArenaPeak()
+	w.Rest(f.Device)
 	p := &Plan{Config: c, Machine: m, Kind: at, Allocated: f.Fitted().Device, Host: f.Host, Disk: f.Disk}
 	p.AtRest, p.Timeline, p.By = atRest(p.Allocated), w.Moments, w.sent
 	p.By.Pipeline = linked(c, at)

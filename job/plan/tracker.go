@@ -51,9 +51,18 @@ func NewTracker(z *zero.Config) *Tracker {
 	return w
 }
 
-// Begin resets the tracker before the step to track. allocated is the memory allocated so far.
-func (w *Tracker) Begin(allocated device.Bytes) {
-	*w = Tracker{policy: w.policy, micros: w.micros, first: w.first, model: w.model, On: true, purpose: SavedActivations, left: map[string]int{}, now: atRest(allocated)}
+// Begin resets the tracker before the step to track.
+func (w *Tracker) Begin() {
+	*w = Tracker{policy: w.policy, micros: w.micros, first: w.first, model: w.model, On: true, purpose: SavedActivations, left: map[string]int{}}
+}
+
+// Rest adds the part of allocated memory that is in use at all times.
+func (w *Tracker) Rest(allocated device.Bytes) {
+	for _, m := range w.Moments {
+		for c, bytes := range atRest(allocated) {
+			m.InUse[c] += bytes
+		}
+	}
 }
 
 // Event implements fsdp.Listener.

@@ -36,7 +36,7 @@ type Backend interface {
 // Device is the memory and queues of a rank. Close queues first.
 type Device interface {
 	device.Device
-	NewQueue(name string) Queue
+	NewQueue(role QueueRole) Queue
 	Close()
 }
 
@@ -45,8 +45,6 @@ type Queue interface {
 	zero.Compute
 	zero.Update
 	AddTo(y, a, b device.Buffer)
-	// Name returns the name given to NewQueue.
-	Name() string
 	// Trace calls f after each later task, from any goroutine but never concurrently. A nil f
 	// stops it. The queue must be idle.
 	Trace(f func(device.Span))
@@ -64,7 +62,10 @@ func kind(c *config.Config) Backend {
 
 // of returns the backend that opens the job's ranks.
 func of(c *Job) Backend {
-	if c.On() == "cuda" {
+	switch {
+	case c.backend != nil:
+		return c.backend
+	case c.On() == "cuda":
 		return newCUDA(c)
 	}
 	return CPU{}
@@ -143,7 +144,7 @@ func reserved(d *cpu.Device, s device.Sizes) (Device, error) {
 // processors is a cpu.Device that implements Device.
 type processors struct{ *cpu.Device }
 
-func (p processors) NewQueue(name string) Queue { return p.Device.NewQueue(name) }
+func (p processors) NewQueue(role QueueRole) Queue { return p.Device.NewQueue(role.String()) }
 
 // sizes returns the largest operands of the job's kernels.
 func sizes(c *config.Config) device.Sizes {

@@ -3,8 +3,6 @@
 package setup
 
 import (
-	"slices"
-
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/device/cuda"
@@ -85,14 +83,14 @@ func (g gpu) Join(id []byte, ranks, rank int, stop func() error) (end, error) {
 
 // NewQueue opens a stream. A queue that waits for the host, for offloading or for collectives
 // through the host, has a goroutine for that.
-func (g gpu) NewQueue(name string) Queue {
-	if slices.Contains(HostQueues[:], name) || g.staged && name == Queues[1] {
-		return g.Device.NewTransfer(name)
+func (g gpu) NewQueue(role QueueRole) Queue {
+	switch {
+	case role.Offloads(), role == Comm && g.staged:
+		return g.Device.NewTransfer(role.String())
+	case role == Comm, role.IsLink(): // other ranks wait for its results
+		return g.Device.NewUrgentQueue(role.String())
 	}
-	if name == Queues[1] || slices.Contains(LinkQueues[:], name) { // other ranks wait for its results
-		return g.Device.NewUrgentQueue(name)
-	}
-	return g.Device.NewQueue(name)
+	return g.Device.NewQueue(role.String())
 }
 
 // pinned is host memory that also closes its pinned allocation.

@@ -7,17 +7,25 @@ import (
 	"zeroth/job/setup"
 )
 
-// TestDryPlaceIsADryRun checks that the needs of a step follow from two micro-batches and the
-// number that the schedule has in flight.
-func TestDryPlaceIsADryRun(t *testing.T) {
+// TestDryPeakIsADryRun checks that the needs of a step follow from the first and the last micro-batch
+// and the number that the schedule has in flight.
+func TestDryPeakIsADryRun(t *testing.T) {
 	same := func(sets ...string) {
 		j := setup.Planned(configtest.Fitted(t, append([]string{"train.batch=null", "train.micro_batch=1", "model.layers=8"}, sets...)...))
-		for at := range setup.Pipeline(j.Config) {
-			few := setup.Micros(j, setup.FewMicro(j.Config))
-			got, err := setup.DryPlace(few, at)
-			want, _, wrong := setup.DryStep(few, at)
-			if err != nil || wrong != nil || got != want {
-				t.Errorf("%v, place %d: %+v, a step %+v, %v, %v", sets, at, got, want, err, wrong)
+		all, err := setup.DryRuns(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at, got := range all {
+			d, err := setup.OpenDry(setup.Micros(j, setup.FewMicro(j.Config)), at, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Trainer.DryRun()
+			want := d.Footprint()
+			want.Arena = d.Trainer.ArenaPeak()
+			if want = want.Fitted(); got != want {
+				t.Errorf("%v, place %d: %+v, a step %+v", sets, at, got, want)
 			}
 		}
 	}

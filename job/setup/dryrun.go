@@ -4,10 +4,8 @@ import (
 	"zeroth/collective"
 	"zeroth/config"
 	"zeroth/device"
-	"zeroth/device/dry"
 	"zeroth/pipe"
 	"zeroth/shard"
-	"zeroth/zero"
 )
 
 // Footprint is the memory that a rank of a job allocates permanently.
@@ -45,10 +43,13 @@ func DryRun(j *Job) (most Footprint, err error) {
 func DryRuns(j *Job) (all []Footprint, err error) {
 	few := Micros(j, FewMicro(j.Config))
 	for at := range RankKinds(j.Config) {
-		f, err := DryPlace(few, at)
+		d, err := OpenDry(few, at, nil)
 		if err != nil {
 			return nil, err
 		}
+		arena := d.Trainer.DryPeak()
+		f := d.Footprint()
+		f.Arena = arena
 		all = append(all, f.Fitted())
 	}
 	return all, nil
@@ -72,12 +73,6 @@ func Mean(j *Job, all []Footprint) (mean Footprint) {
 	mean.Disk /= n
 	mean.Arena /= int(n)
 	return mean
-}
-
-// dryRun returns the footprint of a rank at a place, and the bytes of its arenas.
-func dryRun(j *Job, at int) (f Footprint, arenas []int, err error) {
-	f, arenas, err = DryStep(Micros(j, FewMicro(j.Config)), at)
-	return f.Fitted(), arenas, err
 }
 
 // Pipeline returns the number of ranks that divide the job's layers.
@@ -157,149 +152,25 @@ func (f Footprint) Both() (b device.Bytes) {
 // SyncStaging is the bytes of staging memory for a synchronous save.
 const SyncStaging = 32 << 20
 
-// Staged returns the elements of staging memory that a rank's saves use.
-func Staged(c *config.Config, t *zero.Trainer) int {
-	switch {
-	case !Saves(c):
-		return 0
-	case c.Checkpoint.Async:
-		return t.StateLen()
-	}
-	return min(t.StateLen(), SyncStaging/4)
-}
-
 // WireStaging is the bytes of host memory through which a rank's collectives reach other
 // processes, if the host cannot address the device.
 const WireStaging = 32 << 20
 
-// WireStagingOf returns the bytes of wire staging that each of the job's ranks allocates.
-func WireStagingOf(c *Job) int {
-	if c.At.Staged && kind(c.Config).HostApart() {
-		return WireStaging
-	}
-	return 0
-}
-
-// StagingShare returns the bytes of wire staging for the groups of one queue: those of units,
+// StagingShare returns the bytes of WireStaging for the groups of one queue: those of units,
 // those inside modules, and each link of a pipeline.
-func StagingShare(c *Job, bytes int) int {
+func StagingShare(c *Job) int {
 	queues := 1
 	if m := config.Mesh(c.Config); m.Size(shard.Context, shard.Tensor) > 1 {
 		queues++
 	}
 	if Pipeline(c.Config) > 1 {
-		queues += len(LinkQueues)
+		queues += int(collective.PipelineLinks)
 	}
-	return bytes / queues &^ (1<<12 - 1)
+	return WireStaging / queues &^ (1<<12 - 1)
 }
 
 // Saves reports whether the job makes checkpoints.
 func Saves(c *config.Config) bool { return c.Checkpoint.Every > 0 || c.Checkpoint.SaveOnExit }
-
-// Workspace returns the bytes that a rank's device allocates for its kernels on the given workers.
-func Workspace(c *config.Config, workers int) int64 {
-	n, b := len(Queues), kind(c)
-	if Saves(c) {
-		n++ // the saver's queue
-	}
-	if Pipeline(c) > 1 {
-		n += len(LinkQueues)
-	}
-	if c.Zero.Offload.Any() && b.DeviceCopies() {
-		n += len(HostQueues) - 1
-	}
-	return b.Workspace(workers, n, sizes(c))
-}
-
-// hostWorkspace returns the bytes that a rank's host allocates for kernels of updates.
-func hostWorkspace(c *config.Config, workers int) int64 {
-	on := len(HostQueues)
-	if kind(c).DeviceCopies() {
-		on = 1
-	}
-	if c.Zero.Offload.Disk() {
-		on += len(DiskQueues)
-	}
-	return CPU{}.Workspace(workers, on, device.Sizes{})
-}
-
-// DryStep runs a step on a DryRank. It returns the footprint, whose Arena is the sum used, and the
-// bytes used of each arena.
-func DryStep(j *Job, at int) (f Footprint, arenas []int, err error) {
-	t, dev, host, err := DryRank(j, at, func(*zero.Config) {})
-	if err != nil {
-		return f, nil, err
-	}
-	t.DryRun()
-	return Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes(), Arena: t.ArenaPeak()}, t.ArenaPeaks(), nil
-}
-
-// DryPlace returns the footprint of the first rank at a place.
-func DryPlace(j *Job, at int) (f Footprint, err error) {
-	t, dev, host, err := DryRank(j, at, func(*zero.Config) {})
-	if err != nil {
-		return f, err
-	}
-	return Footprint{Device: dev.Usage().Live, Host: host.Usage().Live, Disk: t.DiskBytes(), Arena: t.DryPeak()}, nil
-}
-
-// DryRank builds the first rank at a place on a device and a host that only count, with every
-// allocation of a run. wrap may modify the trainer's configuration.
-func DryRank(j *Job, at int, wrap func(*zero.Config)) (t *zero.Trainer, dev, host *dry.Device, err error) {
-	c, workers := j.Config, j.workers()
-	if err := c.Lacks(); err != nil {
-		return nil, nil, nil, err
-	}
-	mesh := config.Mesh(c)
-	dev, host = &dry.Device{Host: !kind(c).HostApart()}, &dry.Device{Host: true}
-	rank := at
-	if !c.Parallel.Master {
-		rank *= mesh.World() / Pipeline(c)
-	}
-	z := Trainer(c, rank)
-	z.Device, z.Host, z.Compute, z.Comm, z.Update = dev, host, dry.Queue{}, dry.Queue{}, dry.Queue{}
-	z.Groups = collective.DryWorld(mesh, rank)
-	for i := range z.Pipeline.Queues {
-		z.Pipeline.Queues[i] = dry.Queue{}
-	}
-	z.Offload = c.Zero.Offload.Config()
-	z.Offload.Tile = j.Hooks.Tile
-	offloads := c.Zero.Offload.Any()
-	if !HostApart(c) {
-		z.Host = dev
-	}
-	if offloads {
-		q := dry.Queue{}
-		z.HostUpdate = q
-		z.Offload.ToHost, z.Offload.ToDevice, z.Offload.Read, z.Offload.Write = q, q, q, q
-	}
-	hostMemory := z.Host
-	wrap(&z)
-	if t, err = zero.New(z); err != nil {
-		return nil, nil, nil, err
-	}
-	if _, err := hostMemory.Alloc(device.F32, Staged(c, t), device.Snapshot); err != nil {
-		return nil, nil, nil, err
-	}
-	if _, err := host.Alloc(device.F32, WireStagingOf(j)/4, device.Wires); err != nil {
-		return nil, nil, nil, err
-	}
-	for _, n := range Bounce(j, ShardedUnits(t.Units())) {
-		if _, err := hostMemory.Alloc(device.F64, n/8, device.Bounce); err != nil {
-			return nil, nil, nil, err
-		}
-	}
-	ofUnits, ofActivations := ExactBounce(j, ShardedUnits(t.Units()))
-	for _, n := range []int{ofUnits, ofActivations} {
-		if _, err := dev.Alloc(device.F32, n/4, device.Bounce); err != nil {
-			return nil, nil, nil, err
-		}
-	}
-	if _, err = dev.Alloc(device.F32, int(Workspace(c, workers)/4), device.Workspace); err == nil && offloads {
-		_, err = host.Alloc(device.F32, int(hostWorkspace(c, workers)/4), device.Workspace)
-	}
-	return t, dev, host, err
-}
 
 // HostApart reports whether a rank's host memory is accounted separately from its device's,
 // because the host cannot address that, or something is offloaded.

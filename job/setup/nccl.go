@@ -9,11 +9,8 @@ import (
 	"zeroth/collective"
 	"zeroth/config"
 	"zeroth/device"
-	"zeroth/device/cuda"
 	"zeroth/job/launch"
 	"zeroth/job/machine"
-	"zeroth/optim"
-	"zeroth/shard"
 )
 
 // joins is implemented by devices with a collective library of their own.
@@ -39,47 +36,6 @@ type end interface {
 // addsExactly reports whether the job's ranks use NCCL but add in rank order.
 func addsExactly(c *Job) bool {
 	return c.At.NCCL && c.Parallel.Collective == "exact"
-}
-
-// ExactBounce returns the bytes of device memory for such sums: for units on one queue, and for
-// activations of ranks that divide matrices on another.
-func ExactBounce(c *Job, units []Sharded) (ofUnits, ofActivations int) {
-	if !addsExactly(c) {
-		return 0, 0
-	}
-	m, rules := config.Mesh(c.Config), Rules(c.Config)
-	for _, u := range units {
-		if u.Frozen {
-			continue
-		}
-		part := 4 * u.Part
-		ofUnits = max(ofUnits, cuda.ExactBounce(u.Shard, part), cuda.ExactBounce(u.Replica, part/u.Replica))
-		if r, ok := rules[u.Rule].(optim.Whole); ok && m.Tensor > 1 && !u.Whole {
-			ofUnits = max(ofUnits, cuda.ExactBounce(m.Tensor, r.Input().Size()*u.Part*u.Shard))
-		}
-	}
-	if m.Tensor > 1 {
-		ofActivations = cuda.ExactBounce(m.Tensor, c.Precision.Size()*activations(c.Config))
-	}
-	if m.Context > 1 {
-		ofActivations = max(ofActivations, cuda.ExactBounce(m.Context, device.F32.Size()*keys(c.Config)))
-	}
-	return ofUnits, ofActivations
-}
-
-// activations returns the elements of the residual stream on a rank.
-func activations(c *config.Config) int {
-	return c.Train.MicroBatch * c.Model.Context / config.Mesh(c).Size(shard.Context, shard.Tensor) * c.Model.Width
-}
-
-// keys returns the elements of keys and values of a layer on a rank.
-func keys(c *config.Config) int {
-	m := config.Mesh(c)
-	heads := c.Model.KV
-	if c.Model.Family == "gpt2" {
-		heads = c.Model.Heads
-	}
-	return c.Train.MicroBatch * c.Model.Context / m.Size(shard.Context) * 2 * heads / m.Size(shard.Tensor) * c.Model.Head()
 }
 
 // canNCCL returns an error if the job's ranks of one process cannot reduce with NCCL, which needs
@@ -217,7 +173,7 @@ func (r *Rank) untilLate(g collective.Group) func() error {
 // join returns a group with an NCCL communicator. Its id is sent by the group's rank 0 through the
 // group, whose processes have authenticated each other.
 func (r *Rank) join(d joins, g collective.Group) (j joined, err error) {
-	id, err := collective.Introduce(g, r.Queues[1], r.timeout, d.CommunicatorID)
+	id, err := collective.Introduce(g, r.Queues[Comm], r.timeout, d.CommunicatorID)
 	if err != nil {
 		return j, err
 	}

@@ -15,20 +15,6 @@ import (
 	"zeroth/zero"
 )
 
-// Queues names the device queues of a trainer.
-var Queues = [...]string{"compute", "comm", "update"}
-
-// HostQueues and DiskQueues name the queues of offloading on the host.
-var (
-	HostQueues = [...]string{"host", "to host", "to device"}
-	DiskQueues = [...]string{"read", "write"}
-)
-
-// LinkQueues names the queues of a pipeline's links.
-var LinkQueues = [collective.PipelineLinks]string{
-	collective.ToNext: "to next", collective.FromPrevious: "from previous", collective.ToPrevious: "to previous", collective.FromNext: "from next",
-}
-
 // HostMemory returns the memory that the host can address. Transfers to and from the device pass
 // through it, and checkpoints are staged in it.
 func (r *Rank) HostMemory() Device {
@@ -44,8 +30,8 @@ type Rank struct {
 	Rank       int // in the world
 	LocalIndex int // index among the ranks of this process
 	Device     Device
-	Host       Device  // host memory if separate from the device's, else nil
-	Queues     []Queue // compute, comm, update; with offloading host, to host, to device; with a disk read, write; with a pipeline those of its links
+	Host       Device // host memory if separate from the device's, else nil
+	Queues     Queues
 	Groups     collective.Ranks
 	Trainer    *zero.Trainer
 	Planned    Footprint // its allocations
@@ -56,9 +42,8 @@ type Rank struct {
 	timeout time.Duration
 	wires   device.Buffer   // in Host: staging memory of Groups; may be empty
 	joined  []joined        // groups with NCCL communicators
-	links   []device.Queue  // pipeline queues by collective.Link
 	bounce  []device.Buffer // host memory of the groups for reductions in progress
-	adds    []device.Buffer // in Device: memory for exact sums over NCCL, of units and of activations
+	adds    []device.Buffer // in Device: memory for exact sums over NCCL
 	ends    []func()        // called before the queues are closed
 	shadows Device          // device of the queues that compare with the CPU's kernels; nil: none
 	Lost    atomic.Bool     // Together has abandoned the rank
@@ -83,8 +68,7 @@ func Open(j *Job) (ranks []*Rank, err error) {
 			ranks = nil
 		}
 	}()
-	mesh := config.Mesh(j.Config)
-	if j.Connection, err = j.World.Connect(mesh); err != nil {
+	if j.Connection, err = j.World.Connect(config.Mesh(j.Config)); err != nil {
 		return nil, err
 	}
 	for i, r := range j.At.Local {
@@ -101,36 +85,36 @@ func Open(j *Job) (ranks []*Rank, err error) {
 		ask(recorders(ranks))
 	}
 	run := fmt.Sprintf("%08x", rand.Uint32())
-	arenas := map[int][]int{} // by place
-	planned := map[int]Footprint{}
+	planned := map[int]*needs{} // by place
 	for _, rank := range ranks {
 		at := RankKind(j.Config, rank.Rank)
-		if arenas[at] == nil {
-			if planned[at], arenas[at], err = dryRun(j, at); err != nil {
+		if planned[at] == nil {
+			if planned[at], err = dryNeeds(j, at); err != nil {
 				return ranks, err
 			}
 		}
-		rank.Planned = planned[at]
-		if err := rank.equip(j, arenas[at], run); err != nil {
+		rank.Groups = j.wrap(rank.Rank, rank.Groups, rank.Recorder)
+		if err := rank.equip(j, planned[at], run); err != nil {
 			return ranks, fmt.Errorf("rank %d: %w", rank.Rank, err)
 		}
 	}
 	return ranks, register(j, ranks)
 }
 
-// equip allocates the memory of a connected rank and builds its trainer.
-func (r *Rank) equip(j *Job, arenas []int, run string) error {
-	r.Groups = j.wrap(r.Rank, r.Groups, r.Recorder)
+// equip allocates the memory of a connected rank and builds its trainer. On a rank that only
+// counts, the needs are still unknown: zero.
+func (r *Rank) equip(j *Job, n *needs, run string) error {
+	r.Planned = n.Footprint
 	if err := r.stage(j); err != nil {
 		return err
 	}
 	if err := r.reserve(j, r.Planned.Device); err != nil {
 		return err
 	}
-	if err := r.open(j, arenas, run); err != nil {
+	if err := r.open(j, n.arenas, run); err != nil {
 		return err
 	}
-	return r.lendBounce(j)
+	return r.lend(j, n)
 }
 
 func recorders(ranks []*Rank) (all []*collective.Recorder) {
@@ -154,13 +138,12 @@ func (j *Job) wrap(r int, g collective.Ranks, rec *collective.Recorder) collecti
 // newRank opens a rank's devices and queues. The caller must also close the partial rank returned
 // with an error.
 func newRank(c *Job, r int, g collective.Ranks, mem cpu.Memory) (rank *Rank, err error) {
-	b, workers := of(c), c.workers()
 	rank = &Rank{Rank: r, Groups: g, timeout: c.Parallel.Timeout}
-	if rank.Device, err = b.Open(r, workers, sizes(c.Config), c.Parallel.Memory); err != nil {
+	if rank.Device, err = of(c).Open(r, c.workers(), sizes(c.Config), c.Parallel.Memory); err != nil {
 		return rank, err
 	}
 	share(rank.Device, mem)
-	rank.queues(rank.Device, Queues[:]...)
+	rank.openQueues(rank.Device, Compute, Comm, Update)
 	if c.Shadow {
 		if err := rank.shadow(c); err != nil {
 			return rank, err
@@ -169,14 +152,19 @@ func newRank(c *Job, r int, g collective.Ranks, mem cpu.Memory) (rank *Rank, err
 	if HostApart(c.Config) {
 		err = rank.openHost(c, mem)
 	}
-	if err != nil || Pipeline(c.Config) == 1 {
-		return rank, err
+	if err == nil && Pipeline(c.Config) > 1 {
+		for l := range collective.PipelineLinks {
+			rank.openQueues(rank.Device, LinkQueue(l))
+		}
 	}
-	rank.queues(rank.Device, LinkQueues[:]...)
-	for _, q := range rank.Queues[len(rank.Queues)-len(LinkQueues):] {
-		rank.links = append(rank.links, q)
+	return rank, err
+}
+
+// openQueues opens queues on one of the rank's devices.
+func (r *Rank) openQueues(d Device, roles ...QueueRole) {
+	for _, role := range roles {
+		r.Queues[role] = d.NewQueue(role)
 	}
-	return rank, nil
 }
 
 // openHost opens the rank's separate host memory and its queues.
@@ -195,21 +183,34 @@ func (r *Rank) openHost(c *Job, mem cpu.Memory) (err error) {
 	if b.DeviceCopies() {
 		copies = r.Device
 	}
-	r.queues(r.Host, HostQueues[:1]...)
-	r.queues(copies, HostQueues[1:]...)
+	r.openQueues(r.Host, HostUpdate)
+	r.openQueues(copies, ToHost, ToDevice)
 	if c.Zero.Offload.Disk() {
-		r.queues(r.Host, DiskQueues[:]...)
+		r.openQueues(r.Host, Read, Write)
 	}
 	return nil
 }
 
+// OpenSaves opens the queue and the staging memory of saves during training, which the caller
+// closes and frees.
+func (r *Rank) OpenSaves(c *config.Config) (Queue, device.Buffer, error) {
+	n := r.Trainer.StateLen()
+	if !c.Checkpoint.Async {
+		n = min(n, SyncStaging/4)
+	}
+	b, err := r.HostMemory().Alloc(device.F32, n, device.Snapshot)
+	if err != nil {
+		return nil, b, err
+	}
+	return r.Device.NewQueue(Save), b, nil
+}
+
 // stage makes the groups pass through host memory, if they need it.
 func (r *Rank) stage(c *Job) error {
-	n := WireStagingOf(c)
-	if n == 0 {
+	if !c.At.Staged || !of(c).HostApart() {
 		return nil
 	}
-	b, err := r.Host.Alloc(device.F32, n/4, device.Wires)
+	b, err := r.Host.Alloc(device.F32, WireStaging/4, device.Wires)
 	if err != nil {
 		return err
 	}
@@ -225,7 +226,7 @@ func (r *Rank) stage(c *Job) error {
 		case role >= collective.Forward:
 			at, next = next, next+1
 		}
-		each := StagingShare(c, n) / b.Type.Size()
+		each := StagingShare(c) / b.Type.Size()
 		*g = collective.Staged(*g, b.Slice(at*each, (at+1)*each))
 	}
 	return nil
@@ -260,31 +261,22 @@ func (r *Rank) reserve(c *Job, plan device.Bytes) error {
 	return d.ReservePlan(plan, 8*len(config.Network(c.Config).Units())+64)
 }
 
-// queues opens queues on one of the rank's devices.
-func (r *Rank) queues(d Device, names ...string) {
-	for _, name := range names {
-		r.Queues = append(r.Queues, d.NewQueue(name))
-	}
-}
-
-// open builds the rank's trainer.
+// open builds the rank's trainer. On a rank that only counts, arenas is nil.
 func (r *Rank) open(c *Job, arenas []int, run string) (err error) {
-	z, q, h := Trainer(c.Config, r.Rank), r.Queues, c.Hooks
-	z.Device, z.Host, z.Compute, z.Comm, z.Update = r.Device, r.HostMemory(), q[0], q[1], q[2]
-	z.Groups, z.Offload, z.Arenas = r.Groups, c.Zero.Offload.Config(), arenas
-	copy(z.Pipeline.Queues[:], r.links)
-	z.Pipeline.FailFast = true
-	o := &z.Offload
-	if c.Zero.Offload.Any() {
-		z.HostUpdate = q[3]
-		o.ToHost, o.ToDevice, o.Tile = q[4], q[5], h.Tile
+	z, q, o := Trainer(c.Config, r.Rank), &r.Queues, c.Zero.Offload.Config()
+	z.Device, z.Host, z.Groups, z.Arenas = r.Device, r.HostMemory(), r.Groups, arenas
+	z.Compute, z.Comm, z.Update, z.HostUpdate = q[Compute], q[Comm], q[Update], q[HostUpdate]
+	for l := range collective.PipelineLinks {
+		z.Pipeline.Queues[l] = q[LinkQueue(l)]
 	}
-	if c.Zero.Offload.Disk() {
-		o.Read, o.Write = q[6], q[7]
+	o.ToHost, o.ToDevice, o.Read, o.Write, o.Tile = q[ToHost], q[ToDevice], q[Read], q[Write], c.Hooks.Tile
+	if arenas != nil {
+		z.Pipeline.FailFast = true
 		o.Scratch = offload.Scratch{Files: c.Files(), Dir: c.Zero.Offload.Path, Run: run, Rank: r.Rank, Timeout: c.Parallel.Timeout / 2}
 	}
-	if h.WrapTrainer != nil {
-		h.WrapTrainer(r.Rank, &z)
+	z.Offload = o
+	if wrap := c.Hooks.WrapTrainer; wrap != nil {
+		wrap(r.Rank, &z)
 	}
 	r.Trainer, err = zero.New(z)
 	return err
@@ -306,7 +298,7 @@ func (r *Rank) Close() {
 	for _, j := range r.joined {
 		j.group.Wait()
 	}
-	for _, q := range r.Queues {
+	for _, q := range r.Queues.All() {
 		q.Close()
 	}
 	if r.Trainer != nil {

@@ -12,8 +12,8 @@ func (r *Rank) shadow(c *Job) (err error) {
 	if r.shadows, err = reserved(host, sizes(c.Config)); err != nil {
 		return err
 	}
-	for _, i := range []int{0, 2} { // all of Queues except communication
-		r.Queues[i] = shadow.New(r.Queues[i].(shadow.Inner), host.NewQueue("shadow"), host)
+	for _, role := range []QueueRole{Compute, Update} {
+		r.Queues[role] = shadow.New(r.Queues[role].(shadow.Inner), host.NewQueue("shadow"), host)
 	}
 	return nil
 }

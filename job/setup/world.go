@@ -38,6 +38,8 @@ type Job struct {
 
 	Connection *Connection // of open ranks
 	Carried    hf.Carried  // saved with the model in checkpoints and exports
+
+	backend Backend // of its ranks; nil: the one that the job asks for
 }
 
 // ModelJSON returns config.json of the job's model with float32 parameters, based on that of

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"math"
-	"slices"
 
 	"zeroth/job/setup"
 )
@@ -68,7 +67,7 @@ func (r *pipelineRank) open(of *simulation, traced bool) {
 		if !traced {
 			r.stops = append(r.stops, r.stopsOf(i))
 		} else {
-			r.tracks = append(r.tracks, &Track{name: q.Name, spans: make([]ran, max(1, len(q.Tasks)))})
+			r.tracks = append(r.tracks, &Track{name: q.Role.String(), role: q.Role, spans: make([]ran, max(1, len(q.Tasks)))})
 		}
 	}
 }
@@ -167,7 +166,7 @@ func (r *pipelineRank) stopsOf(queue int) []bool {
 			continue
 		}
 		was := tasks[i-1]
-		stops[i] = t.on > 0 || t.host != was.host || queue == 0 && exchanges(r.Kernels[t.Kernel].Op) != exchanges(r.Kernels[was.Kernel].Op)
+		stops[i] = t.on > 0 || t.host != was.host || r.Queues[queue].Role == setup.Compute && exchanges(r.Kernels[t.Kernel].Op) != exchanges(r.Kernels[was.Kernel].Op)
 	}
 	for _, w := range r.waits {
 		if int(w.queue) == queue {
@@ -279,19 +278,32 @@ func (r *pipelineRank) spend(ns float64) {
 	if n := len(r.ended); n == 0 || n == len(r.ends) {
 		return
 	}
-	atWork := func(left float64) bool { return left >= 0 }
-	links := len(r.remaining) - r.links
+	var computing, moving, offloading, updating bool
+	for i, left := range r.remaining {
+		if left < 0 {
+			continue
+		}
+		switch role := r.Queues[i].Role; {
+		case role == setup.Compute: // ranks that divide matrices do not compute while they exchange
+			computing = !exchanges(r.Kernels[r.Queues[i].Tasks[r.next[i]-1].Kernel].Op)
+			moving = moving || !computing
+		case role.Offloads():
+			offloading = true
+		case role == setup.Update:
+			updating = true
+		default:
+			moving = true
+		}
+	}
 	r.spent.Seconds += ns
 	switch {
-	case atWork(r.remaining[0]) && !exchanges(r.Kernels[r.Queues[0].Tasks[r.next[0]-1].Kernel].Op):
+	case computing:
 		r.spent.Compute += ns
-	case atWork(r.remaining[0]):
-		r.spent.Exposed += ns // ranks that divide matrices do not compute meanwhile
-	case atWork(r.remaining[1]), slices.ContainsFunc(r.remaining[links:], atWork):
+	case moving:
 		r.spent.Exposed += ns
-	case slices.ContainsFunc(r.remaining[len(setup.Queues):links], atWork):
+	case offloading:
 		r.spent.Offload += ns
-	case !atWork(r.remaining[2]):
+	case !updating:
 		r.idle += ns
 	}
 }

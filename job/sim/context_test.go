@@ -21,11 +21,11 @@ func TestContextIsExposed(t *testing.T) {
 	}
 	costs := passes(0.010, 0.020)
 	seconds := costs.Seconds
-	costs.Seconds = func(queue string, k Kernel, w Work) float64 {
-		if queue == setup.Queues[0] && exchanges(k.Op) {
+	costs.Seconds = func(on setup.QueueRole, k Kernel, w Work) float64 {
+		if on == setup.Compute && exchanges(k.Op) {
 			return each
 		}
-		return seconds(queue, k, w)
+		return seconds(on, k, w)
 	}
 	r, err := SimulateWith(setup.Planned(divided), costs)
 	if err != nil {

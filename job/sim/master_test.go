@@ -7,7 +7,6 @@ import (
 	"zeroth/config/configtest"
 	"zeroth/device"
 	"zeroth/job/setup"
-	"zeroth/zero"
 )
 
 // TestMasterSeconds checks broadcast and reduce with a master against values computed by hand. The
@@ -58,11 +57,11 @@ func TestMasterStepIsItsWire(t *testing.T) {
 			}
 			seconds[i] = r.Seconds
 			if set != "zero.stage=0" {
-				tr, _, _, err := setup.DryRank(j, 0, func(*zero.Config) {})
+				dry, err := setup.OpenDry(j, 0, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, u := range tr.Units() {
+				for _, u := range dry.Trainer.Units() {
 					elements += u.Layout.Len()
 				}
 			}

@@ -79,7 +79,7 @@ func (h *Hardware) link(ranks int) Link {
 // seconds returns the duration of a kernel. On the device it is the maximum of arithmetic and
 // traffic; on the host there is only traffic. A collective copies the rank's own part, if not in
 // place, during communication.
-func (m *moving) seconds(queue string, k Kernel, w Work) float64 {
+func (m *moving) seconds(on setup.QueueRole, k Kernel, w Work) float64 {
 	switch {
 	case k.isLink():
 		return m.transfer(k)
@@ -89,11 +89,11 @@ func (m *moving) seconds(queue string, k Kernel, w Work) float64 {
 		return max(m.collective(k), 2*w.Bytes/float64(k.Group.Size)/m.Memory)
 	case k.Group.Size > 0:
 		return m.collective(k)
-	case queue == setup.HostQueues[1] || queue == setup.HostQueues[2]:
+	case on == setup.ToHost || on == setup.ToDevice:
 		return w.Bytes / 2 / m.HostLink
-	case queue == setup.HostQueues[0]:
+	case on == setup.HostUpdate:
 		return w.Bytes / m.HostMemory
-	case queue == setup.DiskQueues[0] || queue == setup.DiskQueues[1]:
+	case on == setup.Read || on == setup.Write:
 		return w.Bytes / m.Disk
 	case k.Op == "do":
 		return 0
@@ -165,7 +165,7 @@ func (m *moving) wired(k Kernel, w *collective.Ways) (seconds float64, between i
 		return seconds, between
 	}
 	ranks := k.Group.Size
-	part, most := k.N/ranks, collective.StagedPiece(setup.StagingShare(m.job, setup.WireStaging), ranks, k.In)
+	part, most := k.N/ranks, collective.StagedPiece(setup.StagingShare(m.job), ranks, k.In)
 	piece := func(n, times int) {
 		_, s, bytes := w.Cost(gather, k.In, n*ranks)
 		s += m.copies(k, n*k.In.Size())

@@ -70,7 +70,7 @@ func TestWires(t *testing.T) {
 	} {
 		m := h.moving(setup.Planned(ranked(test.size * test.stride)))
 		k := Kernel{Op: test.op, In: test.t, N: S / test.t.Size(), Group: Group{test.size, test.stride}}
-		got := m.seconds("comm", k, Work{Bytes: S})
+		got := m.seconds(setup.Comm, k, Work{Bytes: S})
 		if math.Abs(got-test.want) > 1e-9*test.want || m.between(k) != test.between {
 			t.Errorf("%s of %v by %d ranks, each %d from the next: %v and %d bytes between hosts, want %v and %d", test.op, test.t, test.size, test.stride, got, m.between(k), test.want, test.between)
 		}
@@ -152,7 +152,7 @@ func TestStagedThroughTheHost(t *testing.T) {
 		{"a copy takes as long as a kernel at least", Kernel{Op: "reduce-scatter", N: 16}, reduce(64) + 17*0.25, 64},
 	} {
 		test.k.In, test.k.Group = device.F32, Group{16, 1}
-		got := m.seconds("comm", test.k, Work{Bytes: float64(test.k.N * elem)})
+		got := m.seconds(setup.Comm, test.k, Work{Bytes: float64(test.k.N * elem)})
 		if math.Abs(got-test.want) > 1e-9*test.want || m.between(test.k) != test.between {
 			t.Errorf("%s: %v and %d bytes between hosts, want %v and %d", test.name, got, m.between(test.k), test.want, test.between)
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/collective"
 	"zeroth/config"
 	"zeroth/config/configtest"
 	"zeroth/job/setup"
@@ -15,7 +16,7 @@ import (
 
 // passes returns a cost model in which only passes through blocks take time.
 func passes(forward, backward float64) CostModel {
-	return CostModel{There: 1, Wants: func(string) float64 { return 0 }, Seconds: func(_ string, k Kernel, _ Work) float64 {
+	return CostModel{There: 1, Wants: func(setup.QueueRole) float64 { return 0 }, Seconds: func(_ setup.QueueRole, k Kernel, _ Work) float64 {
 		switch k.Op {
 		case attention:
 			return forward
@@ -75,7 +76,7 @@ func TestBubbles(t *testing.T) {
 func TestPlacesShareProcessors(t *testing.T) {
 	const f, b, ranks, micros = 0.010, 0.020, 4, 8
 	costs := passes(f, b)
-	costs.There, costs.Wants = 1.0/ranks, func(string) float64 { return 1 }
+	costs.There, costs.Wants = 1.0/ranks, func(setup.QueueRole) float64 { return 1 }
 	for shared, want := range map[bool]float64{true: ranks * micros * (f + b), false: ranks * (micros + ranks - 1) * (f + b)} {
 		costs.Shared = shared
 		r, err := SimulateWith(setup.Planned(staged(t, "1F1B", ranks, 1, micros)), costs)
@@ -91,11 +92,11 @@ func TestTransfersDelay(t *testing.T) {
 	const f, b, link, micros = 0.010, 0.020, 0.004, 8
 	costs := passes(f, b)
 	seconds := costs.Seconds
-	costs.Seconds = func(queue string, k Kernel, w Work) float64 {
+	costs.Seconds = func(on setup.QueueRole, k Kernel, w Work) float64 {
 		if k.isLink() {
 			return link
 		}
-		return seconds(queue, k, w)
+		return seconds(on, k, w)
 	}
 	r, err := SimulateWith(setup.Planned(staged(t, "GPipe", 2, 1, micros)), costs)
 	if err != nil {
@@ -115,7 +116,7 @@ func TestTransferSeconds(t *testing.T) {
 	m := h.moving(h.Spread(ranked(8)).Of(ranked(8)))
 	for link, want := range map[[2]int]float64{{0, 1}: 1 + 4, {1, 0}: 1 + 4, {1, 2}: 2 + 40, {3, 4}: 3 + 80, {7, 0}: 3 + 80} {
 		k := Kernel{Op: "broadcast", N: 400 / 4, Group: Group{2, 1}, Link: link}
-		if got := m.seconds("to next", k, Work{}); got != want {
+		if got := m.seconds(setup.LinkQueue(collective.ToNext), k, Work{}); got != want {
 			t.Errorf("link %v takes %v, want %v", link, got, want)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/fsdp"
+	"zeroth/job/setup"
 	"zeroth/offload"
 	"zeroth/optim"
 	"zeroth/zero"
@@ -78,7 +79,6 @@ type Recording struct {
 	again    bool          // activations are being recomputed
 	rank     int           // world rank, the first one at its place in a pipeline,
 	pipeline int           // with this many places
-	links    int           // number of link queues, the last of Queues
 }
 
 // hostWait is a wait of the host until a queue has done some number of tasks. Work issued later
@@ -101,7 +101,7 @@ func (l *Recording) tasks() (n int) {
 type recordedQueue struct {
 	ops   // destination of the work
 	to    *Recording
-	Name  string
+	Role  setup.QueueRole
 	at    int32
 	label int32
 	Tasks []task
@@ -111,8 +111,8 @@ type recordedQueue struct {
 
 // queue returns a recorder in front of a queue. All of a rank's work must go through recorders,
 // from one goroutine.
-func (l *Recording) queue(name string, to ops) *recordedQueue {
-	r := &recordedQueue{ops: to, to: l, Name: name, at: int32(len(l.Queues))}
+func (l *Recording) queue(role setup.QueueRole, to ops) *recordedQueue {
+	r := &recordedQueue{ops: to, to: l, Role: role, at: int32(len(l.Queues))}
 	l.Queues = append(l.Queues, r)
 	return r
 }

@@ -73,21 +73,18 @@ func (g recordedGroup) kernel(op string, whole, own device.Buffer) Kernel {
 	return k
 }
 
-// RecordAll puts recorders in front of all queues and groups of a trainer. The first queue is
-// compute, the second comm.
+// RecordAll puts recorders in front of all queues and groups of a trainer.
 func RecordAll(z *zero.Config) *Recording {
 	l := newRecording()
-	put := func(name string, q any) *recordedQueue { return l.queue(name, q.(ops)) }
-	compute := put(setup.Queues[0], z.Compute)
-	comm, update := put(setup.Queues[1], z.Comm), put(setup.Queues[2], z.Update)
-	z.Compute, z.Comm, z.Update = compute, comm, update
+	put := func(role setup.QueueRole, q any) *recordedQueue { return l.queue(role, q.(ops)) }
+	z.Compute, z.Comm, z.Update = put(setup.Compute, z.Compute), put(setup.Comm, z.Comm), put(setup.Update, z.Update)
 	o := &z.Offload
 	if z.HostUpdate != nil {
-		z.HostUpdate = put(setup.HostQueues[0], z.HostUpdate)
-		o.ToHost, o.ToDevice = put(setup.HostQueues[1], o.ToHost), put(setup.HostQueues[2], o.ToDevice)
+		z.HostUpdate = put(setup.HostUpdate, z.HostUpdate)
+		o.ToHost, o.ToDevice = put(setup.ToHost, o.ToHost), put(setup.ToDevice, o.ToDevice)
 	}
 	if o.Read != nil {
-		o.Read, o.Write = put(setup.DiskQueues[0], o.Read), put(setup.DiskQueues[1], o.Write)
+		o.Read, o.Write = put(setup.Read, o.Read), put(setup.Write, o.Write)
 	}
 	o.Listener = l
 	if z.Listener == nil {
@@ -112,7 +109,7 @@ func RecordAll(z *zero.Config) *Recording {
 }
 
 // recordLinks puts recorders in front of the links between places of a pipeline.
-func (l *Recording) recordLinks(z *zero.Config, put func(string, any) *recordedQueue) {
+func (l *Recording) recordLinks(z *zero.Config, put func(setup.QueueRole, any) *recordedQueue) {
 	stride := z.Mesh.World() / l.pipeline
 	place := l.rank / stride
 	around := func(place int) int { return (place + l.pipeline) % l.pipeline }
@@ -121,9 +118,8 @@ func (l *Recording) recordLinks(z *zero.Config, put func(string, any) *recordedQ
 		collective.ToNext: {place, next}, collective.FromPrevious: {previous, place},
 		collective.ToPrevious: {place, previous}, collective.FromNext: {next, place},
 	}
-	l.links = len(ends)
 	for i, e := range ends {
-		z.Pipeline.Queues[i] = put(setup.LinkQueues[i], z.Pipeline.Queues[i])
+		z.Pipeline.Queues[i] = put(setup.LinkQueue(collective.Link(i)), z.Pipeline.Queues[i])
 		meets := fromPlace + 2*e[0]
 		if link := collective.Link(i); link == collective.ToPrevious || link == collective.FromNext {
 			meets++

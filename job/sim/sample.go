@@ -40,7 +40,7 @@ func (s *Sample) Begin() {
 	for _, k := range own {
 		k.n = 0
 	}
-	for _, q := range s.rank.Queues {
+	for _, q := range s.rank.Queues.All() {
 		_ = q.Wait() // the step reports its error
 	}
 	s.trace.record(s.rank, own)

@@ -39,11 +39,11 @@ type Result struct {
 // CostModel gives the times of kernels on some hardware.
 type CostModel struct {
 	Name, Source string
-	Seconds      func(queue string, k Kernel, w Work) float64 // seconds on dedicated processors
-	Wants        func(queue string) float64                   // processors
-	There        float64                                      // processors available per rank
-	Shared       bool                                         // ranks of other stages can use processors that a stage leaves idle
-	Peak         float64                                      // operations per second of a rank
+	Seconds      func(on setup.QueueRole, k Kernel, w Work) float64 // seconds on dedicated processors
+	Wants        func(on setup.QueueRole) float64                   // processors
+	There        float64                                            // processors available per rank
+	Shared       bool                                               // ranks of other stages can use processors that a stage leaves idle
+	Peak         float64                                            // operations per second of a rank
 
 	// Moves describes what moves collectives; Between returns the bytes that one sends from the
 	// first rank's host to others. Planned is called before these and Seconds, with the bounce
@@ -57,8 +57,8 @@ type CostModel struct {
 
 // costs returns the cost model of one device per rank. Only the device's own kernels use it.
 func (m *moving) costs() CostModel {
-	wants := func(queue string) float64 {
-		if queue == setup.Queues[0] || queue == setup.Queues[2] {
+	wants := func(on setup.QueueRole) float64 {
+		if on == setup.Compute || on == setup.Update {
 			return 1
 		}
 		return 0
@@ -111,22 +111,16 @@ func recorded(c *setup.Job, steps, issued int) (places []*Recording, err error) 
 // recordedAt is like recorded for one pipeline stage. It adds to tasks.
 func recordedAt(c *setup.Job, at, steps, issued int, tasks *int) (*Recording, error) {
 	var l *Recording
-	t, _, _, err := setup.DryRank(c, at, func(z *zero.Config) { l = RecordAll(z) })
+	d, err := setup.OpenDry(c, at, func(z *zero.Config) { l = RecordAll(z) })
 	if err != nil {
 		return nil, err
-	}
-	bytes := setup.Bounce(c, setup.ShardedUnits(t.Units()))
-	m := config.Mesh(c.Config)
-	l.bounce = map[Group]int{}
-	for role, g := range groups(m) {
-		l.bounce[g] = max(l.bounce[g], bytes[role])
 	}
 	for i := range steps {
 		if i >= issued && l.repeat(steps-i) {
 			continue
 		}
 		l.step(steps - i)
-		t.DryRun()
+		d.Trainer.DryRun()
 		if i == 0 {
 			*tasks += steps * l.tasks()
 			if *tasks > config.MostTasks {
@@ -135,6 +129,11 @@ func recordedAt(c *setup.Job, at, steps, issued int, tasks *int) (*Recording, er
 			l.first = l.Operations
 		}
 		l.ends = append(l.ends, len(l.waits)-1)
+	}
+	l.bounce = map[Group]int{}
+	bytes := d.Bounce()
+	for role, g := range groups(config.Mesh(c.Config)) {
+		l.bounce[g] = max(l.bounce[g], bytes[role])
 	}
 	return l, nil
 }
@@ -247,9 +246,9 @@ func newPlace(l *Recording, p CostModel) *pipelineRank {
 	}
 	r := &pipelineRank{Recording: l, there: p.There}
 	for _, q := range l.Queues {
-		r.wants = append(r.wants, p.Wants(q.Name))
+		r.wants = append(r.wants, p.Wants(q.Role))
 		for i, k := range l.Kernels {
-			r.seconds = append(r.seconds, p.Seconds(q.Name, k, l.Work[i]))
+			r.seconds = append(r.seconds, p.Seconds(q.Role, k, l.Work[i]))
 		}
 	}
 	return r

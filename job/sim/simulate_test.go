@@ -58,7 +58,7 @@ func clocked(t *testing.T, c *config.Config, p lengths) (took time.Duration) {
 		}
 		defer setup.CloseAll(ranks)
 		for _, r := range ranks {
-			for _, q := range r.Queues {
+			for _, q := range r.Queues.All() {
 				q.Trace(func(s device.Span) { time.Sleep(p.of(s.Task)) })
 			}
 		}
@@ -126,7 +126,7 @@ func TestSimulatedIsTheScheduleOnAClock(t *testing.T) {
 					}
 					c := configtest.Fitted(t, append(sets, "device=cpu", fmt.Sprintf("zero.stage=%d", stage), fmt.Sprintf("train.accumulate=%d", accumulate), "train.micro_batch=1", "train.batch=null")...)
 					mesh := config.Mesh(c)
-					f, err := SimulateWith(setup.Planned(c), CostModel{There: 1, Wants: func(string) float64 { return 0 }, Seconds: func(_ string, k Kernel, _ Work) float64 {
+					f, err := SimulateWith(setup.Planned(c), CostModel{There: 1, Wants: func(setup.QueueRole) float64 { return 0 }, Seconds: func(_ setup.QueueRole, k Kernel, _ Work) float64 {
 						switch {
 						case k.Op == "all-gather" && k.In == device.I64, k.isLink(): // of the statistics
 							return 0
@@ -151,12 +151,12 @@ func TestSimulatedIsTheScheduleOnAClock(t *testing.T) {
 	}
 }
 
-// crossing returns a recording in which queue a runs two kernels, queue b runs one after the first of
-// them, and the host waits for b before it issues the last one on a.
+// crossing returns a recording in which the compute queue runs two kernels, the comm queue runs one after the first of
+// them, and the host waits for that before it issues the last one.
 func crossing() *Recording {
 	l := newRecording()
-	for _, q := range []string{"a", "b"} {
-		l.Queues = append(l.Queues, &recordedQueue{Name: q})
+	for _, q := range []setup.QueueRole{setup.Compute, setup.Comm} {
+		l.Queues = append(l.Queues, &recordedQueue{Role: q})
 	}
 	l.Kernels = make([]Kernel, 4)
 	l.Queues[0].Tasks = []task{{Kernel: 0, host: -1}, {Kernel: 1, host: -1}, {Kernel: 3, host: 0}}
@@ -196,22 +196,22 @@ func TestKernelSeconds(t *testing.T) {
 	capped, wide, odd, exact, loss := at, at, at, at, Kernel{Op: "cross entropy", In: device.BF16, Form: Capped}
 	capped.Form, wide.K, odd.K, exact.In = Capped, 136, 60, device.F32
 	for _, test := range []struct {
-		queue string
+		queue setup.QueueRole
 		k     Kernel
 		w     Work
 		want  float64
 	}{
-		{"compute", mm, Work{1000, 10, 0}, 10}, {"compute", mm, Work{1000, 200, 0}, 20}, {"compute", mm, Work{1, 1, 0}, 0.5}, {"compute", at, Work{1000, 10, 0}, 20},
+		{setup.Compute, mm, Work{1000, 10, 0}, 10}, {setup.Compute, mm, Work{1000, 200, 0}, 20}, {setup.Compute, mm, Work{1, 1, 0}, 0.5}, {setup.Compute, at, Work{1000, 10, 0}, 20},
 		// Kernels that do not use tensor cores, and operations other than products.
-		{"compute", capped, Work{1000, 10, 500}, 60}, {"compute", wide, Work{1000, 10, 0}, 40}, {"compute", odd, Work{1000, 10, 0}, 40},
-		{"compute", exact, Work{1000, 10, 0}, 40}, {"compute", loss, Work{0, 100, 1000}, 40}, {"compute", loss, Work{0, 100, 100}, 10},
-		{"update", Kernel{Op: "adamw"}, Work{0, 100, 0}, 10}, {"host", Kernel{Op: "adamw"}, Work{0, 100, 0}, 50}, {"to host", Kernel{Op: "copy"}, Work{0, 80, 0}, 10},
-		{"read", Kernel{Op: "read"}, Work{0, 100, 0}, 20}, {"write", Kernel{Op: "write"}, Work{0, 50, 0}, 10},
+		{setup.Compute, capped, Work{1000, 10, 500}, 60}, {setup.Compute, wide, Work{1000, 10, 0}, 40}, {setup.Compute, odd, Work{1000, 10, 0}, 40},
+		{setup.Compute, exact, Work{1000, 10, 0}, 40}, {setup.Compute, loss, Work{0, 100, 1000}, 40}, {setup.Compute, loss, Work{0, 100, 100}, 10},
+		{setup.Update, Kernel{Op: "adamw"}, Work{0, 100, 0}, 10}, {setup.HostUpdate, Kernel{Op: "adamw"}, Work{0, 100, 0}, 50}, {setup.ToHost, Kernel{Op: "copy"}, Work{0, 80, 0}, 10},
+		{setup.Read, Kernel{Op: "read"}, Work{0, 100, 0}, 20}, {setup.Write, Kernel{Op: "write"}, Work{0, 50, 0}, 10},
 		// 2 ranks send half of it. A part that is not in place is copied meanwhile, and without
 		// other ranks only copied.
-		{"comm", Kernel{N: 250, Group: Group{2, 1}}, Work{0, 1000, 0}, 5}, {"comm", Kernel{N: 250, Group: Group{2, 1}, Form: Separate}, Work{0, 1000, 0}, 100},
-		{"comm", Kernel{Group: Group{2, 1}, Form: Separate}, Work{0, 10, 0}, 1}, {"comm", Kernel{Group: Group{1, 1}}, Work{0, 1000, 0}, 0},
-		{"comm", Kernel{Group: Group{1, 1}, Form: Separate}, Work{0, 1000, 0}, 200},
+		{setup.Comm, Kernel{N: 250, Group: Group{2, 1}}, Work{0, 1000, 0}, 5}, {setup.Comm, Kernel{N: 250, Group: Group{2, 1}, Form: Separate}, Work{0, 1000, 0}, 100},
+		{setup.Comm, Kernel{Group: Group{2, 1}, Form: Separate}, Work{0, 10, 0}, 1}, {setup.Comm, Kernel{Group: Group{1, 1}}, Work{0, 1000, 0}, 0},
+		{setup.Comm, Kernel{Group: Group{1, 1}, Form: Separate}, Work{0, 1000, 0}, 200},
 	} {
 		if got := m.seconds(test.queue, test.k, test.w); got != test.want {
 			t.Errorf("%+v takes %v", test, got)
@@ -268,8 +268,8 @@ func TestStepsAreAlike(t *testing.T) {
 			for i, q := range all.Queues {
 				got, labels := labelled(short, i)
 				want, called := labelled(all, i)
-				if short.Queues[i].Name != q.Name || !slices.Equal(got, want) || !slices.Equal(labels, called) || short.last[i] != all.last[i] {
-					t.Errorf("%v: place %d: queue %s has %d tasks, and not those of steps that are issued, %d", job, at, q.Name, len(got), len(want))
+				if short.Queues[i].Role != q.Role || !slices.Equal(got, want) || !slices.Equal(labels, called) || short.last[i] != all.last[i] {
+					t.Errorf("%v: place %d: queue %s has %d tasks, and not those of steps that are issued, %d", job, at, q.Role, len(got), len(want))
 				}
 			}
 			if !slices.Equal(short.waits, all.waits) || !slices.Equal(short.ends, all.ends) || !slices.Equal(short.Kernels, all.Kernels) {
@@ -320,21 +320,21 @@ func TestRecordedDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := places[0]
-		bytes, sizes := map[string]int64{}, map[float64]bool{}
+		bytes, sizes := map[setup.QueueRole]int64{}, map[float64]bool{}
 		for _, q := range l.Queues {
 			for _, task := range q.Tasks {
-				if task.Kernel < 0 || q.Name != setup.DiskQueues[0] && q.Name != setup.DiskQueues[1] {
+				if task.Kernel < 0 || q.Role != setup.Read && q.Role != setup.Write {
 					continue
 				}
 				k, w := l.Kernels[task.Kernel], l.Work[task.Kernel]
-				if k.Op != q.Name || w.Bytes <= 0 {
-					t.Errorf("%v: %+v of %+v on queue %s", sets, k, w, q.Name)
+				if k.Op != q.Role.String() || w.Bytes <= 0 {
+					t.Errorf("%v: %+v of %+v on queue %s", sets, k, w, q.Role)
 				}
-				bytes[q.Name] += int64(w.Bytes)
+				bytes[q.Role] += int64(w.Bytes)
 				sizes[w.Bytes] = true
 			}
 		}
-		if bytes["write"] != need.Disk-4096 || bytes["read"] == 0 || len(sizes) < 2 {
+		if bytes[setup.Write] != need.Disk-4096 || bytes[setup.Read] == 0 || len(sizes) < 2 {
 			t.Errorf("%v: %v bytes, want %d written; sizes %v", sets, bytes, need.Disk-4096, sizes)
 		}
 	}

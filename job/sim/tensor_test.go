@@ -16,11 +16,11 @@ func TestTensorsAreExposed(t *testing.T) {
 	c := configtest.Fitted(t, "parallel.tensor=2", "parallel.ranks=2", "zero.stage=0", "train.micro_batch=1", "train.batch=null", "train.accumulate=2", "device=cpu")
 	costs := passes(0.010, 0.020)
 	seconds := costs.Seconds
-	costs.Seconds = func(queue string, k Kernel, w Work) float64 {
-		if queue == setup.Queues[0] && exchanges(k.Op) && k.In != device.F32 { // statistics of losses, in float32, are few
+	costs.Seconds = func(on setup.QueueRole, k Kernel, w Work) float64 {
+		if on == setup.Compute && exchanges(k.Op) && k.In != device.F32 { // statistics of losses, in float32, are few
 			return each
 		}
-		return seconds(queue, k, w)
+		return seconds(on, k, w)
 	}
 	r, err := SimulateWith(setup.Planned(c), costs)
 	if err != nil {

@@ -46,16 +46,17 @@ const tracedSpans = 1 << 15
 // Track is the work of one queue. It belongs to the queue's goroutine until the queue is idle.
 type Track struct {
 	name  string
-	spans []ran // a ring
-	n     int   // recorded so far
+	role  setup.QueueRole // of its queue, if it is the work of one
+	spans []ran           // a ring
+	n     int             // recorded so far
 }
 
 // tracks holds the tracks of a rank: its queues, compute and comm first, its host's waits (except
 // in a simulation), and its steps.
 type tracks []*Track
 
-func (k tracks) compute() *Track        { return k[0] }
-func (k tracks) comm() *Track           { return k[1] }
+func (k tracks) compute() *Track        { return k[setup.Compute] }
+func (k tracks) comm() *Track           { return k[setup.Comm] }
 func (k tracks) steps() *Track          { return k[len(k)-1] }
 func (k tracks) withoutSteps() []*Track { return k[:len(k)-1] } // all but the steps
 
@@ -123,8 +124,8 @@ func (t *Trace) Attach(ranks []*setup.Rank, memory MemoryInUse) {
 
 // open adds the tracks of a rank, with room for the given number of tasks per queue.
 func (t *Trace) open(r *setup.Rank, spans int) (own tracks) {
-	for _, q := range r.Queues {
-		own = append(own, &Track{name: q.Name(), spans: make([]ran, spans)})
+	for role := range r.Queues.All() {
+		own = append(own, &Track{name: role.String(), role: role, spans: make([]ran, spans)})
 	}
 	for _, name := range []string{waits, "step"} {
 		own = append(own, &Track{name: name, spans: make([]ran, spans)})
@@ -135,9 +136,11 @@ func (t *Trace) open(r *setup.Rank, spans int) (own tracks) {
 
 // record starts recording the queues of a rank, which must be idle.
 func (t *Trace) record(r *setup.Rank, own tracks) {
-	for i, q := range r.Queues {
+	i := 0
+	for _, q := range r.Queues.All() {
 		k := own[i]
 		q.Trace(func(s device.Span) { k.add(t.ran(s.Label, s.Task, s.Start, s.End)) })
+		i++
 	}
 }
 
@@ -178,7 +181,7 @@ func (t *Trace) Detach(ranks []*setup.Rank) {
 
 // stop waits until the queues of a rank are idle and stops recording them.
 func stop(r *setup.Rank) {
-	for _, q := range r.Queues {
+	for _, q := range r.Queues.All() {
 		_ = q.Wait()
 		q.Trace(nil)
 	}
@@ -265,7 +268,7 @@ func (e *Exposure) add(k tracks, step ran) {
 		computing, moving = slices.DeleteFunc(computing, func(r ran) bool { return exchanges(r.task) }), union(moving, exchanged)
 	}
 	for _, q := range k.withoutSteps() {
-		if slices.Contains(setup.LinkQueues[:], q.name) {
+		if q.role.IsLink() {
 			moving = union(moving, slices.DeleteFunc(busy(q.All(), step), waitsForPeers))
 		}
 	}
@@ -278,13 +281,13 @@ func (e *Exposure) add(k tracks, step ran) {
 	all := union(computing, moving)
 	seen := measure(all)
 	for _, q := range k.withoutSteps() {
-		if !slices.Contains(setup.Queues[:], q.name) && !slices.Contains(setup.LinkQueues[:], q.name) {
+		if q.role.Offloads() {
 			all = union(all, busy(q.All(), step))
 		}
 	}
 	e.Offload += float64(measure(all) - seen)
 	for _, q := range k.withoutSteps() {
-		if q.name == setup.Queues[2] {
+		if q.role == setup.Update {
 			all = union(all, busy(q.All(), step))
 		}
 	}

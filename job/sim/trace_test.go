@@ -4,11 +4,18 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"zeroth/job/setup"
 )
 
 // tracked returns a track of spans [start, end) in milliseconds by task.
 func tracked(name string, spans ...ran) *Track {
 	k := &Track{name: name, spans: make([]ran, 8)}
+	for role := range setup.Save {
+		if role.String() == name {
+			k.role = role
+		}
+	}
 	for _, s := range spans {
 		s.Start, s.End = s.Start*1e6, s.End*1e6
 		k.add(s)

@@ -77,11 +77,11 @@ func OpenSavers(j *setup.Job, ranks []*setup.Rank) (savers []*Saver, err error) 
 }
 
 func newSaver(j *setup.Job, r *setup.Rank, g collective.Group, tuner *checkpoint.Tuner) (*Saver, error) {
-	buf, err := r.HostMemory().Alloc(device.F32, setup.Staged(j.Config, r.Trainer), device.Snapshot)
+	q, buf, err := r.OpenSaves(j.Config)
 	if err != nil {
 		return nil, err
 	}
-	s := &Saver{J: j, Rank: r, group: r.Recorder.Watchdog(g, j.Parallel.Timeout, "saves", true), queue: r.Device.NewQueue("save"), tuner: tuner,
+	s := &Saver{J: j, Rank: r, group: r.Recorder.Watchdog(g, j.Parallel.Timeout, "saves", true), queue: q, tuner: tuner,
 		Reported: map[string]bool{}}
 	s.stage.buf = buf
 	s.stage.halved = !j.Checkpoint.Async && buf.N < r.Trainer.StateLen()
