@@ -8,7 +8,6 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
-	"zeroth/device/dry"
 	"zeroth/fsdp"
 	"zeroth/input"
 	"zeroth/job/hf"
@@ -53,16 +52,20 @@ func newGenerator(from *source, m hf.Model, b setup.Backend, dtype device.DType,
 		return nil, err
 	}
 	defer end()
-	g := &Generator{dtype: dtype, context: m.Context, texts: make([]known, texts)}
-	arena, err := g.plan(m, b)
-	if err == nil {
-		err = g.openOn(b, m)
+	dry, err := open(m, setup.Counting(b), dtype, texts, nil)
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		err = g.allocate(m)
+	dry.tryPasses()
+	if _, here := b.(setup.CPU); here { // other backends have their own memory and report when it is full
+		err = dry.fits(machine.Machine().Free)
 	}
+	if err != nil {
+		return nil, err
+	}
+	g, err := open(m, b, dtype, texts, dry.runner.Peaks())
 	if err == nil {
-		err = g.open(m, arena, fill)
+		err = g.load(fill)
 	}
 	if err != nil {
 		g.Close()
@@ -71,55 +74,64 @@ func newGenerator(from *source, m hf.Model, b setup.Backend, dtype device.DType,
 	return g, nil
 }
 
-// rows returns the maximum number of positions in a pass: all of one text, or one of each.
-func (g *Generator) rows() int { return max(g.context, len(g.texts)) }
-
-// config returns the configuration of a forward-only runner on one rank.
-func (g *Generator) config(m hf.Model) fsdp.Config {
-	cfg := fsdp.Config{Device: &dry.Device{}, Compute: dry.Queue{}, Comm: dry.Queue{}, DType: g.dtype,
-		Model: m.Network(nn.LoRA{}), Policy: zero.Stage(0).Policy(0, false)}
+// open opens devices and queues, allocates memory and builds the runner. The caller must close the
+// partial generator returned with an error, too. arenas has the bytes of the runner's arenas; nil: on
+// devices that only count.
+func open(m hf.Model, b setup.Backend, dtype device.DType, texts int, arenas []int) (*Generator, error) {
+	g := &Generator{dtype: dtype, context: m.Context, texts: make([]known, texts)}
+	err := g.openOn(b, m)
+	if err == nil {
+		err = g.allocate(m)
+	}
+	if err != nil {
+		return g, err
+	}
+	cfg := fsdp.Config{Device: g.dev, Compute: g.queues[0], Comm: g.queues[1], DType: dtype,
+		Model: m.Network(nn.LoRA{}), Policy: zero.Stage(0).Policy(0, false), Arenas: arenas}
 	cfg.Units = fsdp.LayOut(cfg.Model, cfg.Policy, 1, func(nn.Unit) fsdp.Groups { // no peers
 		return fsdp.Groups{Shard: collective.Dry{Of: 1}, Replica: collective.Dry{Of: 1}}
 	})
-	return cfg
+	g.runner, err = fsdp.New(cfg)
+	return g, err
 }
 
-// plan returns the arena sizes of a pass, measured by a dry run. It rejects a model that does not
-// fit into free memory.
-func (g *Generator) plan(m hf.Model, b setup.Backend) (arenas []int, err error) {
-	cfg := g.config(m)
-	dry, err := fsdp.New(cfg)
-	if err != nil {
-		return nil, err
+// rows returns the maximum number of positions in a pass: all of one text, or one of each.
+func (g *Generator) rows() int { return max(g.context, len(g.texts)) }
+
+// tryPasses issues the two largest passes: a whole text, and a position of each text.
+func (g *Generator) tryPasses() {
+	each := make([]nn.Sequence, len(g.texts))
+	for i := range each {
+		each[i].T = 1
 	}
-	buf := func(t device.DType, n int) device.Buffer {
-		x, _ := cfg.Device.Alloc(t, n, device.Inputs) // only counts
-		return x
-	}
-	passes := [][]nn.Sequence{{{T: g.context}}, make([]nn.Sequence, len(g.texts))}
-	for i := range g.texts {
-		passes[1][i].T = 1
-	}
-	for _, p := range passes {
+	for _, p := range [][]nn.Sequence{{{T: g.context}}, each} {
 		rows := 0
 		for _, s := range p {
 			rows += s.T
 		}
-		forward(dry, &nn.Batch{B: 1, T: rows, Compute: g.dtype, Input: buf(device.I32, rows), Logits: buf(device.F32, len(p)*m.Vocab), Sequences: p})
+		logits := g.logits.Device.Slice(0, len(p)*(g.logits.Device.N/len(g.texts)))
+		forward(g.runner, &nn.Batch{B: 1, T: rows, Compute: g.dtype, Input: g.ids.Device.Slice(0, rows), Logits: logits, Sequences: p})
 	}
-	var params int64
-	for _, u := range dry.Units {
+}
+
+// fits returns an error if the generator needs more than the given bytes, or if that is 0, which is
+// unknown, nil.
+func (g *Generator) fits(free int64) error {
+	var params, cache int64
+	for _, u := range g.runner.Units {
 		params += int64(u.Param.Bytes())
 	}
-	arenas = dry.Peaks()
-	arena := arenas[0]       // work space; no activations are saved
-	_, here := b.(setup.CPU) // other backends have their own memory and report when it is full
-	cache := int64(len(g.texts)) * int64(cfg.Model.Blocks) * int64(g.context*cfg.Model.QKV*g.dtype.Size())
-	if free := machine.Machine().Free; free > 0 && here && params+cache+int64(arena) > free {
-		return nil, input.BadInput(fmt.Errorf("the model needs %s, %d texts of up to %d tokens another %s, but only %s are free; want fewer tokens, or fewer texts at once (--batch)",
-			show.ByteSize(params+int64(arena)), len(g.texts), g.context, show.ByteSize(cache), show.ByteSize(free)))
+	for _, t := range g.texts {
+		for _, b := range t.cache {
+			cache += int64(b.Bytes())
+		}
 	}
-	return arenas, nil
+	arena := int64(g.runner.Peaks()[0]) // work space; no activations are saved
+	if free > 0 && params+cache+arena > free {
+		return input.BadInput(fmt.Errorf("the model needs %s, %d texts of up to %d tokens another %s, but only %s are free; want fewer tokens, or fewer texts at once (--batch)",
+			show.ByteSize(params+arena), len(g.texts), g.context, show.ByteSize(cache), show.ByteSize(free)))
+	}
+	return nil
 }
 
 // forward runs a batch forward without saving activations.
@@ -170,13 +182,8 @@ func (g *Generator) allocate(m hf.Model) error {
 	return errors.Join(errs...)
 }
 
-// open builds the runner and loads its parameters.
-func (g *Generator) open(m hf.Model, arenas []int, fill func(zero.Part, []float32) error) (err error) {
-	cfg := g.config(m)
-	cfg.Arenas, cfg.Device, cfg.Compute, cfg.Comm = arenas, g.dev, g.queues[0], g.queues[1]
-	if g.runner, err = fsdp.New(cfg); err != nil {
-		return err
-	}
+// load loads the parameters.
+func (g *Generator) load(fill func(zero.Part, []float32) error) error {
 	for _, u := range g.runner.Units {
 		for _, p := range u.Layout.Params {
 			if err := g.set(p, u.Param.Slice(p.At.Lo, p.At.Hi), fill); err != nil {

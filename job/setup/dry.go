@@ -28,7 +28,7 @@ func OpenDry(j *Job, at int, wrap func(*zero.Config)) (*Dry, error) {
 	if !j.Parallel.Master {
 		rank *= mesh.World() / Pipeline(j.Config)
 	}
-	x.backend, x.Shadow = counting{kind(j.Config)}, false
+	x.backend, x.Shadow = Counting(kind(j.Config)), false
 	x.Hooks = Hooks{Tile: j.Hooks.Tile, Workers: j.Hooks.Workers}
 	if wrap != nil {
 		x.Hooks.WrapTrainer = func(_ int, z *zero.Config) { wrap(z) }
@@ -175,7 +175,9 @@ func (r *Rank) lend(j *Job, n *needs) error {
 	return nil
 }
 
-// counting is a Backend of devices that only count, with the properties of another.
+// Counting returns a backend of devices that only count, with the properties of another.
+func Counting(b Backend) Backend { return counting{b} }
+
 type counting struct{ Backend }
 
 // Open implements Backend.
