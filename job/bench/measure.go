@@ -33,6 +33,7 @@ type Measurements struct {
 	ranks   int
 	kernels map[timed]float64 // seconds
 	work    map[timed]sim.Work
+	between float64 // seconds of a processor between two kernels
 	peak    float64 // of all processors
 	peakOf  string
 	steps   string // describes the steps in which kernels were measured, for messages
@@ -63,13 +64,26 @@ func Measure(c *config.Config, progress func(doing string), others ...*config.Co
 	if progress == nil {
 		progress = func(string) {}
 	}
-	h := &Measurements{workers: setup.Workers(c), ranks: c.Parallel.Ranks, kernels: map[timed]float64{}, work: map[timed]sim.Work{}}
+	h := &Measurements{workers: setup.Workers(c), ranks: c.Parallel.Ranks, kernels: map[timed]float64{}, work: map[timed]sim.Work{}, between: math.Inf(1)}
 	h.peakOf, h.peak = peakRate(c.Precision)
-	if err := h.measureKernels(c, progress); err != nil {
-		return nil, fmt.Errorf("measuring the kernels: %w", err)
+	all := append([]*config.Config{c}, others...)
+	var shapes []*config.Config // jobs whose kernels differ
+	for _, x := range all {
+		x = alone(x)
+		same := func(y *config.Config) bool {
+			return x.Model.Context == y.Model.Context && x.Train.MicroBatch == y.Train.MicroBatch && x.Train.Accumulate == y.Train.Accumulate
+		}
+		if !slices.ContainsFunc(shapes, same) {
+			shapes = append(shapes, x)
+		}
+	}
+	for _, x := range shapes {
+		if err := h.measureKernels(c, x, measuredTime/time.Duration(len(shapes)), progress); err != nil {
+			return nil, fmt.Errorf("measuring the kernels: %w", err)
+		}
 	}
 	progress("collectives")
-	for _, x := range append(others, c) {
+	for _, x := range all {
 		if err := h.measureCollectives(x); err != nil {
 			return nil, fmt.Errorf("measuring the collectives: %w", err)
 		}
@@ -89,13 +103,15 @@ func peakRate(t device.DType) (name string, rate float64) {
 	return p.Name, rate
 }
 
-// alone returns the job for measuring kernels: a single rank, few layers, whole matrices.
+// alone returns the job for measuring kernels: a single rank with its positions, few layers, whole
+// matrices.
 func alone(c *config.Config) *config.Config {
 	x := c.Copy()
 	x.Model.Layers = min(x.Model.Layers, measuredLayers)
 	x.Model.From = ""
+	x.Model.Context /= c.Parallel.Context
 	p := &x.Parallel
-	p.Ranks, p.Pipeline, p.Shard, p.Replicate, p.Tensor, p.Memory = 1, 1, 1, 1, 1, 0
+	p.Ranks, p.Pipeline, p.Shard, p.Replicate, p.Context, p.Tensor, p.Memory = 1, 1, 1, 1, 1, 1, 0
 	x.Train.Accumulate = min(2, x.Train.Accumulate)
 	x.Train.Batch = x.Train.MicroBatch * x.Train.Accumulate
 	x.Checkpoint.Every, x.Checkpoint.SaveOnExit = 0, false
@@ -136,8 +152,9 @@ func (h *Measurements) shortened(x *config.Config, copies int) error {
 	}
 }
 
-func (h *Measurements) measureKernels(c *config.Config, progress func(string)) error {
-	x := alone(c)
+// measureKernels measures the kernels of x, which stands for a rank of c, in steps of the given time.
+func (h *Measurements) measureKernels(c, x *config.Config, most time.Duration, progress func(string)) error {
+	whole := x.Copy()
 	copies := max(1, min(c.Parallel.Ranks, runtime.GOMAXPROCS(0)/h.workers))
 	if err := h.shortened(x, copies); err != nil {
 		return err
@@ -147,8 +164,8 @@ func (h *Measurements) measureKernels(c *config.Config, progress func(string)) e
 		return err
 	}
 	h.steps = fmt.Sprintf("steps of %d of %d layers", x.Model.Layers, c.Model.Layers)
-	if x.Train.MicroBatch < c.Train.MicroBatch || x.Model.Context < c.Model.Context {
-		h.steps += fmt.Sprintf(", micro-batches of %d of %d sequences of %d of %d tokens", x.Train.MicroBatch, c.Train.MicroBatch, x.Model.Context, c.Model.Context)
+	if x.Train.MicroBatch < whole.Train.MicroBatch || x.Model.Context < whole.Model.Context {
+		h.steps += fmt.Sprintf(", micro-batches of %d of %d sequences of %d of %d tokens", x.Train.MicroBatch, whole.Train.MicroBatch, x.Model.Context, whole.Model.Context)
 	}
 	progress("kernels in " + h.steps)
 	if need, has := int64(copies)*(f.Device.Total()+f.Host.Total()), machine.Machine().Free; has > 0 && need > has/2 {
@@ -169,7 +186,7 @@ func (h *Measurements) measureKernels(c *config.Config, progress func(string)) e
 	}
 	errs, wg := make([]error, copies), sync.WaitGroup{}
 	for i, m := range all {
-		wg.Go(func() { errs[i] = m.run(x) })
+		wg.Go(func() { errs[i] = m.run(x, most) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -181,6 +198,9 @@ func (h *Measurements) measureKernels(c *config.Config, progress func(string)) e
 	}
 	for k, s := range times {
 		h.kernels[k] = usual(s)
+	}
+	for _, m := range all {
+		h.between = min(h.between, m.between(h.kernels))
 	}
 	return nil
 }
@@ -205,6 +225,8 @@ type measuring struct {
 	warm  []int // by queue: number of tasks before the measured ones
 	spans [][]device.Span
 	first []uint64 // by queue: number of the first span
+	steps int
+	took  float64 // seconds of the fastest step
 }
 
 func (m *measuring) wrap(_ int, z *zero.Config) {
@@ -214,7 +236,7 @@ func (m *measuring) wrap(_ int, z *zero.Config) {
 	}
 }
 
-func (m *measuring) run(c *config.Config) error {
+func (m *measuring) run(c *config.Config, most time.Duration) error {
 	r := m.ranks[0]
 	err := r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
 		nn.Fill(1, p.Param, p.At, dst)
@@ -233,10 +255,12 @@ func (m *measuring) run(c *config.Config) error {
 		q.Trace(func(s device.Span) { m.spans[i] = append(m.spans[i], s) })
 	}
 	start := time.Now()
-	for n := 0; n == 0 || n < measuredSteps && time.Since(start) < measuredTime; n++ {
+	for m.took = math.Inf(1); m.steps == 0 || m.steps < measuredSteps && time.Since(start) < most; m.steps++ {
+		begin := time.Now()
 		if err := trainStep(c, m.ranks); err != nil {
 			return err
 		}
+		m.took = min(m.took, time.Since(begin).Seconds())
 	}
 	for _, q := range r.Queues.All() {
 		q.Trace(nil)
@@ -261,6 +285,20 @@ func trainStep(c *config.Config, ranks []*setup.Rank) error {
 		}
 		return err
 	})
+}
+
+// between returns the seconds of a step in which no kernel runs, per kernel: issuing and starting it
+// takes this time of the rank's processor.
+func (m *measuring) between(seconds map[timed]float64) float64 {
+	busy, n := 0.0, 0
+	for i, q := range m.log.Queues {
+		for _, t := range q.Tasks[m.warm[i]:] {
+			if t.Kernel >= 0 {
+				busy, n = busy+seconds[timed{q.Role, m.log.Kernels[t.Kernel]}], n+1
+			}
+		}
+	}
+	return max(0, m.took*float64(m.steps)-busy) / float64(n)
 }
 
 // collect adds up the spans of each kernel.
@@ -387,17 +425,21 @@ func timeCollective(mesh shard.Mesh, k sim.Kernel, n int) (float64, error) {
 	return usual(times[1:]), nil
 }
 
-// seconds returns the time of a kernel, scaled from a measurement of the same kernel with another
-// size or, without one, of another kernel on the same queue that moves as much.
+// seconds returns the time of a kernel with what precedes it.
 func (h *Measurements) seconds(on setup.QueueRole, k sim.Kernel, w sim.Work) float64 {
-	if free(k) {
+	switch {
+	case free(k):
 		return 0
+	case k.Group.Size > 0:
+		return h.alike(sent(k), w)
 	}
-	is := timed{on, k}
-	if k.Group.Size > 0 {
-		is = sent(k)
-	}
-	if s, ok := h.kernels[is]; ok {
+	return h.between + h.alike(timed{on, k}, w)
+}
+
+// alike returns the time of a kernel, scaled from a measurement of the same kernel with the nearest
+// size or, without one, of another kernel with about as much work.
+func (h *Measurements) alike(k timed, w sim.Work) float64 {
+	if s, ok := h.kernels[k]; ok {
 		return s
 	}
 	alike := func(x timed) (score float64) {
@@ -407,12 +449,12 @@ func (h *Measurements) seconds(on setup.QueueRole, k sim.Kernel, w sim.Work) flo
 		for _, same := range []struct {
 			is    bool
 			worth float64
-		}{{x.Op == k.Op, 1000}, {x.In == k.In && x.Out == k.Out, 200}, {x.Group.Size == k.Group.Size, 100}, {x.Form == k.Form, 50}, {x.on == on, 20}} {
+		}{{x.Op == k.Op, 1000}, {x.Group.Size == k.Group.Size, 400}, {(h.work[x].Flops > 0) == (w.Flops > 0), 400}, {x.In == k.In && x.Out == k.Out, 20}, {x.Form == k.Form, 5}, {x.on == k.on, 2}} {
 			if same.is {
 				score += same.worth
 			}
 		}
-		return score - math.Abs(math.Log2(amount(h.work[x])/amount(w)))
+		return score - 10*math.Abs(math.Log2(amount(h.work[x])/amount(w)))
 	}
 	best, most := timed{}, math.Inf(-1)
 	for x := range h.kernels {
