@@ -49,9 +49,11 @@ per second, memory, bytes sent and time spent waiting, each with its prediction 
 The last six use as many ranks as the job allows; the others shard the optimizer
 state (stage 1). Ways that the job does not allow are listed with the reason.
 
-Each way is a run of 'zeroth train' in a temporary folder. Figures are medians without
-the first two steps; memory and bytes are those of the rank with the most. Waiting is
-the share of a step in which a rank communicates without computing, or is idle. All
+The ways run in turns, three times each, as 'zeroth train' in a temporary folder. Figures
+are medians without the first two steps of a run, and the spread is the difference
+between the fastest and the slowest turn. Ways whose speeds differ less are equally
+fast. Memory and bytes are those of the rank with the most. Waiting is the share of a
+step in which a rank communicates without computing, or is idle. All
 ways must learn the same: the last column is the largest difference of the losses from
 those of the first way, caused by a different order of sums.`,
 		Example: `  zeroth bench parallel examples/quickstart.yaml
@@ -67,7 +69,7 @@ those of the first way, caused by a different order of sums.`,
 	f := cmd.Flags()
 	f.StringArrayVar(&o.sets, "set", nil, "set a `key=value` of the job file, the value in YAML (repeatable)")
 	f.StringSliceVar(&o.ways, "ways", nil, "`names` of the ways to compare, such as ddp,zero1 (default all)")
-	intVar(f, &o.steps, "steps", 5, "steps to measure, after two that do not count")
+	intVar(f, &o.steps, "steps", 5, "steps to measure in a turn, after two that do not count")
 	f.StringVar(&o.machine, "machine", "here", "simulate the step time on: here, "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	f.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")

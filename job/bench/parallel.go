@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +20,10 @@ import (
 	"zeroth/shard"
 )
 
-// warmSteps is the number of steps at the start of a run that do not count.
-const warmSteps = 2
+const (
+	warmSteps = 2 // at the start of a run, which do not count
+	turns     = 3 // runs of each way, so that what disturbs the machine for a while does not order the ways
+)
 
 // Comparison is a job trained in several ways, each with its plan and simulation.
 type Comparison struct {
@@ -28,7 +31,7 @@ type Comparison struct {
 	Batch     int        `json:"batch"`   // sequences per step
 	Context   int        `json:"context"` // tokens per sequence
 	Precision string     `json:"precision"`
-	Steps     int        `json:"steps"` // measured steps
+	Steps     int        `json:"steps"` // measured steps in each turn
 	Hardware  string     `json:"simulated_on,omitempty"`
 	Unknown   string     `json:"not_simulated,omitempty"` // why no way was simulated
 	Ways      []Compared `json:"ways"`
@@ -46,10 +49,11 @@ type Compared struct {
 	Difference float64  `json:"loss_difference"` // largest difference from the first way's losses over all steps
 }
 
-// Figures are the results of a run: medians over steps. Memory and bytes are the maximum over
+// Figures are the results of runs: medians over steps, and then over turns. Memory and bytes are the maximum over
 // ranks.
 type Figures struct {
 	Tokens  float64 `json:"tokens_per_second"` // of all ranks; 0: unknown
+	Spread  float64 `json:"spread,omitempty"`  // between the fastest and the slowest turn, as a share of Tokens
 	Memory  int64   `json:"memory_bytes"`      // allocated by a rank
 	Sent    int64   `json:"sent_bytes_a_step"` // -1: unknown
 	Waiting float64 `json:"waiting"`           // share of a step in which a rank communicates without computing, or nothing runs; a mean over ranks
@@ -72,19 +76,53 @@ func Compare(ctx context.Context, load Load, names []string, steps int, hardware
 	}
 	x := &Comparison{Ranks: c.Parallel.Ranks, Batch: c.Train.Batch, Context: c.Model.Context, Precision: c.Precision.String(), Steps: steps}
 	simulate := x.simulator(all, hardware, progress)
-	var first []float64 // losses of the first way
 	for _, w := range all {
-		y, losses, err := w.compare(ctx, simulate, progress)
+		y, err := w.predict(simulate, progress)
 		if err != nil {
 			return x, fmt.Errorf("%s: %w", w.name, err)
 		}
-		if first == nil {
-			first = losses
-		}
-		y.Difference = largestDifference(first, losses)
 		x.Ways = append(x.Ways, *y)
 	}
+	ran := make([][]*listener, len(all))
+	defer x.summarize(ran)
+	for turn := range turns {
+		for i, w := range all {
+			if x.Ways[i].Refused != "" {
+				continue
+			}
+			l, err := w.run(ctx, func(doing string) { progress(fmt.Sprintf("%s, turn %d of %d: %s", w.name, turn+1, turns, doing)) })
+			switch {
+			case input.IsInput(err):
+				x.Ways[i] = Compared{Way: w.name, Stage: w.stage, Refused: err.Error()}
+			case err != nil:
+				return x, fmt.Errorf("%s: %w", w.name, err)
+			default:
+				ran[i] = append(ran[i], l)
+			}
+		}
+	}
 	return x, nil
+}
+
+// summarize adds the results of the ways, given the runs of each.
+func (x *Comparison) summarize(ran [][]*listener) {
+	var first *listener // of the first way
+	for i, each := range ran {
+		y, speeds := &x.Ways[i], []float64{}
+		if y.Refused != "" {
+			continue
+		}
+		for _, l := range each {
+			first = cmp.Or(first, l)
+			y.Run = l.figures()
+			y.Difference = max(y.Difference, largestDifference(first.losses, l.losses))
+			speeds = append(speeds, y.Run.Tokens)
+		}
+		if y.Run != nil {
+			y.Run.Tokens = median(speeds)
+			y.Run.Spread = (slices.Max(speeds) - slices.Min(speeds)) / y.Run.Tokens
+		}
+	}
 }
 
 // simulator returns a function that simulates a way; its result is nil if the machine cannot
@@ -157,42 +195,34 @@ func (w chosen) plan(m plan.Machine) (*Compared, error) {
 	return x, nil
 }
 
-// compare plans, simulates and runs the job in a way.
-func (w chosen) compare(ctx context.Context, simulate func(*config.Config) (*sim.Result, error), progress func(string)) (*Compared, []float64, error) {
+// predict plans and simulates the job in a way.
+func (w chosen) predict(simulate func(*config.Config) (*sim.Result, error), progress func(string)) (*Compared, error) {
 	progress(w.name + ": planning")
 	x, err := w.plan(plan.Machine{})
 	if err != nil || x.Refused != "" {
-		return x, nil, err
+		return x, err
 	}
 	s, err := simulate(w.job)
-	if err != nil {
-		return nil, nil, err
-	}
 	if s != nil {
 		x.Predicted.Tokens, x.Predicted.Waiting = s.Tokens, s.Exposed/s.Seconds+s.Bubble
 	}
-	figures, losses, err := w.run(ctx, progress)
-	if input.IsInput(err) {
-		return &Compared{Way: w.name, Stage: w.stage, Refused: err.Error()}, nil, nil
-	}
-	x.Run = figures
-	return x, losses, err
+	return x, err
 }
 
 // run trains the job in a temporary folder.
-func (w chosen) run(ctx context.Context, progress func(string)) (*Figures, []float64, error) {
+func (w chosen) run(ctx context.Context, progress func(string)) (*listener, error) {
 	dir, err := input.TempDir("zeroth-bench-")
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer input.RemoveTemp(dir)
-	l := &listener{trace: sim.NewTrace(), progress: func(step int) { progress(fmt.Sprintf("%s: step %d of %d", w.name, step, w.job.Train.Steps)) }}
-	progress(w.name + ": reading the data")
+	l := &listener{trace: sim.NewTrace(), progress: func(step int) { progress(fmt.Sprintf("step %d of %d", step, w.job.Train.Steps)) }}
+	progress("reading the data")
 	err = job.Run(ctx, w.job, job.Options{Out: filepath.Join(dir, "run"), Observer: l, Trace: l.trace, NoModel: true})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return l.figures(), l.losses, nil
+	return l, nil
 }
 
 // listener records what a run reports.

@@ -13,7 +13,7 @@ import (
 // Table writes the comparison as a table, in Markdown if markdown is set.
 func (x *Comparison) Table(w io.Writer, markdown bool) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d ranks, %d sequences of %s tokens a step, %s; medians of steps %d to %d\n", x.Ranks, x.Batch, show.Grouped(int64(x.Context)), x.Precision, warmSteps+1, warmSteps+x.Steps)
+	fmt.Fprintf(&b, "%d ranks, %d sequences of %s tokens a step, %s; medians of steps %d to %d of %d turns\n", x.Ranks, x.Batch, show.Grouped(int64(x.Context)), x.Precision, warmSteps+1, warmSteps+x.Steps, turns)
 	for _, line := range []string{prefixed("predicted seconds: simulated on ", x.Hardware), prefixed("no predicted seconds: ", x.Unknown)} {
 		b.WriteString(line)
 	}
@@ -55,7 +55,7 @@ func prefixed(before, text string) string {
 
 // rows returns a row of titles and one for each way that was run.
 func (x *Comparison) rows() [][]string {
-	rows := [][]string{{"way", "ranks", "tokens/s", "predicted", "ratio", "memory a rank", "planned", "sent per step", "planned", "waiting", "predicted", "loss differs by"}}
+	rows := [][]string{{"way", "ranks", "tokens/s", "spread", "predicted", "ratio", "memory a rank", "planned", "sent per step", "planned", "waiting", "predicted", "loss differs by"}}
 	for _, y := range x.Ways {
 		if y.Run == nil {
 			continue
@@ -65,7 +65,7 @@ func (x *Comparison) rows() [][]string {
 			ratio = fmt.Sprintf("%.2f", y.Run.Tokens/y.Predicted.Tokens)
 		}
 		r, p := y.Run.words(), y.Predicted.words()
-		rows = append(rows, []string{y.Way, y.Mesh, r[0], p[0], ratio, r[1], p[1], r[2], p[2], r[3], p[3], fmt.Sprintf("%.0e", y.Difference)})
+		rows = append(rows, []string{y.Way, y.Mesh, r[0], fmt.Sprintf("%.0f %%", 100*y.Run.Spread), p[0], ratio, r[1], p[1], r[2], p[2], r[3], p[3], fmt.Sprintf("%.0e", y.Difference)})
 	}
 	return rows
 }
