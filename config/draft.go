@@ -74,11 +74,11 @@ var memoryUnits = []struct {
 // ParseSize reads a number of bytes with its unit, such as 80GiB or 80GB.
 func ParseSize(s string) (int64, error) {
 	for _, u := range memoryUnits {
-		digits, ok := strings.CutSuffix(s, u.name)
-		if !ok {
+		at := len(s) - len(u.name)
+		if at < 0 || !strings.EqualFold(s[at:], u.name) {
 			continue
 		}
-		x, wrong := number(&node{kind: scalar, text: strings.TrimSpace(digits)})
+		x, wrong := number(&node{kind: scalar, text: strings.TrimSpace(s[:at])})
 		if b := x * u.bytes; wrong == "" && b >= 1 && b <= MostMemory {
 			return int64(b), nil
 		}

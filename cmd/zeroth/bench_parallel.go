@@ -132,7 +132,7 @@ func (a *app) runParallel(ctx context.Context, o *comparing) error {
 	}
 	show := func() error { return x.Table(a.out, o.markdown) }
 	if o.json {
-		show = func() error { return writeJSON(a.out, x) }
+		show = func() error { return a.writeJSON(x) }
 	}
 	return cmp.Or(err, show(), found(x.Ran()))
 }

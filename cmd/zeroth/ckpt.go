@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -74,19 +71,8 @@ func toFlag(cmd *cobra.Command, p *string, usage string) {
 	must(cmd.MarkFlagDirname("to"))
 }
 
-// writeJSON writes the result as JSON. It also escapes control characters beyond ASCII,
-// which a terminal may obey.
-func (a *app) writeJSON(v any) error {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	if err := e.Encode(v); err != nil {
-		return err
-	}
-	_, err := io.WriteString(a.out, show.Escape(b.String()))
-	return err
-}
+// writeJSON writes the result as JSON.
+func (a *app) writeJSON(v any) error { return writeJSON(a.out, v) }
 
 // long runs work that reads or writes total bytes, with a progress bar, until a signal
 // stops it. speed describes the amount and the time.

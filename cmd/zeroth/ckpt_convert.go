@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,10 +16,12 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
+	"zeroth/config"
 	"zeroth/input"
 	"zeroth/input/hub"
 	"zeroth/input/s3"
 	"zeroth/job"
+	"zeroth/job/hf"
 	"zeroth/job/state"
 	"zeroth/nn"
 )
@@ -51,19 +51,13 @@ func (a *app) ckptExport() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		switch {
-		case foreign:
+		if foreign {
 			return a.exportForeign(cmd, args[0], to, form, e, names, asJSON)
-		case form != "hf":
-			return a.exportTorch(cmd, args[0], to, form, e)
 		}
 		if adapter && (cmd.Flags().Changed("dtype") || cmd.Flags().Changed("shard-size")) {
-			err = input.BadInput(errors.New("--adapter writes one file in float32; leave out --dtype and --shard-size"))
+			return input.BadInput(errors.New("--adapter writes one file in float32; leave out --dtype and --shard-size"))
 		}
-		if err != nil {
-			return err
-		}
-		return a.export(cmd, args[0], to, e, adapter, asJSON)
+		return a.export(cmd, args[0], to, form, e, adapter, asJSON)
 	})
 	cmd.Long = `Write the parameters of a checkpoint as a Hugging Face folder: config.json and
 model.safetensors, or numbered parts and their index. transformers, model.from of a
@@ -97,31 +91,13 @@ func exportOptions(dtype, size string) (e checkpoint.Export, err error) {
 	if e.DType == "" {
 		wrong = append(wrong, fmt.Errorf("--dtype %s; want fp32, bf16 or fp16", dtype))
 	}
-	if e.PartSize, err = parseSize(size); err != nil {
-		wrong = append(wrong, fmt.Errorf("--shard-size %w", err))
+	if e.PartSize, err = config.ParseSize(size); err != nil {
+		wrong = append(wrong, fmt.Errorf("--shard-size: %w", err))
 	}
 	if len(wrong) > 0 {
 		return e, input.BadInput(errors.Join(wrong...))
 	}
 	return e, nil
-}
-
-// units lists the units of sizes, the longest names first.
-var units = []struct {
-	name  string
-	bytes float64
-}{{"KIB", 1 << 10}, {"MIB", 1 << 20}, {"GIB", 1 << 30}, {"TIB", 1 << 40}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1}, {"", 1}}
-
-// parseSize parses a size of at least 1 byte, such as 5GB or 1.5GiB.
-func parseSize(s string) (int64, error) {
-	for _, u := range units {
-		digits, ok := strings.CutSuffix(strings.ToUpper(s), u.name)
-		x, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
-		if ok && err == nil && x*u.bytes >= 1 && x*u.bytes < math.MaxInt64/2 {
-			return int64(x * u.bytes), nil
-		}
-	}
-	return 0, fmt.Errorf("%s; want a size such as 500MB, 5GB or 2GiB", s)
 }
 
 // The JSON of export and import. Bytes is the total size of the written files; Checkpoint and
@@ -146,38 +122,70 @@ type (
 	}
 )
 
-func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export, adapter, asJSON bool) error {
-	begin := time.Now()
+// exporting is a checkpoint to export and the function that writes it.
+type exporting struct {
+	from, about string // its folder, and how results name it
+	step        int64
+	dtype       checkpoint.DType
+	total       int64 // bytes that write reports
+	write       func(ctx context.Context, done func(int64)) (note string, err error)
+	notes       string // printed with the result
+}
+
+// export exports one of our checkpoints.
+func (a *app) export(cmd *cobra.Command, dir, to, form string, e checkpoint.Export, adapter, asJSON bool) error {
 	ck, err := state.OpenCheckpoint(dir)
 	if err != nil {
 		return err
 	}
 	defer ck.Close()
+	x := exporting{from: ck.Path, about: ck.Path, step: ck.Step, dtype: e.DType}
+	writes := func(t checkpoint.Tensor) bool { return t.Kind == checkpoint.Master && !nn.IsAdapter(t.Name) }
+	switch {
+	case adapter:
+		adapts, err := state.Adapts(ck)
+		if err != nil {
+			return err
+		}
+		writes = func(t checkpoint.Tensor) bool { return t.Kind == checkpoint.Master && adapts(t.Name) }
+		x.write = func(_ context.Context, done func(int64)) (string, error) {
+			done(x.total)
+			return "", state.ExportAdapter(ck, to)
+		}
+	case form == "hf":
+		x.write = func(ctx context.Context, done func(int64)) (string, error) {
+			e.Progress = done
+			return state.ExportModel(ctx, ck, to, e)
+		}
+	case hf.Adapted(ck):
+		return input.BadInput(errors.New("--format hf merges adapters; the other formats cannot contain them"))
+	default:
+		writes = func(t checkpoint.Tensor) bool {
+			return t.Kind == checkpoint.Master || form == "dcp" && t.Kind != checkpoint.Attached
+		}
+		x.write = func(ctx context.Context, done func(int64)) (string, error) {
+			return state.ExportTorch(ctx, form, ck, to, e.DType, done)
+		}
+	}
+	for _, t := range ck.Tensors {
+		if writes(t) {
+			x.total += int64(t.Numel() * e.DType.Size())
+		}
+	}
+	return a.exportTo(cmd, to, &x, asJSON)
+}
+
+// exportTo writes a checkpoint to a new folder.
+func (a *app) exportTo(cmd *cobra.Command, to string, x *exporting, asJSON bool) error {
+	begin := time.Now()
 	leave, err := newFolder("--to", to)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	writes := func(name string) bool { return !nn.IsAdapter(name) }
-	if adapter {
-		if writes, err = state.Adapts(ck); err != nil {
-			return err
-		}
-	}
-	var total int64
-	for _, t := range ck.Tensors {
-		if t.Kind == checkpoint.Master && writes(t.Name) {
-			total += int64(t.Numel() * e.DType.Size())
-		}
-	}
 	var note string
-	speed, err := a.long(cmd, "export", total, func(ctx context.Context, done func(int64)) (err error) {
-		if adapter {
-			done(total)
-			return state.ExportAdapter(ck, to)
-		}
-		e.Progress = done
-		note, err = state.ExportModel(ctx, ck, to, e)
+	speed, err := a.long(cmd, "export", x.total, func(ctx context.Context, done func(int64)) (err error) {
+		note, err = x.write(ctx, done)
 		return err
 	})
 	if err != nil {
@@ -185,11 +193,11 @@ func (a *app) export(cmd *cobra.Command, dir, to string, e checkpoint.Export, ad
 	}
 	a.note(note)
 	if asJSON {
-		x := exported{Checkpoint: ck.Path, Step: ck.Step, Folder: to, DType: e.DType, Seconds: time.Since(begin).Seconds()}
-		x.Files, x.Bytes, err = written(to)
-		return cmp.Or(err, a.writeJSON(x))
+		out := exported{Checkpoint: x.from, Step: x.step, Folder: to, DType: x.dtype, Seconds: time.Since(begin).Seconds()}
+		out.Files, out.Bytes, err = written(to)
+		return cmp.Or(err, a.writeJSON(out))
 	}
-	a.say("exported %s to %s (%s)\n", ck.Path, to, speed)
+	a.say("%sexported %s to %s (%s)\n", x.notes, x.about, to, speed)
 	return nil
 }
 
@@ -304,40 +312,61 @@ folder, next to it, or in the folder --model.`
 	return cmd
 }
 
+// importing is a folder to import and the function that does it.
+type importing struct {
+	from, about string // its path, and how results name it
+	step        int64
+	total       int64 // bytes that do reports
+	do          func(ctx context.Context, o checkpoint.Options, done func(int64)) (path string, err error)
+	leftOut     func() []string // names of tensors that were not imported
+	notes       func() string   // printed with the result
+}
+
 func (a *app) importModel(cmd *cobra.Command, folder, to string, asJSON bool) error {
-	begin := time.Now()
 	src, err := state.OpenModelFolder(folder)
 	if err != nil {
 		return err
 	}
 	defer src.Close()
-	hold, undo, err := newCheckpoint(to, 0)
+	return a.importTo(cmd, to, &importing{from: folder, about: folder, total: src.Bytes,
+		do: func(ctx context.Context, o checkpoint.Options, done func(int64)) (string, error) {
+			return src.Import(ctx, to, o, done)
+		},
+		leftOut: func() []string { return src.Unfit },
+		notes: func() string {
+			var lines []string
+			if steps, _ := filepath.Glob(filepath.Join(folder, "global_step*")); len(steps) > 0 {
+				lines = append(lines, fmt.Sprintf("imported only the weights of %s; import %s to include the optimizer state and the step", folder, steps[len(steps)-1]))
+			}
+			lines = append(lines, src.Notes...)
+			if len(src.Unfit) > 0 {
+				lines = append(lines, "skipped, because the model does not have them: "+printable(src.Unfit))
+			}
+			return strings.Join(append(lines, ""), "\n")
+		}}, asJSON)
+}
+
+// importTo writes a checkpoint to a folder of checkpoints.
+func (a *app) importTo(cmd *cobra.Command, to string, x *importing, asJSON bool) error {
+	begin := time.Now()
+	hold, undo, err := newCheckpoint(to, x.step)
 	if err != nil {
 		return err
 	}
 	var path string
-	speed, err := a.long(cmd, "import", src.Bytes, func(ctx context.Context, done func(int64)) error {
-		path, err = src.Import(ctx, to, checkpoint.Options{Hold: hold}, done)
+	speed, err := a.long(cmd, "import", x.total, func(ctx context.Context, done func(int64)) error {
+		path, err = x.do(ctx, checkpoint.Options{Hold: hold}, done)
 		return errors.Join(err, undo())
 	})
 	if err != nil {
 		return err
 	}
 	if asJSON {
-		x := imported{Folder: folder, Checkpoint: path, LeftOut: append([]string{}, src.Unfit...), Seconds: time.Since(begin).Seconds()}
-		_, x.Bytes, err = written(path)
-		return cmp.Or(err, a.writeJSON(x))
+		out := imported{Folder: x.from, Checkpoint: path, Step: x.step, LeftOut: append([]string{}, x.leftOut()...), Seconds: time.Since(begin).Seconds()}
+		_, out.Bytes, err = written(path)
+		return cmp.Or(err, a.writeJSON(out))
 	}
-	if steps, _ := filepath.Glob(filepath.Join(folder, "global_step*")); len(steps) > 0 {
-		a.say("imported only the weights of %s; import %s to include the optimizer state and the step\n", folder, steps[len(steps)-1])
-	}
-	for _, note := range src.Notes {
-		a.say("%v\n", note)
-	}
-	if len(src.Unfit) > 0 {
-		a.say("skipped, because the model does not have them: %s\n", printable(src.Unfit))
-	}
-	a.say("imported %s as %s (%s)\n", folder, path, speed)
+	a.say("%simported %s as %s (%s)\n", x.notes(), x.about, path, speed)
 	return nil
 }
 

@@ -3,16 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"zeroth/checkpoint"
-	"zeroth/input"
-	"zeroth/job/hf"
 	"zeroth/job/show"
 	"zeroth/job/state"
 )
@@ -109,50 +106,30 @@ func notesOn(f *state.Foreign) string {
 
 // exportForeign writes a checkpoint of another program as a Hugging Face folder, or in a form of PyTorch.
 func (a *app) exportForeign(cmd *cobra.Command, path, to, form string, e checkpoint.Export, names theirs, asJSON bool) error {
-	begin := time.Now()
 	f, err := state.OpenForeign(path, names.model, names.names)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	leave, err := newFolder("--to", to)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	total := f.Bytes(false) / 4 * int64(e.DType.Size())
-	if form == "dcp" { // moments stay float32
-		total += f.Bytes(true) - f.Bytes(false)
-	}
-	var note string
-	speed, err := a.long(cmd, "export", total, func(ctx context.Context, done func(int64)) (err error) {
-		if e.Progress = done; form == "hf" {
-			note, err = f.Export(ctx, to, e)
-			return err
-		}
-		note, err = f.WriteTorch(ctx, form, to, e.DType, done)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	a.note(note)
-	if asJSON {
-		x := exported{Checkpoint: path, Step: f.Step, Folder: to, DType: e.DType, Seconds: time.Since(begin).Seconds()}
-		x.Files, x.Bytes, err = written(to)
-		return cmp.Or(err, a.writeJSON(x))
-	}
-	a.say("%s", notesOn(f))
+	x := exporting{from: path, about: fmt.Sprintf("%s (%s, step %d)", path, f.Form, f.Step), step: f.Step, dtype: e.DType, notes: notesOn(f)}
 	if f.Model == nil && form == "hf" {
-		a.say("without config.json: there is none in or next to the checkpoint; name the model's folder with --model\n")
+		x.notes += "without config.json: there is none in or next to the checkpoint; name the model's folder with --model\n"
 	}
-	a.say("exported %s (%s, step %d) to %s (%s)\n", path, f.Form, f.Step, to, speed)
-	return nil
+	x.total = f.Bytes(false) / 4 * int64(e.DType.Size())
+	if form == "dcp" { // moments stay float32
+		x.total += f.Bytes(true) - f.Bytes(false)
+	}
+	x.write = func(ctx context.Context, done func(int64)) (string, error) {
+		if e.Progress = done; form == "hf" {
+			return f.Export(ctx, to, e)
+		}
+		return f.WriteTorch(ctx, form, to, e.DType, done)
+	}
+	return a.exportTo(cmd, to, &x, asJSON)
 }
 
 // importForeign converts another program's checkpoint to ours.
 func (a *app) importForeign(cmd *cobra.Command, path, to string, names theirs, asJSON bool) error {
-	begin := time.Now()
 	f, err := state.OpenForeign(path, names.model, names.names)
 	if err != nil {
 		return err
@@ -161,69 +138,22 @@ func (a *app) importForeign(cmd *cobra.Command, path, to string, names theirs, a
 	if err := f.NeedsModel(); err != nil {
 		return err
 	}
-	step := f.Step
-	if !f.Trained() {
-		step = 0
-	}
-	hold, undo, err := newCheckpoint(to, step)
-	if err != nil {
-		return err
-	}
-	var made string
-	speed, err := a.long(cmd, "import", f.Bytes(true), func(ctx context.Context, done func(int64)) error {
-		made, err = f.Import(ctx, to, checkpoint.Options{Hold: hold}, done)
-		return errors.Join(err, undo())
-	})
-	if err != nil {
-		return err
-	}
-	if asJSON {
-		x := imported{Folder: path, Checkpoint: made, Step: step, LeftOut: append(append([]string{}, f.LeftOut...), f.Spare...), Seconds: time.Since(begin).Seconds()}
-		_, x.Bytes, err = written(made)
-		return cmp.Or(err, a.writeJSON(x))
-	}
-	for _, note := range f.Carried.Notes {
-		a.say("%v\n", note)
-	}
-	a.say("%s", notesOn(f))
+	x := importing{from: path, total: f.Bytes(true)}
 	if f.Trained() {
-		settings := strings.Split(strings.TrimSpace(f.Settings()), "\n  ")
-		a.say("a job that resumes from it uses, unless it sets them, its %s %s; its schedule is not imported\n", settings[0], cmp.Or(strings.Join(settings[1:], ", "), "settings: none are known"))
+		x.step = f.Step
 	}
-	a.say("imported %s (%s, step %d) as %s (%s)\n", path, f.Form, step, made, speed)
-	return nil
-}
-
-// exportTorch writes one of our checkpoints in a form of PyTorch.
-func (a *app) exportTorch(cmd *cobra.Command, dir, to, form string, e checkpoint.Export) error {
-	ck, err := state.OpenCheckpoint(dir)
-	if err != nil {
-		return err
+	x.about = fmt.Sprintf("%s (%s, step %d)", path, f.Form, x.step)
+	x.do = func(ctx context.Context, o checkpoint.Options, done func(int64)) (string, error) {
+		return f.Import(ctx, to, o, done)
 	}
-	defer ck.Close()
-	if hf.Adapted(ck) {
-		return input.BadInput(errors.New("--format hf merges adapters; the other formats cannot contain them"))
-	}
-	leave, err := newFolder("--to", to)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	total := int64(0)
-	for _, t := range ck.Tensors {
-		if t.Kind == checkpoint.Master || form == "dcp" && t.Kind != checkpoint.Attached {
-			total += int64(t.Numel() * e.DType.Size())
+	x.leftOut = func() []string { return slices.Concat(f.LeftOut, f.Spare) }
+	x.notes = func() string {
+		notes := strings.Join(append(slices.Clone(f.Carried.Notes), notesOn(f)), "\n")
+		if f.Trained() {
+			settings := strings.Split(strings.TrimSpace(f.Settings()), "\n  ")
+			notes += fmt.Sprintf("a job that resumes from it uses, unless it sets them, its %s %s; its schedule is not imported\n", settings[0], cmp.Or(strings.Join(settings[1:], ", "), "settings: none are known"))
 		}
+		return notes
 	}
-	var note string
-	speed, err := a.long(cmd, "export", total, func(ctx context.Context, done func(int64)) (err error) {
-		note, err = state.ExportTorch(ctx, form, ck, to, e.DType, done)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	a.note(note)
-	a.say("exported %s to %s (%s)\n", ck.Path, to, speed)
-	return nil
+	return a.importTo(cmd, to, &x, asJSON)
 }

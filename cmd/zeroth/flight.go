@@ -60,7 +60,7 @@ Exit codes: 0 ranks agree or are moving, 1 ranks diverged, 2 a file is not a dum
 
 func (a *app) printFlight(r *flight.Report, asJSON bool) error {
 	if asJSON {
-		return writeJSON(a.out, r)
+		return a.writeJSON(r)
 	}
 	var text strings.Builder
 	r.Text(&text)

@@ -165,7 +165,7 @@ func newRemote(hosts []host, ssh, addr string, copied bool, names []string, errs
 	}
 	r.program = copyName + r.digest[:16] // in the home folder, where ssh begins
 	fmt.Fprintln(errs, "zeroth: copying this program to the hosts that do not have it")
-	return r, r.each(func(h host) error { return r.copyTo(h, local) })
+	return r, errors.Join(r.each(func(h host) error { return r.copyTo(h, local) })...)
 }
 
 // copyName begins the names of copies of this program on hosts; the digest follows.
@@ -252,15 +252,15 @@ func (r remote) finish(c *exec.Cmd, h host) error {
 	return nil
 }
 
-// each calls f for each host at once, and returns the errors in their order.
-func (r remote) each(f func(host) error) error {
+// each calls f for each host at once, and returns the errors by host.
+func (r remote) each(f func(host) error) []error {
 	errs := make([]error, len(r.hosts))
 	var all sync.WaitGroup
 	for i, h := range r.hosts {
 		all.Go(func() { errs[i] = f(h) })
 	}
 	all.Wait()
-	return errors.Join(errs...)
+	return errs
 }
 
 // digestOf returns the SHA-256 of a file.
@@ -310,13 +310,7 @@ func (r remote) answers(h host) error {
 // answering returns the slots of the hosts that can be used, the names of the others, and the
 // reason.
 func (r remote) answering() (slots []int, silent []string, why error) {
-	errs := make([]error, len(r.hosts))
-	var all sync.WaitGroup
-	for i, h := range r.hosts {
-		all.Go(func() { errs[i] = r.answers(h) })
-	}
-	all.Wait()
-	slot := 0
+	errs, slot := r.each(r.answers), 0
 	for i, h := range r.hosts {
 		if errs[i] != nil {
 			silent = append(silent, h.name)

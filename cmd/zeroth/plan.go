@@ -242,7 +242,7 @@ func (a *app) runPlan(p *planned, o *planning, args []string) error {
 		return err
 	}
 	if p.json {
-		return cmp.Or(writeJSON(a.out, planned), planned.Fits())
+		return cmp.Or(a.writeJSON(planned), planned.Fits())
 	}
 	if err := planned.Print(a.out); err != nil {
 		return err
@@ -330,10 +330,12 @@ func (a *app) adviseRatio(c *config.Config, m plan.Machine, machine string) (err
 	return err
 }
 
-// writeJSON writes v as indented JSON and escapes control characters.
+// writeJSON writes v as indented JSON. It also escapes control characters beyond ASCII, which a
+// terminal may obey.
 func writeJSON(out io.Writer, v any) error {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	if err := e.Encode(v); err != nil {
 		return err

@@ -60,7 +60,7 @@ job.`,
 				return err
 			}
 			if p.json {
-				err = writeJSON(a.out, f)
+				err = a.writeJSON(f)
 			} else {
 				err = f.Print(a.out)
 			}
@@ -166,7 +166,7 @@ func (a *app) largest(c *config.Config, l fit.Limits, quantity string, asJSON bo
 		return err
 	}
 	if asJSON {
-		err = writeJSON(a.out, r)
+		err = a.writeJSON(r)
 	} else {
 		err = r.Print(a.out)
 	}

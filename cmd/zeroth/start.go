@@ -123,7 +123,7 @@ and completes a job that begins with the line
 		Example: "  zeroth schema > zeroth.schema.json",
 		Args:    arguments(0, 0),
 		RunE: a.do(func(*cobra.Command, []string) error {
-			return writeJSON(a.out, config.Schema())
+			return a.writeJSON(config.Schema())
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}

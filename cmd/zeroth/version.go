@@ -18,7 +18,7 @@ FILE' lists every module inside the program with its checksum.`,
 		Args: arguments(0, 0),
 		RunE: a.do(func(*cobra.Command, []string) error {
 			if asJSON {
-				return writeJSON(a.out, state.ReadBuild())
+				return a.writeJSON(state.ReadBuild())
 			}
 			fmt.Fprintln(a.out, state.Version())
 			return nil

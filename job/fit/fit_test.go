@@ -187,12 +187,12 @@ func one(t *testing.T, c *config.Config, l Limits) *Choice {
 }
 
 func TestParseSize(t *testing.T) {
-	for s, want := range map[string]int64{"80GiB": 80 << 30, "80GB": 80e9, "1.5 MiB": 3 << 19, "7B": 7, "4TB": 4e12, "2kB": 2000} {
+	for s, want := range map[string]int64{"80GiB": 80 << 30, "80GB": 80e9, "1.5 MiB": 3 << 19, "7B": 7, "4TB": 4e12, "2kB": 2000, "1.5 gib": 3 << 29} {
 		if n, err := config.ParseSize(s); err != nil || n != want {
 			t.Errorf("%s is %d, %v", s, n, err)
 		}
 	}
-	for _, s := range []string{"80", "80G", "GiB", "-1GiB", "x80GiB", "1e30TB", ""} {
+	for _, s := range []string{"80", "80G", "GiB", "-1GiB", "x80GiB", "1e30TB", "", "0GB", "0.1B", "NaN"} {
 		if n, err := config.ParseSize(s); err == nil {
 			t.Errorf("%q is %d", s, n)
 		}
