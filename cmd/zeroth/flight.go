@@ -13,6 +13,7 @@ import (
 
 	"zeroth/collective/flight"
 	"zeroth/input"
+	"zeroth/job/launch"
 )
 
 func (a *app) flight() *cobra.Command {
@@ -102,8 +103,8 @@ func escapeGlob(path string) string {
 func whenAsked() (asked chan struct{}, done func()) {
 	signals := make(chan os.Signal, 1)
 	asked = make(chan struct{})
-	if len(dumpSignals) > 0 {
-		signal.Notify(signals, dumpSignals...)
+	if len(launch.DumpSignals) > 0 {
+		signal.Notify(signals, launch.DumpSignals...)
 	}
 	over := make(chan struct{})
 	go func() {

@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,32 +14,16 @@ import (
 	"time"
 
 	"zeroth/input/s3/s3test"
+	"zeroth/job/launch/launchtest"
 	"zeroth/tests/nightly"
 )
-
-// fakeSSH writes a program that behaves like ssh with every host on this machine. A host is down
-// while the file down-HOST exists. Each call writes its process id to a file.
-func fakeSSH(t *testing.T, dir string) string {
-	t.Helper()
-	nightly.Needs(t, "sh")
-	script := `#!/bin/sh
-while [ $# -gt 2 ]; do shift; done
-[ -e "down-$1" ] && { echo "connect to host $1: No route to host" >&2; exit 255; }
-case "$2" in *agent) echo $$ >>"pids-$1";; esac
-cd / && cd "$OLDPWD" && sh -c "$2"
-`
-	if err := os.WriteFile(filepath.Join(dir, "reach"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return "--ssh=./reach"
-}
 
 // TestLaunchOnHosts checks that processes on several hosts, to which the program is copied, give
 // the bits of one process, that their output names them, and that the token is in no process's
 // arguments.
 func TestLaunchOnHosts(t *testing.T) {
 	inFolder(t)
-	ssh := fakeSSH(t, ".")
+	ssh := "--ssh=" + launchtest.SSH(t, ".")
 	t.Setenv("ZEROTH_TOKEN", strings.Repeat("secret-token", 3))
 	sets := append(append([]string(nil), launched4...), "--set", "train.steps=4")
 	zeroth(t, 0, append(append([]string(nil), sets...), "--out", "one")...)
@@ -85,7 +68,7 @@ func TestLaunchOnHosts(t *testing.T) {
 // TestHostsWithout checks that a host without the program, the folder or a connection is named.
 func TestHostsWithout(t *testing.T) {
 	inFolder(t)
-	ssh := fakeSSH(t, ".")
+	ssh := "--ssh=" + launchtest.SSH(t, ".")
 	run := func(code int, with ...string) string {
 		_, errs := process(t, code, append(append([]string{"launch", "--hosts", "localhost"}, with...), "--", "train", "tiny.yaml", "--out", "r")...)
 		return errs
@@ -100,13 +83,6 @@ func TestHostsWithout(t *testing.T) {
 		t.Fatal(err)
 	}
 	contains(t, run(2, "--ssh=./another"), "has another version of zeroth", "install the same, or use launch --copy")
-	digest, err := digestOf(exe)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := (order{Digest: digest, Folder: "/nowhere"}).command(); err == nil || !strings.Contains(err.Error(), "chdir /nowhere") {
-		t.Error(err)
-	}
 	if err := os.WriteFile("down-localhost", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +95,7 @@ func TestLostHost(t *testing.T) {
 	for _, lost := range []string{"localhost", "127.0.0.1"} {
 		t.Run(lost, func(t *testing.T) {
 			s := inShell(t)
-			ssh := fakeSSH(t, s.dir)
+			ssh := "--ssh=" + launchtest.SSH(t, s.dir)
 			cmd := s.command("launch", "--hosts", "localhost:2,127.0.0.1:2", ssh, "--restarts", "1", "--min-ranks", "2", "--", "train", "tiny.yaml",
 				"--set", "parallel={ranks: null, heartbeat: 200ms, dead_after: 8s}", "--set", "train.batch=8", "--set", "checkpoint={every: 20, keep: 2}", "--set", "sample.tokens=0", "--set", fmt.Sprint("train.steps=", endless), "--out", "r")
 			var said strings.Builder
@@ -165,7 +141,7 @@ func TestLostHostSharesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ssh := fakeSSH(t, ".")
+	ssh := "--ssh=" + launchtest.SSH(t, ".")
 	for _, host := range []string{"localhost", "127.0.0.1"} {
 		if text, err := exec.Command("sh", "-c", fmt.Sprintf("mkdir %[1]s-%[2]s && cp %[1]s/*.yaml %[1]s/*.txt %[1]s-%[2]s", dir, host)).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, text)
@@ -200,208 +176,6 @@ func TestLostHostSharesNothing(t *testing.T) {
 	contains(t, said.String(), "without hosts that do not answer: localhost", "continuing with 1 of 2 processes")
 	if strings.Contains(said.String(), "damaged") {
 		t.Errorf("a checkpoint whose upload is not finished is reported:\n%s", said.String())
-	}
-}
-
-// TestExitThroughAgent checks that an agent and ssh report the same end of a process as a local
-// child.
-func TestExitThroughAgent(t *testing.T) {
-	nightly.Needs(t, "sh")
-	for script, want := range map[string]child{
-		"exit 0":         {code: 0},
-		"exit 75":        {code: 75},
-		"exit 130":       {code: 130}, // after Ctrl-C
-		"kill -9 $$":     {code: -1, how: "signal: killed"},
-		"kill -TERM $$":  {code: -1, how: "signal: terminated"},
-		"ssh has failed": {code: -1, how: "a lost connection"},
-	} {
-		code := sshFailed
-		if script != "ssh has failed" {
-			orders, end := io.Pipe() // stays open, as while the launch is running
-			err := obey(exec.Command("sh", "-c", script), orders)
-			end.Close()
-			failed, _ := err.(childFailed)
-			code = int(failed)
-		}
-		c := &child{host: "h", cmd: exec.Command("sh", "-c", fmt.Sprint("exit ", code))}
-		if err := c.cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		if c.wait(); c.code != want.code || want.code < 0 && c.how != want.how {
-			t.Errorf("%s: code %d, %s; want %d, %s", script, c.code, c.how, want.code, want.how)
-		}
-	}
-}
-
-// TestParseHosts checks names, users, IPv6 addresses and numbers of processes.
-func TestParseHosts(t *testing.T) {
-	got, err := parseHosts("node1,user@node2:4,[fd00::1],[fd00::2]:3,user@[fe80::1%eth0]:2", 1)
-	if want := []host{{"node1", 1}, {"user@node2", 4}, {"fd00::1", 1}, {"fd00::2", 3}, {"user@fe80::1%eth0", 2}}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("%v, %v, want %v", got, err, want)
-	}
-	if at := got[4].address(); at != "fe80::1%eth0" {
-		t.Errorf("reached at %s", at)
-	}
-	for _, list := range []string{"fd00::1", "[fd00::1", "[fd00::1]4", "[]:4", "a[b]c", "a:", ":4", "a,,b"} {
-		if got, err := parseHosts(list, 1); err == nil {
-			t.Errorf("%q: %v", list, got)
-		}
-	}
-}
-
-// TestPassedOn checks which variables hosts get, and that names without a variable are refused.
-func TestPassedOn(t *testing.T) {
-	env := []string{"HOME=/root", "ZEROTH_TOKEN=t", "ZEROTH_ADDR=a:1", "NCCL_DEBUG=INFO", "AWS_REGION=x", "AWS_PROFILE=y", "HF_TOKEN=z"}
-	for patterns, want := range map[string]string{
-		"": "ZEROTH_TOKEN=t NCCL_DEBUG=INFO", "HF_TOKEN": "ZEROTH_TOKEN=t NCCL_DEBUG=INFO HF_TOKEN=z", "AWS_*,HF_TOKEN": "ZEROTH_TOKEN=t NCCL_DEBUG=INFO AWS_REGION=x AWS_PROFILE=y HF_TOKEN=z",
-		"AWS_SECRET": "", "HOM?,GCS_*": "", "[": "",
-	} {
-		got, err := passedOn(env, strings.FieldsFunc(patterns, func(r rune) bool { return r == ',' }))
-		if strings.Join(got, " ") != want || (err != nil) != (want == "") {
-			t.Errorf("%s: %v, %v, want %s", patterns, got, err, want)
-		}
-	}
-}
-
-// TestReachable checks which hosts a restart uses: hosts whose processes failed twice are left
-// out for good and not waited for, and without --min-ranks no host is left out.
-func TestReachable(t *testing.T) {
-	inFolder(t)
-	hosts, err := parseHosts("a:2,b,c", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := newRemote(hosts, strings.TrimPrefix(fakeSSH(t, "."), "--ssh="), "", false, nil, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.patience = 0
-	for _, c := range []struct {
-		down     string
-		minRanks int
-		bad      []int
-		want     []int
-		silent   []string
-		wrong    bool
-		folder   string
-	}{
-		{want: []int{0, 1, 2, 3}},
-		{down: "b", minRanks: 1, want: []int{0, 1, 3}, silent: []string{"b"}},
-		{down: "a", minRanks: 1, bad: []int{2}, want: []int{3}, silent: []string{"a"}},
-		{minRanks: 1, bad: []int{3}, want: []int{0, 1, 2}},
-		{down: "c", wrong: true},
-		{folder: "/nowhere", minRanks: 1, want: []int{}, silent: []string{"a", "b", "c"}},
-	} {
-		if c.down != "" {
-			if err := os.WriteFile("down-"+c.down, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		s, said := newSupervisor(4, command{}), &strings.Builder{}
-		s.remote, s.minRanks, s.bad, s.errs = r, c.minRanks, c.bad, said
-		if c.folder != "" {
-			s.remote.folder = c.folder
-		}
-		slots, err := s.reachable()
-		if c.folder != "" && !strings.Contains(said.String(), c.folder) {
-			t.Errorf("it does not say that there is no %s: %s", c.folder, said)
-		}
-		if (err != nil) != c.wrong || !slices.Equal(slots, c.want) || !slices.Equal(s.silent, c.silent) {
-			t.Errorf("%+v: slots %v, silent %v, %v", c, slots, s.silent, err)
-		}
-		_ = os.Remove("down-" + c.down)
-	}
-}
-
-// TestRegain checks that a host that does not answer is looked at less and less often.
-func TestRegain(t *testing.T) {
-	inFolder(t)
-	hosts, err := parseHosts("a,b", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newSupervisor(2, command{})
-	if s.remote, err = newRemote(hosts, strings.TrimPrefix(fakeSSH(t, "."), "--ssh="), "", false, nil, io.Discard); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile("down-b", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.silent, s.errs = []string{"b"}, io.Discard
-	var waits []time.Duration
-	now := make(chan time.Time)
-	close(now)
-	s.regain(make(chan struct{}), func(d time.Duration) <-chan time.Time {
-		if waits = append(waits, d/time.Second); len(waits) == 7 {
-			_ = os.Remove("down-b")
-		}
-		return now
-	})
-	if want := []time.Duration{30, 60, 120, 240, 480, 600, 600}; !slices.Equal(waits, want) || !s.hasRegained() {
-		t.Errorf("looks after %d seconds, want %d; regained: %v", waits, want, s.hasRegained())
-	}
-}
-
-// TestOldCopies checks that --copy removes copies of other versions that nobody has touched for a month,
-// touches the one that it finds, and replaces that if it is damaged.
-func TestOldCopies(t *testing.T) {
-	inFolder(t)
-	hosts, err := parseHosts("a", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	copied := func() (names []string, own os.FileInfo) {
-		r, err := newRemote(hosts, strings.TrimPrefix(fakeSSH(t, "."), "--ssh="), "", true, nil, io.Discard)
-		if err != nil {
-			t.Fatal(err)
-		}
-		in, _ := os.ReadDir(filepath.Dir(copyName))
-		for _, e := range in {
-			names = append(names, e.Name())
-		}
-		own, err = os.Stat(r.program)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return names, own
-	}
-	if err := os.MkdirAll(filepath.Join(filepath.Dir(copyName), "s3"), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	month := time.Now().AddDate(0, 0, -32)
-	for name, days := range map[string]int{"zeroth-0": 0, "zeroth-1.77": 0, "zeroth-2": 20, "s3/zeroth-3": 0} {
-		path := filepath.Join(filepath.Dir(copyName), name)
-		if err := os.WriteFile(path, nil, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if at := month.AddDate(0, 0, days); os.Chtimes(path, at, at) != nil {
-			t.Fatal("the times of files cannot be set")
-		}
-	}
-	names, own := copied()
-	if want := []string{"s3", "zeroth-2", own.Name()}; !slices.Equal(slices.Sorted(slices.Values(names)), slices.Sorted(slices.Values(want))) {
-		t.Errorf("there are %q, want %q", names, want)
-	}
-	path := filepath.Join(filepath.Dir(copyName), own.Name())
-	if err := os.Chtimes(path, month, month); err != nil {
-		t.Fatal(err)
-	}
-	if names, own = copied(); len(names) != 3 || own.ModTime().Equal(month) {
-		t.Errorf("a copy that is used was not touched: %v, %q", own.ModTime(), names)
-	}
-	if _, err := os.Stat(filepath.Join(filepath.Dir(copyName), "s3", "zeroth-3")); err != nil {
-		t.Error(err)
-	}
-	damaged, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := damaged.WriteAt([]byte("damage"), 1000); err != nil || damaged.Close() != nil {
-		t.Fatal(err)
-	}
-	copied()
-	if digest, err := digestOf(path); err != nil || !strings.HasPrefix(digest, strings.TrimPrefix(own.Name(), "zeroth-")) {
-		t.Errorf("a damaged copy stays: %s, %v", digest, err)
 	}
 }
 

@@ -4,13 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"zeroth/input"
+	"zeroth/job/launch"
 	"zeroth/job/setup"
+	"zeroth/job/state"
 )
 
 func (a *app) launch() *cobra.Command {
@@ -49,8 +53,8 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
   zeroth launch --hostfile hosts --copy --ssh="ssh -p 2222" -- train job.yaml`,
 		Args: cobra.ArbitraryArgs,
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
-			if n < 1 || n > maxProcesses || restarts < 0 {
-				return input.BadInput(fmt.Errorf("-n %d --restarts %d; want 1 to %d processes and at least 0 restarts", n, restarts, maxProcesses))
+			if n < 1 || n > launch.MaxProcesses || restarts < 0 {
+				return input.BadInput(fmt.Errorf("-n %d --restarts %d; want 1 to %d processes and at least 0 restarts", n, restarts, launch.MaxProcesses))
 			}
 			if cmd.Flags().Changed("min-ranks") && (minRanks < 1 || restarts == 0) {
 				return input.BadInput(fmt.Errorf("--min-ranks %d --restarts %d; want at least 1 rank, and at least 1 restart that may leave processes out", minRanks, restarts))
@@ -65,13 +69,13 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 			if err != nil {
 				return input.BadInput(err)
 			}
-			var hosts remote
+			var hosts launch.Remote
 			if hostList != "" || hostfile != "" {
 				if !cmd.Flags().Changed("processes") {
 					n = 1
 				}
 				hosts, err = a.reach(hostList, hostfile, n, ssh, addr, copied, env)
-				n = hosts.processes()
+				n = hosts.Processes()
 			} else if copied || addr != "" || cmd.Flags().Changed("ssh") || env != nil {
 				err = input.BadInput(errors.New("--copy, --ssh, --addr and --env are about hosts; want --hosts or --hostfile, too"))
 			}
@@ -79,13 +83,18 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 				return err
 			}
 			a.open = 64 + 8*n
-			s := newSupervisor(n, l)
-			s.remote = hosts
-			s.restarts, s.minRanks, s.out, s.errs = restarts, minRanks, a.out, a.errs
+			s := launch.New(n, hosts)
+			s.Args, s.Resumes, s.Ranks = l.args, l.resumes, l.ranks
+			s.Restarts, s.MinRanks, s.Out, s.Errs = restarts, minRanks, a.out, a.errs
+			if l.unnamed { // one run folder for all processes and restarts
+				own, undo := ownFolder(defaultFolder(l.file, time.Now()))
+				defer undo()
+				s.Args = append(s.Args, "--out", own)
+			}
 			a.trains = args[0] == "train"
-			defer s.forward()()
+			defer forward(s.Pass)()
 			defer a.handle(func(os.Signal) {})() // from here on the supervisor forwards them
-			return s.inFolder()
+			return s.Run()
 		}),
 	}
 	cmd.Flags().SetInterspersed(false) // flags after train belong to train, with or without --
@@ -102,26 +111,40 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 	return cmd
 }
 
+// forward calls pass with each signal for the processes of a launch until end is called.
+func forward(pass func(os.Signal)) (end func()) {
+	signals, done := make(chan os.Signal, 8), make(chan struct{})
+	signal.Notify(signals, append(slices.Clone(launch.DumpSignals), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)...)
+	go func() {
+		for {
+			select {
+			case sig := <-signals:
+				pass(sig)
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() { signal.Stop(signals); close(done) }
+}
+
 // reach returns how to reach the hosts that flags name.
-func (a *app) reach(list, file string, slots int, ssh, addr string, copied bool, env []string) (remote, error) {
-	var hosts []host
+func (a *app) reach(list, file string, slots int, ssh, addr string, copied bool, env []string) (launch.Remote, error) {
+	var hosts []launch.Host
 	var err error
 	switch {
 	case list != "" && file != "":
 		err = errors.New("--hosts and --hostfile name the hosts; want one of them")
 	case list != "":
-		hosts, err = parseHosts(list, slots)
+		hosts, err = launch.ParseHosts(list, slots)
 	default:
-		hosts, err = readHostfile(file, slots)
+		hosts, err = launch.ReadHostfile(file, slots)
 	}
 	if err != nil {
-		return remote{}, input.BadInput(err)
+		return launch.Remote{}, input.BadInput(err)
 	}
-	return newRemote(hosts, ssh, addr, copied, env, a.errs)
+	return launch.Reach(hosts, ssh, addr, copied, env, state.Version(), a.errs)
 }
-
-// maxProcesses bounds -n.
-const maxProcesses = 4096
 
 // launchable lists the commands that launch can start.
 var launchable = []string{"train", "bench", "doctor"}
@@ -162,15 +185,18 @@ func launched(args []string) (c command, err error) {
 	return c, err
 }
 
-// inFolder runs the processes. If train has no --out, it creates one run folder for all
-// processes and restarts.
-func (s *supervisor) inFolder() error {
-	if s.unnamed {
-		own, undo := ownFolder(defaultFolder(s.file, time.Now()))
-		defer undo()
-		s.args = append(s.args, "--out", own)
+// agent returns the command that launch runs on other hosts, one for each process.
+func (a *app) agent() *cobra.Command {
+	return &cobra.Command{
+		Use:    "agent",
+		Short:  "Run a process of a launch on this host",
+		Hidden: true,
+		Args:   arguments(0, 0),
+		RunE: a.do(func(*cobra.Command, []string) error {
+			defer a.handle(func(os.Signal) {})() // signals come through the input
+			return launch.Agent(os.Stdin, state.Version())
+		}),
 	}
-	return s.run()
 }
 
 // ranks returns the number of ranks that the job has in a number of processes.

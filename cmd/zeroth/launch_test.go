@@ -11,7 +11,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
-	"io"
 	"math/big"
 	"math/rand/v2"
 	"os"
@@ -443,23 +442,6 @@ func TestLaunchLogsOfAllRanks(t *testing.T) {
 	}
 }
 
-// TestLabelled checks that every line names its process, whatever the pieces it arrives in.
-func TestLabelled(t *testing.T) {
-	var out strings.Builder
-	l := &labelled{to: &out, label: "3 on b"}
-	for _, piece := range []string{"step", " 1\nstep 2\n\nst", "ep 3", strings.Repeat("x", longestLine)} {
-		if n, err := l.Write([]byte(piece)); n != len(piece) || err != nil {
-			t.Fatal(n, err)
-		}
-	}
-	l.end()
-	long := "step 3" + strings.Repeat("x", longestLine)
-	want := fmt.Sprintf("[3 on b] step 1\n[3 on b] step 2\n[3 on b] \n[3 on b] %s\n[3 on b] %s\n", long[:longestLine], long[longestLine:])
-	if out.String() != want {
-		t.Errorf("%.200q", out.String())
-	}
-}
-
 // TestLaunchesHaveFoldersOfTheirOwn checks that launches started in the same second get separate
 // folders, each shared by all processes, and that a refused launch leaves none.
 func TestLaunchesHaveFoldersOfTheirOwn(t *testing.T) {
@@ -494,16 +476,4 @@ func listing(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	return strings.Join(names, " ")
-}
-
-// TestSignalWhileProcessesStart checks that a signal reaches processes that start after it.
-func TestSignalWhileProcessesStart(t *testing.T) {
-	inFolder(t)
-	t.Setenv("ZEROTH_MAIN", "main")
-	s := newSupervisor(2, command{args: append(slices.Clone(long), "--set", "parallel.ranks=2")})
-	s.token, s.out, s.errs = "0123456789abcdef", io.Discard, io.Discard
-	s.pass(syscall.SIGTERM)
-	if code, err := s.once(0); code == exitDone || err != nil {
-		t.Errorf("exit code %d (%v), want a failure", code, err)
-	}
 }

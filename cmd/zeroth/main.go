@@ -28,6 +28,7 @@ import (
 	"zeroth/collective/rendezvous"
 	"zeroth/config"
 	"zeroth/input"
+	"zeroth/job/launch"
 	"zeroth/job/machine"
 	"zeroth/job/show"
 	"zeroth/job/state"
@@ -35,11 +36,11 @@ import (
 
 // Exit codes, which the help of the command lists.
 const (
-	exitDone    = 0
-	exitFailure = 1
-	exitInput   = 2
-	exitAgain   = 75  // EX_TEMPFAIL: stopped by SIGTERM, SIGHUP or a lost process, with a checkpoint to resume from; or some process never joined
-	exitStopped = 130 // 128 + SIGINT, as in shells
+	exitDone    = launch.ExitDone
+	exitFailure = launch.ExitFailure
+	exitInput   = launch.ExitInput
+	exitAgain   = launch.ExitAgain // stopped by SIGTERM, SIGHUP or a lost process, with a checkpoint to resume from; or some process never joined
+	exitStopped = 130              // 128 + SIGINT, as in shells
 )
 
 func main() {
@@ -227,12 +228,12 @@ func (a *app) verdict(err error) (code int, message string) {
 		return exitDone, ""
 	case errors.Is(err, errFound):
 		return exitFailure, ""
-	case errors.Is(err, errStopped):
+	case errors.Is(err, errStopped), errors.Is(err, launch.ErrInterrupted):
 		return exitStopped, ""
 	case errors.As(err, new(interrupted)):
 		return exitStopped, "zeroth: " + err.Error()
-	case errors.As(err, new(childFailed)):
-		return int(err.(childFailed)), ""
+	case errors.As(err, new(launch.Failed)):
+		return int(err.(launch.Failed)), ""
 	case errors.As(err, new(resumable)), errors.As(err, new(rendezvous.Missing)):
 		return exitAgain, "zeroth: " + err.Error()
 	case a.started && input.IsInput(err):

@@ -1,8 +1,9 @@
-// Package launch determines from the environment which process of a world this one is, as set
-// by zeroth launch, torchrun, Kubeflow, mpirun, hydra, Slurm, SkyPilot, LeaderWorkerSet or
-// Kubernetes. The caller passes the variables.
+// Package launch starts the processes of a world, and tells a process which of them it is.
 //
-// Begin with Find; launchers is the table of the variables that each launcher sets.
+// A Supervisor starts processes on this machine or, through ssh and an Agent on each host, on
+// several, restarts them after failures, and leaves out those that fail again. It sets variables.
+// Find reads them, or those of torchrun, Kubeflow, mpirun, hydra, Slurm, SkyPilot, LeaderWorkerSet
+// and Kubernetes; launchers is the table of the variables that each launcher sets.
 package launch
 
 import (

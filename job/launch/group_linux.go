@@ -1,4 +1,4 @@
-package main
+package launch
 
 import (
 	"os"
@@ -10,6 +10,9 @@ import (
 // wake continues a stopped process, so that it receives the signal that ends it.
 const wake = syscall.SIGCONT
 
+// DumpSignals are the signals that ask for dumps of the last operations; they do not end processes.
+var DumpSignals = []os.Signal{syscall.SIGUSR1}
+
 // ownGroup makes a process the leader of a new process group that ends with its launcher.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
@@ -19,7 +22,7 @@ func ownGroup() *syscall.SysProcAttr {
 func endingSignal(p *os.ProcessState) int { return int(p.Sys().(syscall.WaitStatus).Signal()) }
 
 // onlyStopped reports whether every process that has not ended is stopped by a signal.
-func (s *supervisor) onlyStopped() bool {
+func (s *Supervisor) onlyStopped() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.children {

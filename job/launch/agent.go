@@ -1,4 +1,4 @@
-package main
+package launch
 
 import (
 	"bufio"
@@ -15,10 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"zeroth/input"
-	"zeroth/job/state"
 )
 
 // order is the first line that an agent reads: the process to start. It comes through standard
@@ -38,38 +35,29 @@ const mostOrder = 4 << 20
 // exit code. It is not a shell's 128: a process that Ctrl-C stopped exits with 130 by itself.
 const bySignal = 192
 
-// agent returns the command that launch runs on other hosts, one for each process. After its order
-// it reads the signals to send, one number per line. At the end of its input it kills the process:
-// the launch, or the connection to it, has ended.
-func (a *app) agent() *cobra.Command {
-	return &cobra.Command{
-		Use:    "agent",
-		Short:  "Run a process of a launch on this host",
-		Hidden: true,
-		Args:   arguments(0, 0),
-		RunE: a.do(func(*cobra.Command, []string) error {
-			in := bufio.NewReader(io.LimitReader(os.Stdin, mostOrder))
-			line, err := in.ReadBytes('\n')
-			var o order
-			if err == nil {
-				err = json.Unmarshal(line, &o)
-			}
-			if err != nil {
-				return input.BadInput(fmt.Errorf("agent: no order: %w; zeroth launch --hosts starts agents itself", err))
-			}
-			c, err := o.command()
-			if err != nil {
-				return err
-			}
-			defer touchCopy()()
-			defer a.handle(func(os.Signal) {})() // signals come through the input
-			return obey(c, io.MultiReader(in, os.Stdin))
-		}),
+// Agent runs a process of a launch on this host. After its order it reads the signals to send, one
+// number per line. At the end of its input it kills the process: the launch, or the connection to it,
+// has ended. The error is Failed if the process failed.
+func Agent(from io.Reader, version string) error {
+	in := bufio.NewReader(io.LimitReader(from, mostOrder))
+	line, err := in.ReadBytes('\n')
+	var o order
+	if err == nil {
+		err = json.Unmarshal(line, &o)
 	}
+	if err != nil {
+		return input.BadInput(fmt.Errorf("agent: no order: %w; zeroth launch --hosts starts agents itself", err))
+	}
+	c, err := o.command(version)
+	if err != nil {
+		return err
+	}
+	defer touchCopy()()
+	return obey(c, io.MultiReader(in, from))
 }
 
 // command returns the process to start.
-func (o order) command() (*exec.Cmd, error) {
+func (o order) command(version string) (*exec.Cmd, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -80,7 +68,7 @@ func (o order) command() (*exec.Cmd, error) {
 	}
 	name, _ := os.Hostname() // only for the message
 	if own != o.Digest {
-		return nil, input.BadInput(fmt.Errorf("host %s has another version of zeroth, %s instead of %s, at %s; install the same, or use launch --copy", name, state.Version(), o.Version, exe))
+		return nil, input.BadInput(fmt.Errorf("host %s has another version of zeroth, %s instead of %s, at %s; install the same, or use launch --copy", name, version, o.Version, exe))
 	}
 	if err := os.Chdir(o.Folder); err != nil {
 		return nil, input.BadInput(fmt.Errorf("host %s: %w; want the folder in which launch was started on every host", name, err))
@@ -112,19 +100,19 @@ func obey(c *exec.Cmd, orders io.Reader) error {
 	if code < 0 {
 		code = min(bySignal+endingSignal(c.ProcessState), sshFailed-1)
 	}
-	if code == exitDone {
+	if code == ExitDone {
 		return nil
 	}
-	return childFailed(code)
+	return Failed(code)
 }
 
 // remoteChild returns a process on another host that is not started yet.
-func (s *supervisor) remoteChild(rank, start int) (*child, error) {
-	h, local := s.remote.place(s.slots[rank])
-	c := &child{host: h.name, cmd: s.remote.over(context.Background(), h, shellQuoted(s.remote.program)+" agent")}
+func (s *Supervisor) remoteChild(rank, start int) (*child, error) {
+	h, local := s.Remote.place(s.slots[rank])
+	c := &child{host: h.name, cmd: s.Remote.over(context.Background(), h, shellQuoted(s.Remote.program)+" agent")}
 	c.cmd.SysProcAttr, c.cmd.WaitDelay = ownGroup(), time.Second
-	text, err := json.Marshal(order{Digest: s.remote.digest, Version: state.Version(), Folder: s.remote.folder, Args: s.args,
-		Env: append(slices.Clone(s.remote.env), "ZEROTH_TOKEN="+s.token, "ZEROTH_RUN_ID="+s.runID, "ZEROTH_HOST="+s.remote.rendezvous(s.slots[0]),
+	text, err := json.Marshal(order{Digest: s.Remote.digest, Version: s.version, Folder: s.Remote.folder, Args: s.Args,
+		Env: append(slices.Clone(s.Remote.env), "ZEROTH_TOKEN="+s.token, "ZEROTH_RUN_ID="+s.runID, "ZEROTH_HOST="+s.Remote.rendezvous(s.slots[0]),
 			"ZEROTH_RANK="+strconv.Itoa(rank), "ZEROTH_WORLD_SIZE="+strconv.Itoa(len(s.slots)), "ZEROTH_LOCAL_RANK="+strconv.Itoa(local),
 			"ZEROTH_LOCAL_WORLD_SIZE="+strconv.Itoa(h.slots), "ZEROTH_RESTART_COUNT="+strconv.Itoa(start))})
 	if err != nil {

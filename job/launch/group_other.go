@@ -1,6 +1,6 @@
 //go:build unix && !linux
 
-package main
+package launch
 
 import (
 	"os"
@@ -10,6 +10,9 @@ import (
 // wake continues a stopped process, so that it receives the signal that ends it.
 const wake = syscall.SIGCONT
 
+// DumpSignals are the signals that ask for dumps of the last operations; they do not end processes.
+var DumpSignals = []os.Signal{syscall.SIGUSR1}
+
 // ownGroup makes a process the leader of a new process group.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
@@ -17,4 +20,4 @@ func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true
 func endingSignal(p *os.ProcessState) int { return int(p.Sys().(syscall.WaitStatus).Signal()) }
 
 // onlyStopped returns false, because this system does not report it.
-func (s *supervisor) onlyStopped() bool { return false }
+func (s *Supervisor) onlyStopped() bool { return false }

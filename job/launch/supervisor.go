@@ -1,4 +1,4 @@
-package main
+package launch
 
 import (
 	"bytes"
@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/signal"
 	"runtime"
 	"slices"
 	"strconv"
@@ -23,25 +22,43 @@ import (
 	"zeroth/job/show"
 )
 
-// childFailed is the exit code of a launch whose processes have already printed their
-// errors.
-type childFailed int
+// Exit codes of a process, from which a supervisor decides what follows.
+const (
+	ExitDone    = 0
+	ExitFailure = 1
+	ExitInput   = 2
+	ExitAgain   = 75 // EX_TEMPFAIL: a restart may help
+)
 
-func (e childFailed) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+// MaxProcesses bounds the processes of a supervisor.
+const MaxProcesses = 4096
 
-// supervisor starts the processes of a world, waits for them, and restarts them.
-type supervisor struct {
-	command
-	remote
-	restarts  int
-	minRanks  int      // fewest ranks to continue with; 0 needs all processes
-	slots     []int    // local ranks of the processes to start: 0 to n - 1, without those left out
-	n         int      // processes of the first start
-	bad       []int    // slots left out because they failed twice
-	silent    []string // hosts left out because they did not answer
-	token     string
-	runID     string // of a start on other hosts
-	out, errs io.Writer
+// ErrInterrupted reports that Ctrl-C ended the processes.
+var ErrInterrupted = errors.New("stopped by Ctrl-C")
+
+// Failed is the exit code of processes that have already printed their errors.
+type Failed int
+
+func (e Failed) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// Supervisor starts the processes of a world, waits for them, and restarts them. Its exported fields
+// must be set before Run.
+type Supervisor struct {
+	Args     []string                         // of zeroth, for every process
+	Resumes  bool                             // Args contain --resume
+	Ranks    func(processes int) (int, error) // of the job in a number of processes
+	Restarts int
+	MinRanks int // fewest ranks to continue with; 0 needs all processes
+	Out      io.Writer
+	Errs     io.Writer
+
+	Remote
+	slots  []int    // local ranks of the processes to start: 0 to n - 1, without those left out
+	n      int      // processes of the first start
+	bad    []int    // slots left out because they failed twice
+	silent []string // hosts left out because they did not answer
+	token  string
+	runID  string // of a start on other hosts
 
 	mu       sync.Mutex
 	children []*child  // by rank; children[r] has slots[r]
@@ -49,9 +66,9 @@ type supervisor struct {
 	regained bool      // a host that was left out answers again
 }
 
-// newSupervisor returns a supervisor of n processes that run c.
-func newSupervisor(n int, c command) *supervisor {
-	s := &supervisor{command: c, n: n}
+// New returns a supervisor of n processes: those of remote's hosts or, without hosts, of this machine.
+func New(n int, r Remote) *Supervisor {
+	s := &Supervisor{Remote: r, n: n}
 	for slot := range n {
 		s.slots = append(s.slots, slot)
 	}
@@ -72,8 +89,8 @@ type child struct {
 	ended  int            // how many children ended before it
 }
 
-// run starts the world, and restarts it after failures.
-func (s *supervisor) run() error {
+// Run starts the world, and restarts it after failures. The error is Failed if processes failed.
+func (s *Supervisor) Run() error {
 	if s.token = os.Getenv("ZEROTH_TOKEN"); s.token == "" {
 		var b [32]byte
 		_, _ = rand.Read(b[:]) // never fails
@@ -85,15 +102,15 @@ func (s *supervisor) run() error {
 		switch {
 		case err != nil:
 			return err
-		case code == exitDone:
+		case code == ExitDone:
 			return nil
 		case s.interrupted():
-			return errStopped // whatever the exit codes: processes get the signal one after the other
-		case s.askedToStop() || code == exitInput && (len(s.slots) == s.n || s.hosts != nil) || start == s.restarts && !s.hasRegained():
-			return childFailed(code)
+			return ErrInterrupted // whatever the exit codes: processes get the signal one after the other
+		case s.askedToStop() || code == ExitInput && (len(s.slots) == s.n || s.hosts != nil) || start == s.Restarts && !s.hasRegained():
+			return Failed(code)
 		}
 		if s.hasRegained() {
-			s.restarts++ // this restart does not count
+			s.Restarts++ // this restart does not count
 			s.mu.Lock()
 			s.regained = false
 			s.mu.Unlock()
@@ -101,10 +118,10 @@ func (s *supervisor) run() error {
 		slot := s.culprit()
 		slots := s.slots
 		switch {
-		case s.minRanks > 0 && slot >= 0 && slot == failed:
+		case s.MinRanks > 0 && slot >= 0 && slot == failed:
 			slots = slices.DeleteFunc(slices.Clone(slots), func(other int) bool { return other == slot })
 			s.bad = append(s.bad, slot)
-		case code == exitInput: // the job cannot use this many processes, as they have reported
+		case code == ExitInput: // the job cannot use this many processes, as they have reported
 			slots = slots[:len(slots)-1]
 		}
 		if s.hosts != nil {
@@ -114,41 +131,41 @@ func (s *supervisor) run() error {
 			s.slots, err = s.usable(slots)
 		}
 		if s.askedToStop() {
-			return childFailed(code)
+			return Failed(code)
 		}
 		if err != nil {
-			fmt.Fprintf(s.errs, "zeroth: not restarting: %s\n", show.Escape(err.Error()))
-			return childFailed(code)
+			fmt.Fprintf(s.Errs, "zeroth: not restarting: %s\n", show.Escape(err.Error()))
+			return Failed(code)
 		}
 		if failed = slot; len(s.slots) < s.n {
 			failed = -1
-			fmt.Fprintf(s.errs, "zeroth: continuing with %d of %d processes\n", len(s.slots), s.n)
+			fmt.Fprintf(s.Errs, "zeroth: continuing with %d of %d processes\n", len(s.slots), s.n)
 		}
-		fmt.Fprintf(s.errs, "zeroth: restarting from the last checkpoint, restart %d of %d\n", start+1, s.restarts)
-		if !s.resumes {
-			s.args, s.resumes = append(s.args, "--resume", "latest"), true
+		fmt.Fprintf(s.Errs, "zeroth: restarting from the last checkpoint, restart %d of %d\n", start+1, s.Restarts)
+		if !s.Resumes {
+			s.Args, s.Resumes = append(s.Args, "--resume", "latest"), true
 		}
 	}
 }
 
 // reachable returns the slots of the hosts that answer, without those that failed twice, and
 // remembers the other hosts. If all processes are needed, it waits for hosts that do not answer.
-func (s *supervisor) reachable() ([]int, error) {
+func (s *Supervisor) reachable() ([]int, error) {
 	slots, silent, why := s.answering()
 	said := ""
-	for until := time.Now().Add(s.patience); silent != nil && s.minRanks == 0; slots, silent, why = s.answering() {
+	for until := time.Now().Add(s.patience); silent != nil && s.MinRanks == 0; slots, silent, why = s.answering() {
 		names := strings.Join(silent, ", ")
 		if s.askedToStop() || time.Now().After(until) {
 			return nil, fmt.Errorf("hosts that do not answer: %s; --min-ranks continues without them\n%w", names, why)
 		}
 		if said != names {
-			fmt.Fprintln(s.errs, "zeroth: waiting for hosts that do not answer:", names)
+			fmt.Fprintln(s.Errs, "zeroth: waiting for hosts that do not answer:", names)
 		}
 		said = names
 		time.Sleep(time.Second)
 	}
 	if s.silent = silent; silent != nil {
-		fmt.Fprintf(s.errs, "zeroth: continuing without hosts that do not answer: %s\n%s\n", strings.Join(silent, ", "), show.Escape(why.Error()))
+		fmt.Fprintf(s.Errs, "zeroth: continuing without hosts that do not answer: %s\n%s\n", strings.Join(silent, ", "), show.Escape(why.Error()))
 	}
 	return slices.DeleteFunc(slots, func(slot int) bool { return slices.Contains(s.bad, slot) }), nil
 }
@@ -159,7 +176,7 @@ const longestLook = 10 * time.Minute
 // regain waits until a host that did not answer does so again. Then it makes the processes save
 // and end, so that the next start uses the host. It looks less and less often, and gives up when done is
 // closed.
-func (s *supervisor) regain(done chan struct{}, after func(time.Duration) <-chan time.Time) {
+func (s *Supervisor) regain(done chan struct{}, after func(time.Duration) <-chan time.Time) {
 	for wait := 2 * answerTime; len(s.silent) > 0; wait = min(2*wait, longestLook) {
 		select {
 		case <-done:
@@ -178,7 +195,7 @@ func (s *supervisor) regain(done chan struct{}, after func(time.Duration) <-chan
 			}
 			s.mu.Unlock()
 			if s.hasRegained() {
-				fmt.Fprintf(s.errs, "zeroth: host %s answers again: stopping, to continue with it\n", h.name)
+				fmt.Fprintf(s.Errs, "zeroth: host %s answers again: stopping, to continue with it\n", h.name)
 				s.signal(syscall.SIGTERM)
 			}
 			return
@@ -188,10 +205,10 @@ func (s *supervisor) regain(done chan struct{}, after func(time.Duration) <-chan
 
 // culprit returns the slot of the first process that failed by itself, not because it lost
 // another, or -1.
-func (s *supervisor) culprit() int {
+func (s *Supervisor) culprit() int {
 	slot, first := -1, len(s.children)
 	for rank, c := range s.children {
-		if c.code != exitDone && c.code != exitAgain && c.ended < first {
+		if c.code != ExitDone && c.code != ExitAgain && c.ended < first {
 			slot, first = s.slots[rank], c.ended
 		}
 	}
@@ -200,12 +217,12 @@ func (s *supervisor) culprit() int {
 
 // usable returns the largest prefix of slots whose length the job can use as its number of
 // processes. If no process was left out, that is all of them.
-func (s *supervisor) usable(slots []int) ([]int, error) {
+func (s *Supervisor) usable(slots []int) ([]int, error) {
 	var wrong error
 	for n := len(slots); n > 0 && len(slots) < s.n; n-- {
-		ranks, err := s.ranks(n)
-		if err == nil && ranks < s.minRanks {
-			return nil, errors.Join(fmt.Errorf("the remaining %d processes have %d ranks, fewer than --min-ranks %d", n, ranks, s.minRanks), wrong)
+		ranks, err := s.Ranks(n)
+		if err == nil && ranks < s.MinRanks {
+			return nil, errors.Join(fmt.Errorf("the remaining %d processes have %d ranks, fewer than --min-ranks %d", n, ranks, s.MinRanks), wrong)
 		}
 		if err == nil {
 			return slots[:n], nil
@@ -219,49 +236,32 @@ func (s *supervisor) usable(slots []int) ([]int, error) {
 }
 
 // interrupted reports whether Ctrl-C asked the launch to stop.
-func (s *supervisor) interrupted() bool {
+func (s *Supervisor) interrupted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.asked == os.Interrupt
 }
 
 // askedToStop reports whether a signal asked the launch to stop.
-func (s *supervisor) askedToStop() bool {
+func (s *Supervisor) askedToStop() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.asked != nil
 }
 
 // hasRegained reports whether the processes were stopped because a host answers again.
-func (s *supervisor) hasRegained() bool {
+func (s *Supervisor) hasRegained() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.regained
 }
 
-// forward passes signals on to the processes, also to those that start later, until end is called.
-func (s *supervisor) forward() (end func()) {
-	signals, done := make(chan os.Signal, 8), make(chan struct{})
-	signal.Notify(signals, append(slices.Clone(dumpSignals), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)...)
-	go func() {
-		for {
-			select {
-			case sig := <-signals:
-				s.pass(sig)
-			case <-done:
-				return
-			}
-		}
-	}()
-	return func() { signal.Stop(signals); close(done) }
-}
-
-// pass passes a signal on to all processes.
-func (s *supervisor) pass(sig os.Signal) {
+// Pass passes a signal on to all processes, also to those that start later.
+func (s *Supervisor) Pass(sig os.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.send(sig)
-	if slices.Contains(dumpSignals, sig) {
+	if slices.Contains(DumpSignals, sig) {
 		return
 	}
 	s.send(wake)
@@ -271,14 +271,14 @@ func (s *supervisor) pass(sig os.Signal) {
 }
 
 // signal sends a signal to all processes.
-func (s *supervisor) signal(sig os.Signal) {
+func (s *Supervisor) signal(sig os.Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.send(sig)
 }
 
 // send is signal for callers that hold mu.
-func (s *supervisor) send(sig os.Signal) {
+func (s *Supervisor) send(sig os.Signal) {
 	for _, c := range s.children {
 		if c.ready || sig == syscall.SIGKILL {
 			c.send(sig)
@@ -307,7 +307,7 @@ const (
 )
 
 // once starts the processes, waits for all of them and returns the exit code.
-func (s *supervisor) once(start int) (code int, err error) {
+func (s *Supervisor) once(start int) (code int, err error) {
 	ends, done := make(chan *child), make(chan struct{})
 	defer func() {
 		s.mu.Lock()
@@ -340,7 +340,7 @@ func (s *supervisor) once(start int) (code int, err error) {
 // start starts the processes from a thread that lives as long as they do, because Linux
 // ends a process when the thread that started it ends (Pdeathsig). On this machine process 0
 // inherits ln.
-func (s *supervisor) start(ln *net.TCPListener, start int, ends chan *child) error {
+func (s *Supervisor) start(ln *net.TCPListener, start int, ends chan *child) error {
 	planned := make([]*child, len(s.slots))
 	for rank := range s.slots {
 		var err error
@@ -359,9 +359,9 @@ func (s *supervisor) start(ln *net.TCPListener, start int, ends chan *child) err
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		for rank, c := range planned {
-			c.cmd.Stdout, c.cmd.Stderr = &labelled{to: s.out, label: c.label(rank)}, &c.errs
+			c.cmd.Stdout, c.cmd.Stderr = &labelled{to: s.Out, label: c.label(rank)}, &c.errs
 			if rank == 0 {
-				c.cmd.Stdout, c.cmd.Stderr = s.out, io.MultiWriter(s.errs, &c.errs)
+				c.cmd.Stdout, c.cmd.Stderr = s.Out, io.MultiWriter(s.Errs, &c.errs)
 			}
 			if err := c.cmd.Start(); err != nil {
 				started <- err
@@ -404,12 +404,12 @@ func (s *supervisor) start(ln *net.TCPListener, start int, ends chan *child) err
 }
 
 // child returns a process on this machine that is not started yet.
-func (s *supervisor) child(rank, start int, ln *net.TCPListener) (*child, error) {
+func (s *Supervisor) child(rank, start int, ln *net.TCPListener) (*child, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	c := &child{cmd: exec.Command(exe, s.args...)}
+	c := &child{cmd: exec.Command(exe, s.Args...)}
 	c.cmd.Env = append(os.Environ(), "ZEROTH_TOKEN="+s.token, "ZEROTH_ADDR="+ln.Addr().String(), "ZEROTH_RANK="+strconv.Itoa(rank), "ZEROTH_WORLD_SIZE="+strconv.Itoa(len(s.slots)),
 		"ZEROTH_LOCAL_RANK="+strconv.Itoa(s.slots[rank]), "ZEROTH_LOCAL_WORLD_SIZE="+strconv.Itoa(s.n), "ZEROTH_RESTART_COUNT="+strconv.Itoa(start))
 	if rank == 0 {
@@ -450,7 +450,7 @@ func (c *child) wait() {
 
 // wait waits for all processes. After one has failed, the others have termDelay and
 // killDelay to end; if the remaining ones are all stopped (SIGSTOP), they are killed at once.
-func (s *supervisor) wait(ends chan *child) {
+func (s *Supervisor) wait(ends chan *child) {
 	var limit <-chan time.Time
 	next := syscall.SIGTERM
 	for running := len(s.children); running > 0; {
@@ -520,7 +520,7 @@ func (l *labelled) end() {
 // complain prints the errors of all processes but 0, which prints its own: each line once,
 // preceded by the processes that printed it, as in "[1,3] zeroth: peer 2 lost" or
 // "[1 on node1,3 on node2] ...". Then it names the processes that a signal ended.
-func (s *supervisor) complain() {
+func (s *Supervisor) complain() {
 	var lines []string
 	by := map[string][]string{}
 	for rank, c := range s.children {
@@ -534,7 +534,7 @@ func (s *supervisor) complain() {
 	}
 	for _, text := range lines {
 		if by[text][0] != s.children[0].label(0) {
-			fmt.Fprintf(s.errs, "[%s] %s\n", strings.Join(by[text], ","), show.Escape(text))
+			fmt.Fprintf(s.Errs, "[%s] %s\n", strings.Join(by[text], ","), show.Escape(text))
 		}
 	}
 	for rank, c := range s.children {
@@ -545,27 +545,27 @@ func (s *supervisor) complain() {
 		switch {
 		case c.code >= 0: // it printed the reason itself
 		case c.killed:
-			fmt.Fprintf(s.errs, "zeroth: %s did not end by itself and was killed\n", which)
+			fmt.Fprintf(s.Errs, "zeroth: %s did not end by itself and was killed\n", which)
 		case c.how == "signal: killed":
-			fmt.Fprintf(s.errs, "zeroth: %s ended by %s, which the system also sends when memory runs out\n", which, c.how)
+			fmt.Fprintf(s.Errs, "zeroth: %s ended by %s, which the system also sends when memory runs out\n", which, c.how)
 		default:
-			fmt.Fprintf(s.errs, "zeroth: %s ended by %s\n", which, c.how)
+			fmt.Fprintf(s.Errs, "zeroth: %s ended by %s\n", which, c.how)
 		}
 	}
 }
 
 // code returns the exit code of the launch.
-func (s *supervisor) code() int {
-	code := exitDone
+func (s *Supervisor) code() int {
+	code := ExitDone
 	for _, c := range s.children {
 		switch {
-		case code == exitInput || c.code == exitInput:
-			code = exitInput
-		case code == exitAgain || c.code == exitAgain:
-			code = exitAgain
-		case code == exitDone && c.code < 0:
-			code = exitFailure
-		case code == exitDone:
+		case code == ExitInput || c.code == ExitInput:
+			code = ExitInput
+		case code == ExitAgain || c.code == ExitAgain:
+			code = ExitAgain
+		case code == ExitDone && c.code < 0:
+			code = ExitFailure
+		case code == ExitDone:
 			code = c.code
 		}
 	}

@@ -1,6 +1,6 @@
 //go:build !unix
 
-package main
+package launch
 
 import (
 	"os"
@@ -10,6 +10,9 @@ import (
 // wake does nothing: this system has no signal that continues a process.
 const wake = syscall.Signal(0)
 
+// DumpSignals is empty: this system has no signal that asks for dumps.
+var DumpSignals []os.Signal
+
 // ownGroup returns nil: this system has no process groups.
 func ownGroup() *syscall.SysProcAttr { return nil }
 
@@ -17,4 +20,4 @@ func ownGroup() *syscall.SysProcAttr { return nil }
 func endingSignal(*os.ProcessState) int { return 0 }
 
 // onlyStopped returns false, because this system does not report it.
-func (s *supervisor) onlyStopped() bool { return false }
+func (s *Supervisor) onlyStopped() bool { return false }

@@ -1,4 +1,4 @@
-package main
+package launch
 
 import (
 	"cmp"
@@ -24,21 +24,21 @@ import (
 // mostHostfile is the largest host file, in bytes.
 const mostHostfile = 1 << 20
 
-// host is a machine that runs processes of a launch.
-type host struct {
+// Host is a machine that runs processes of a launch.
+type Host struct {
 	name  string // in a form that ssh accepts
 	slots int    // processes
 }
 
 // address returns the name by which other hosts reach h.
-func (h host) address() string { return h.name[strings.LastIndexByte(h.name, '@')+1:] }
+func (h Host) address() string { return h.name[strings.LastIndexByte(h.name, '@')+1:] }
 
-// parseHosts parses the value of --hosts: names that ssh accepts, each with its number of processes
+// ParseHosts parses the value of --hosts: names that ssh accepts, each with its number of processes
 // unless that is the default.
-func parseHosts(list string, slots int) (hosts []host, err error) {
+func ParseHosts(list string, slots int) (hosts []Host, err error) {
 	for _, text := range strings.Split(list, ",") {
 		name, count, given := cutSlots(text)
-		h := host{name, slots}
+		h := Host{name, slots}
 		if given {
 			h.slots, err = strconv.Atoi(count)
 		}
@@ -64,9 +64,9 @@ func cutSlots(text string) (name, count string, given bool) {
 	return user + address, count, given
 }
 
-// readHostfile reads a file with a host per line, as DeepSpeed, Open MPI ("node1 slots=4") and
+// ReadHostfile reads a file with a host per line, as DeepSpeed, Open MPI ("node1 slots=4") and
 // MPICH ("node1:4") write it.
-func readHostfile(path string, slots int) (hosts []host, err error) {
+func ReadHostfile(path string, slots int) (hosts []Host, err error) {
 	text, err := input.Read(path, mostHostfile)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func readHostfile(path string, slots int) (hosts []host, err error) {
 			continue
 		}
 		name, count, given := cutSlots(words[0])
-		h, err := host{name, slots}, error(nil)
+		h, err := Host{name, slots}, error(nil)
 		for _, word := range words[1:] {
 			key, value, _ := strings.Cut(word, "=")
 			if key != "slots" || given {
@@ -109,35 +109,37 @@ func validHost(name string) bool {
 	})
 }
 
-func distinct(hosts []host) error {
+func distinct(hosts []Host) error {
 	processes := 0
 	for i, h := range hosts {
-		if slices.ContainsFunc(hosts[:i], func(other host) bool { return other.name == h.name }) {
+		if slices.ContainsFunc(hosts[:i], func(other Host) bool { return other.name == h.name }) {
 			return fmt.Errorf("host %s is named twice; want it once, with all of its processes", h.name)
 		}
-		if processes += h.slots; h.slots > maxProcesses || processes > maxProcesses {
-			return fmt.Errorf("the hosts have more than %d processes", maxProcesses)
+		if processes += h.slots; h.slots > MaxProcesses || processes > MaxProcesses {
+			return fmt.Errorf("the hosts have more than %d processes", MaxProcesses)
 		}
 	}
 	return nil
 }
 
-// remote is how a supervisor reaches hosts; its zero value starts all processes on this machine.
-type remote struct {
-	hosts   []host
+// Remote is how a supervisor reaches hosts; its zero value starts all processes on this machine.
+type Remote struct {
+	hosts   []Host
 	ssh     []string // command and options, to which the host is appended
 	addr    string   // where other hosts reach the first; empty: by its name
 	program string   // path of zeroth on the hosts
 	digest  string   // of this program
+	version string   // of this program
 	folder  string   // the hosts' working folder
 	env     []string // variables that processes get
 
 	patience time.Duration // how long a restart waits for hosts if it needs all of them
 }
 
-// newRemote returns how to reach hosts, with the program copied to them if copied is set.
-func newRemote(hosts []host, ssh, addr string, copied bool, names []string, errs io.Writer) (r remote, err error) {
-	r = remote{hosts: hosts, patience: 5 * time.Minute, addr: addr, ssh: strings.Fields(ssh)}
+// Reach returns how to reach hosts, with the program copied to them if copied is set. version is that
+// of this program.
+func Reach(hosts []Host, ssh, addr string, copied bool, names []string, version string, errs io.Writer) (r Remote, err error) {
+	r = Remote{version: version, hosts: hosts, patience: 5 * time.Minute, addr: addr, ssh: strings.Fields(ssh)}
 	if len(r.ssh) == 0 {
 		return r, input.BadInput(errors.New("--ssh is empty; want a command such as ssh"))
 	}
@@ -165,7 +167,7 @@ func newRemote(hosts []host, ssh, addr string, copied bool, names []string, errs
 	}
 	r.program = copyName + r.digest[:16] // in the home folder, where ssh begins
 	fmt.Fprintln(errs, "zeroth: copying this program to the hosts that do not have it")
-	return r, errors.Join(r.each(func(h host) error { return r.copyTo(h, local) })...)
+	return r, errors.Join(r.each(func(h Host) error { return r.copyTo(h, local) })...)
 }
 
 // copyName begins the names of copies of this program on hosts; the digest follows.
@@ -175,7 +177,7 @@ const copyName = ".cache/zeroth/zeroth-"
 // that have not been touched for a month. Every launch touches its copy when it begins, and its
 // processes do once a day, so copies in use stay, including those used by other hosts on a shared
 // file system.
-func (r remote) copyTo(h host, local string) error {
+func (r Remote) copyTo(h Host, local string) error {
 	f, err := os.Open(local)
 	if err != nil {
 		return err
@@ -237,13 +239,13 @@ func passedOn(env, patterns []string) (all []string, err error) {
 }
 
 // over returns a command that runs a shell command on a host.
-func (r remote) over(ctx context.Context, h host, shell string) *exec.Cmd {
+func (r Remote) over(ctx context.Context, h Host, shell string) *exec.Cmd {
 	return exec.CommandContext(ctx, r.ssh[0], append(slices.Clone(r.ssh[1:]), h.name, shell)...)
 }
 
 // finish runs a command returned by over to its end. Its error contains the output of the host or
 // of ssh.
-func (r remote) finish(c *exec.Cmd, h host) error {
+func (r Remote) finish(c *exec.Cmd, h Host) error {
 	said := &capped{}
 	c.Stdout, c.Stderr = said, said
 	if err := c.Run(); err != nil {
@@ -253,7 +255,7 @@ func (r remote) finish(c *exec.Cmd, h host) error {
 }
 
 // each calls f for each host at once, and returns the errors by host.
-func (r remote) each(f func(host) error) []error {
+func (r Remote) each(f func(Host) error) []error {
 	errs := make([]error, len(r.hosts))
 	var all sync.WaitGroup
 	for i, h := range r.hosts {
@@ -276,7 +278,7 @@ func digestOf(path string) (string, error) {
 }
 
 // place returns the host of a slot, and the slot's number on that host.
-func (r remote) place(slot int) (h host, local int) {
+func (r Remote) place(slot int) (h Host, local int) {
 	for _, h := range r.hosts {
 		if slot < h.slots {
 			return h, slot
@@ -286,8 +288,8 @@ func (r remote) place(slot int) (h host, local int) {
 	panic("launch: a slot beyond the last host") // slots are numbered from 0 to the sum of all
 }
 
-// processes returns the number of slots.
-func (r remote) processes() (n int) {
+// Processes returns the number of slots.
+func (r Remote) Processes() (n int) {
 	for _, h := range r.hosts {
 		n += h.slots
 	}
@@ -299,7 +301,7 @@ const answerTime = 15 * time.Second
 
 // answers returns an error if a host cannot be reached, or lacks the program or the folder, as one that
 // starts up may until its file systems are mounted.
-func (r remote) answers(h host) error {
+func (r Remote) answers(h Host) error {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
 	c := r.over(ctx, h, fmt.Sprintf("test -x %s && cd %s", shellQuoted(r.program), shellQuoted(r.folder)))
@@ -309,7 +311,7 @@ func (r remote) answers(h host) error {
 
 // answering returns the slots of the hosts that can be used, the names of the others, and the
 // reason.
-func (r remote) answering() (slots []int, silent []string, why error) {
+func (r Remote) answering() (slots []int, silent []string, why error) {
 	errs, slot := r.each(r.answers), 0
 	for i, h := range r.hosts {
 		if errs[i] != nil {
@@ -326,7 +328,7 @@ func (r remote) answering() (slots []int, silent []string, why error) {
 }
 
 // rendezvous returns the address where the processes meet if process 0 has this slot.
-func (r remote) rendezvous(slot int) string {
+func (r Remote) rendezvous(slot int) string {
 	h, _ := r.place(slot)
 	if h == r.hosts[0] {
 		return cmp.Or(r.addr, h.address())
