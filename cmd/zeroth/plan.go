@@ -179,7 +179,7 @@ communicators) is estimated, with sources. 1 GiB is 2^30 bytes, 1 GB is 10^9.
 With --machine the same schedule is simulated on a given machine: step time, exposed
 communication (not hidden by computation), tokens per second and MFU. "here" measures
 the job's kernels and collectives on this machine, where ranks share the processors.
-Other names are machines with published figures. A file describes any other machine:
+Other names are machines with measured and published figures. A file describes any other machine:
 see examples/machine.json.
 
 --model plans a Hugging Face folder, a model on the Hub (hf://org/name[@revision]; only

@@ -39,17 +39,18 @@ type Link struct {
 	Latency   float64 `json:"latency"`   // seconds from one rank to the next
 }
 
-// presets contains machines for which others have published measurements of products, copies and
-// NVLink. Kernels bound by memory are assumed to reach 0.8 of a copy. Attention's two and five
-// products have the rate expected of its kernels: forward at FlashAttention 2's 230 TFLOP/s,
-// backward, with seven products for the five, at two thirds of that. docs/lab/kernels.md lists
-// these rates by kernel. The rest is assumed: links between machines at 0.9 of the line rate, and
-// for each GPU an eighth of 200 GB/s of host memory and of 12 GB/s of disk.
+// presets contains GPUs with the rates that training steps reached on an H200 at its limit of 700 W:
+// products at 627 to 764 TFLOP/s by shape, attention at 207 to 255 forward and 155 to 183 backward of 5
+// products (docs/lab/kernels.md). An H100 is as fast, but products are no faster than published. With
+// these rates Llamas take 0.98 to 1.02 of their measured times, and GPT-2 124M, whose products are
+// narrow, 0.85 (BENCHMARKS.md). Copies and NVLink are published; kernels bound by memory reach 0.8 of a
+// copy. The rest is assumed: links between machines at 0.9 of the line rate, and for each GPU an eighth
+// of 200 GB/s of host memory and of 12 GB/s of disk.
 var presets = []Hardware{
 	{
 		Name: "h100", GPU: true,
-		Source: "8 H100 SXM per machine: products at 650 TFLOP/s, copies at 2.8 TB/s and NVLink at 370 of 450 GB/s as published; kernels at 0.8 of copies, attention at 126 TFLOP/s, 400 Gb/s of network per GPU, host and disks assumed",
-		Flops:  map[string]float64{"bf16": 650e12, "fp16": 650e12, "fp32": 50e12}, Attention: 126e12,
+		Source: "8 H100 SXM per machine: products at 650 TFLOP/s, copies at 2.8 TB/s and NVLink at 370 of 450 GB/s as published; attention at 180 TFLOP/s as measured on an H200; kernels at 0.8 of copies, 400 Gb/s of network per GPU, host and disks assumed",
+		Flops:  map[string]float64{"bf16": 650e12, "fp16": 650e12, "fp32": 50e12}, Attention: 180e12,
 		Peak:   map[string]float64{"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
 		Memory: 0.8 * 2.8e12, Launch: 4e-6,
 		Links:    []Link{{8, 370e9, 5e-6}, {0, 45e9, 15e-6}},
@@ -57,8 +58,8 @@ var presets = []Hardware{
 	},
 	{
 		Name: "h200", GPU: true,
-		Source: "8 H200 SXM per machine: products at 780 TFLOP/s and copies at 4.3 TB/s as published, the rest as h100",
-		Flops:  map[string]float64{"bf16": 780e12, "fp16": 780e12, "fp32": 50e12}, Attention: 126e12,
+		Source: "8 H200 SXM per machine: products at 700 TFLOP/s and attention at 180 as measured, copies at 4.3 TB/s as published, the rest as h100",
+		Flops:  map[string]float64{"bf16": 700e12, "fp16": 680e12, "fp32": 50e12}, Attention: 180e12,
 		Peak:   map[string]float64{"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
 		Memory: 0.8 * 4.3e12, Launch: 4e-6,
 		Links:    []Link{{8, 370e9, 5e-6}, {0, 45e9, 15e-6}},
