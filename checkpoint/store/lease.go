@@ -102,10 +102,8 @@ func (m *Mirror) acquire(ctx context.Context, owner string) (*lease, error) {
 			m.Note(fmt.Sprintf("%s is locked by process %d on host %q; waiting up to %s to see whether it is still running", m.Root, h.PID, h.Host, (term - now.Sub(last)).Round(time.Second)))
 		}
 		beat = h.Beat
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(poll):
+		if err := input.Sleep(ctx, poll); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -320,10 +318,8 @@ func (m *Mirror) joins(ctx context.Context, session string) bool {
 		if b, _ := input.Read(session, 1024); string(b) == m.Session {
 			return true
 		}
-		select {
-		case <-ctx.Done():
+		if input.Sleep(ctx, 50*time.Millisecond) != nil {
 			return false
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 	return false
@@ -510,10 +506,8 @@ func (m *Mirror) fresh(ctx context.Context) (all []s3.Object, err error) {
 		if _, err := m.c.Stat(ctx, m.bucket, m.prefix+last); errors.Is(err, fs.ErrNotExist) {
 			return all, nil // deleted since
 		}
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(20 * time.Millisecond):
+		if err := input.Sleep(ctx, 20*time.Millisecond); err != nil {
+			return nil, err
 		}
 	}
 	return nil, fmt.Errorf("%s: the server has %s, but does not list it", m.Root, last)

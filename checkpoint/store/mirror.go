@@ -452,10 +452,8 @@ func (m *Mirror) Flush(ctx context.Context) error {
 		case refused:
 			return stays(fmt.Errorf("%s, for %v", trouble, mostRefused)) // not a mistake in the job
 		}
-		select {
-		case <-ctx.Done():
-			return stays(context.Cause(ctx))
-		case <-time.After(50 * time.Millisecond):
+		if err := input.Sleep(ctx, 50*time.Millisecond); err != nil {
+			return stays(err)
 		}
 		switch {
 		case noted.IsZero():

@@ -73,17 +73,7 @@ func (c *client) close() { c.http.CloseIdleConnections() }
 // page returns the address of a model's page.
 func (c *client) page(m model) string { return c.endpoint.JoinPath(m.repo).String() }
 
-// transient is an error that may not come again.
-type transient struct {
-	error
-	after time.Duration // that the server asks for; 0 if it does not
-}
-
-func (t transient) Unwrap() error { return t.error }
-
-const tries = 6
-
-// pause is the time before the second try; it doubles with every further one.
+// pause is the time before the second try.
 var pause = time.Second // shorter in tests
 
 // longestPause limits what a server can ask for. The Hub counts requests over five minutes.
@@ -91,29 +81,8 @@ const longestPause = 5 * time.Minute
 
 // retry calls f until it succeeds, fails for good, or fails several times without progress.
 func (c *client) retry(ctx context.Context, f func() (progress bool, err error)) error {
-	for failed := 0; ; {
-		progress, err := f()
-		var t transient
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if !errors.As(err, &t) {
-			return err
-		}
-		if progress {
-			failed = 0
-		}
-		if failed++; failed == tries {
-			return fmt.Errorf("%w (tried %d times)", t.error, tries)
-		}
-		wait := min(longestPause, max(pause<<(failed-1), t.after))
-		c.note(fmt.Sprintf("%v; trying again in %v", t.error, wait))
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(wait):
-		}
-	}
+	note := func(err error, wait time.Duration) { c.note(fmt.Sprintf("%v; trying again in %v", err, wait)) }
+	return input.Pauses{First: pause, Longest: longestPause, Note: note}.Retry(ctx, f)
 }
 
 // get requests a path of the endpoint, from an offset on.
@@ -152,7 +121,7 @@ func (c *client) broken(m model, err error) error {
 	if e := (*tls.CertificateVerificationError)(nil); errors.As(err, &e) {
 		return err
 	}
-	return transient{err, 0}
+	return input.Again(err)
 }
 
 // refused explains a status that is not success.
@@ -164,9 +133,11 @@ func (c *client) refused(m model, resp *http.Response) error {
 	switch s := resp.StatusCode; {
 	case s == http.StatusTooManyRequests, s == http.StatusRequestTimeout, s >= 500:
 		after, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // otherwise 0
-		return transient{fmt.Errorf("%v: %s answers %s", m, resp.Request.URL.Host, resp.Status), time.Duration(min(max(after, 0), 3600)) * time.Second}
+		again := input.Again(fmt.Errorf("%v: %s answers %s", m, resp.Request.URL.Host, resp.Status))
+		again.After = time.Duration(min(max(after, 0), 3600)) * time.Second
+		return again
 	case resp.Request.URL.Host != c.endpoint.Host: // a signed address that has expired
-		return transient{fmt.Errorf("%v: %s answers %s", m, resp.Request.URL.Host, resp.Status), 0}
+		return input.Again(fmt.Errorf("%v: %s answers %s", m, resp.Request.URL.Host, resp.Status))
 	case kind == "GatedRepo" && c.from == "":
 		return bad("the model is gated: ask for access at %s, then set HF_TOKEN to a token of that account", page)
 	case kind == "GatedRepo", s == http.StatusForbidden:
@@ -254,7 +225,7 @@ func (c *client) download(ctx context.Context, m model, name string, x file, blo
 				return false, wrong
 			}
 			if from > 0 { // the damage may be in what was there before
-				return false, transient{err, 0}
+				return false, input.Again(err)
 			}
 		}
 		return d.size > from, err
@@ -279,7 +250,7 @@ func (c *client) more(ctx context.Context, m model, at *url.URL, d *partial) err
 	defer silent.Stop()
 	resp, err := c.get(ctx, m, at, d.size)
 	if resp != nil && resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
-		return errors.Join(d.restart(), transient{err, 0})
+		return errors.Join(d.restart(), input.Again(err))
 	}
 	if err != nil {
 		return err
@@ -306,7 +277,7 @@ func (c *client) more(ctx context.Context, m model, at *url.URL, d *partial) err
 			err = context.Cause(ctx)
 		}
 		if err != nil {
-			return transient{fmt.Errorf("%v: %s: %w", m, resp.Request.URL.Host, err), 0}
+			return input.Again(fmt.Errorf("%v: %s: %w", m, resp.Request.URL.Host, err))
 		}
 	}
 }
@@ -351,7 +322,7 @@ func (d *partial) restart() error {
 // write appends bytes.
 func (d *partial) write(b []byte) error {
 	if d.size+int64(len(b)) > d.x.Size {
-		return errors.Join(d.restart(), transient{fmt.Errorf("the server sends more than the %d bytes of the file", d.x.Size), 0})
+		return errors.Join(d.restart(), input.Again(fmt.Errorf("the server sends more than the %d bytes of the file", d.x.Size)))
 	}
 	n, err := d.f.Write(b)
 	d.size += int64(n)

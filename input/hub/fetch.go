@@ -52,11 +52,11 @@ func Fetch(ctx context.Context, name string, files Files, note func(string)) (pi
 		return "", err
 	}
 	defer f.client.close()
-	unlock, err := lock(ctx, filepath.Join(cache, ".locks", m.base(), "model.lock"), func() { note(fmt.Sprintf("waiting for another process that downloads %s%s", scheme, m.repo)) })
+	lock, err := input.LockFile(ctx, filepath.Join(cache, ".locks", m.base(), "model.lock"), func() { note(fmt.Sprintf("waiting for another process that downloads %s%s", scheme, m.repo)) })
 	if err != nil {
 		return "", f.unwritable(err)
 	}
-	defer unlock()
+	defer lock.Close() // nothing was written
 	m, t, err := f.resolve(ctx, m)
 	if err == nil {
 		err = f.fetch(ctx, m, t, files)
@@ -274,11 +274,11 @@ func (f *fetcher) one(ctx context.Context, m model, name string, x file, p *prog
 		return err
 	}
 	blob := filepath.Join(f.cache, m.base(), "blobs", x.sum())
-	unlock, err := lock(ctx, filepath.Join(f.cache, ".locks", m.base(), x.sum()+".lock"), func() {})
+	lock, err := input.LockFile(ctx, filepath.Join(f.cache, ".locks", m.base(), x.sum()+".lock"), func() {})
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer lock.Close() // nothing was written
 	if info, err := os.Stat(blob); err != nil || info.Size() != x.Size {
 		if err := f.client.download(ctx, m, name, x, blob, p); err != nil {
 			return err
@@ -300,36 +300,6 @@ func link(blob, path string) error {
 		return err
 	}
 	return os.Symlink(to, path)
-}
-
-// lock waits for a lock file and returns a function that releases it. It calls waits if another
-// process holds the lock.
-func lock(ctx context.Context, path string, waits func()) (unlock func(), err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
-		return nil, err
-	}
-	for {
-		f, err := input.OpenOwn(path, os.O_RDWR|os.O_CREATE)
-		if err != nil {
-			return nil, err
-		}
-		if err = input.Lock(f); err == nil {
-			if still, err := input.Still(f, path); err == nil && still {
-				return func() { _ = f.Close() }, nil // nothing was written
-			}
-		}
-		_ = f.Close()
-		if err != nil && !errors.Is(err, input.ErrLocked) {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		waits()
-		waits = func() {}
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
 }
 
 // progress counts downloaded bytes and reports them now and then.

@@ -380,7 +380,7 @@ func TestUnresolved(t *testing.T) {
 		words []string
 	}{
 		"https://hub.invalid": {0, []string{"hub.invalid", "HF_ENDPOINT", "HF_HUB_OFFLINE=1", "local folder"}},
-		"http://127.0.0.1:1":  {tries - 1, []string{"127.0.0.1:1", "tried 6 times"}},
+		"http://127.0.0.1:1":  {input.Tries - 1, []string{"127.0.0.1:1", "tried 6 times"}},
 	} {
 		t.Setenv("HF_ENDPOINT", endpoint)
 		again := 0

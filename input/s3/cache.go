@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/minio/minio-go/v7"
 
@@ -137,19 +136,11 @@ func (c *Client) Fetch(ctx context.Context, bucket string, o Object, moved func(
 			return "", input.BadInput(fmt.Errorf("%s: %w; set XDG_CACHE_HOME", filepath.Dir(name), input.Cause(err)))
 		}
 	}
-	f, err := input.OpenOwn(mark, os.O_RDWR|os.O_CREATE)
+	f, err := input.LockFile(ctx, mark, func() {})
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	for err = input.Lock(f); errors.Is(err, input.ErrLocked); err = input.Lock(f) {
-		if err := sleep(ctx, 100*time.Millisecond); err != nil {
-			return "", err
-		}
-	}
-	if err != nil {
-		return "", err
-	}
 	sum, same, written := o.isAt(path, f)
 	if same || written && has(path, sum) {
 		moved(o.Size)

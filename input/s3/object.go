@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/minio/minio-go/v7"
+
+	"zeroth/input"
 )
 
 // Object describes an object.
@@ -87,48 +89,31 @@ func (c *Client) Stat(ctx context.Context, bucket, key string) (Object, error) {
 	return object(bucket, i)
 }
 
-// attempts is the number of times a transfer that breaks off is repeated.
-const attempts = 6
-
 var firstPause = 100 * time.Millisecond // shorter in tests
 
-// pause returns the time to wait after attempt i.
-func pause(i int) time.Duration { return min(firstPause<<i, 5*time.Second) }
-
-// sleep waits, or returns the cause of the end of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
+// again repeats a transfer that breaks off.
+func again(ctx context.Context, f func() error) error {
+	some := func() (bool, error) { return false, f() } // a few bytes each time are no progress
+	return input.Pauses{First: firstPause, Longest: 5 * time.Second, Note: func(error, time.Duration) {}}.Retry(ctx, some)
 }
 
 // errReplaced reports that an object was replaced by another version.
 var errReplaced = errors.New("the object was replaced while it was read; start again")
 
-// cut is the error of content that ended early or is not what was asked for. Another try may do better.
-type cut struct{ error }
-
-func (c cut) Unwrap() error { return c.error }
-
 // ReadAt fills b with bytes of an object from off. An object of another version, by its size and its
 // ETag, is an error. If the object ends before, the error is io.EOF.
 func (c *Client) ReadAt(ctx context.Context, bucket string, o Object, b []byte, off int64) (n int, err error) {
 	want := b[:max(0, min(int64(len(b)), o.Size-off))]
-	for try := 0; n < len(want); try++ {
-		var more int
-		more, err = c.read(ctx, bucket, o, want[n:], off+int64(n))
-		if n += more; err == nil {
-			continue
+	err = again(ctx, func() (err error) {
+		more := 0
+		if n < len(want) {
+			more, err = c.read(ctx, bucket, o, want[n:], off+int64(n))
 		}
-		if try+1 == attempts || ctx.Err() != nil || !errors.As(err, new(cut)) {
-			return n, explain(ctx, "read", bucket, o.Key, err)
-		}
-		if err := sleep(ctx, pause(try)); err != nil {
-			return n, err
-		}
+		n += more
+		return err
+	})
+	if err != nil {
+		return n, explain(ctx, "read", bucket, o.Key, err)
 	}
 	if n < len(b) {
 		return n, io.EOF
@@ -160,10 +145,10 @@ func (c *Client) read(ctx context.Context, bucket string, o Object, b []byte, of
 	}
 	n, err := io.ReadFull(in, b)
 	if err != nil {
-		return n, cut{err}
+		return n, input.Again(err)
 	}
 	if more, err := io.ReadFull(in, make([]byte, 1)); more > 0 || err != io.EOF {
-		return 0, cut{fmt.Errorf("the server sent more than the %d bytes asked for (%v)", len(b), err)}
+		return 0, input.Again(fmt.Errorf("the server sent more than the %d bytes asked for (%v)", len(b), err))
 	}
 	return n, nil
 }
@@ -177,7 +162,7 @@ func unread(err error) error {
 	case Lasting(err):
 		return err
 	}
-	return cut{err}
+	return input.Again(err)
 }
 
 // sent returns an error unless Content-Range says that n bytes from off were sent of an object with a
@@ -186,23 +171,23 @@ func sent(contentRange string, size, off, n int64) error {
 	first, last, total := int64(0), size-1, size
 	if contentRange != "" {
 		if _, err := fmt.Sscanf(contentRange, "bytes %d-%d/%d", &first, &last, &total); err != nil {
-			return cut{fmt.Errorf("the server sent the range %.80q of the content; want bytes %d-%d/%d", contentRange, off, off+n-1, size)}
+			return input.Again(fmt.Errorf("the server sent the range %.80q of the content; want bytes %d-%d/%d", contentRange, off, off+n-1, size))
 		}
 	}
 	switch {
 	case total != size:
 		return errReplaced
 	case contentRange == "" && n != size:
-		return cut{fmt.Errorf("the server, or a proxy in front of it, ignores Range: it was asked for the bytes %d-%d of %d and sent all; use a server that supports ranges", off, off+n-1, size)}
+		return input.Again(fmt.Errorf("the server, or a proxy in front of it, ignores Range: it was asked for the bytes %d-%d of %d and sent all; use a server that supports ranges", off, off+n-1, size))
 	case first != off || last != off+n-1:
-		return cut{fmt.Errorf("the server, or a proxy in front of it, sent the bytes %d-%d; it was asked for %d-%d of %d", first, last, off, off+n-1, size)}
+		return input.Again(fmt.Errorf("the server, or a proxy in front of it, sent the bytes %d-%d; it was asked for %d-%d of %d", first, last, off, off+n-1, size))
 	}
 	return nil
 }
 
 // ReadFile returns an object of at most limit bytes. If it is replaced meanwhile, it is read again.
 func (c *Client) ReadFile(ctx context.Context, bucket, key string, limit int64) (b []byte, err error) {
-	for range attempts {
+	for range input.Tries {
 		var o Object
 		if o, err = c.Stat(ctx, bucket, key); err != nil {
 			return nil, err
