@@ -89,7 +89,7 @@ func Evaluate(ctx context.Context, c *config.Config, o Evaluating, notify func(s
 	if set.Validation == nil && !o.All {
 		notify("there is no validation data: evaluating on all of the data")
 	}
-	x := &evaluation{c: c, notify: notify, parts: evaluated(set, o), share: data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: 1, MicroBatch: c.Train.MicroBatch}}
+	parts := partsOf(set, o)
 	ranks, err := setup.Open(j)
 	if err != nil {
 		return e, err
@@ -100,13 +100,12 @@ func Evaluate(ctx context.Context, c *config.Config, o Evaluating, notify func(s
 			return err
 		}
 		began := time.Now()
-		loss, err := x.run(ctx, r)
+		loss, tokens, err := evaluateAll(ctx, r, evaluate(c, r.Rank, 0, parts...), notify)
 		if r.Rank == 0 {
-			e.Loss, e.Seconds = loss, time.Since(began).Seconds()
+			e.Loss, e.Tokens, e.Seconds = loss, tokens, time.Since(began).Seconds()
 		}
 		return err
 	})
-	e.Tokens = x.learned(0, x.windows())
 	if err == nil && (math.IsNaN(e.Loss) || math.IsInf(e.Loss, 0)) {
 		err = fmt.Errorf("the loss is %v: the model's parameters are unusable", e.Loss)
 	}
@@ -122,8 +121,8 @@ type noteObserver struct {
 func (t noteObserver) Note(line string) { t.notify(line) }
 func (t noteObserver) Warn(line string) { t.notify(line) }
 
-// evaluated returns the parts of the data to evaluate.
-func evaluated(set *data.Set, o Evaluating) (parts []windows) {
+// partsOf returns the parts of the data to evaluate.
+func partsOf(set *data.Set, o Evaluating) (parts []windows) {
 	for _, s := range []*data.Split{set.Train, set.Validation} {
 		switch {
 		case s == nil || s == set.Train && set.Validation != nil && !o.All:
@@ -136,110 +135,27 @@ func evaluated(set *data.Set, o Evaluating) (parts []windows) {
 	return parts
 }
 
-// windows are a part of the data: a data.Split or a data.Sliding.
-type windows interface {
-	Windows() int64
-	Learned(first, n int64) int
-	Lengths(first, n int64) (positions, tokens int)
-	Batch(into []data.Values, first int64) error
-}
-
-// evaluation reads windows of the data in order, divided among ranks.
-type evaluation struct {
-	c      *config.Config
-	notify func(string)
-	parts  []windows
-	share  data.Share
-}
-
-func (x *evaluation) windows() (n int64) {
-	for _, p := range x.parts {
-		n += p.Windows()
-	}
-	return n
-}
-
-// batches returns the number of micro-batches of every rank. The last ones are padded with
-// samples without loss.
-func (x *evaluation) batches() int64 { return (x.windows() + x.share.Global() - 1) / x.share.Global() }
-
 // atOnce is the number of micro-batches after which ranks exchange their losses.
 const atOnce = 64
 
-func (x *evaluation) run(ctx context.Context, r *setup.Rank) (float64, error) {
-	var sum, counted float64
-	all, next := x.batches(), time.Now().Add(2*time.Second)
+// evaluateAll returns the mean loss over all targets, and their number. Rank 0 reports progress.
+func evaluateAll(ctx context.Context, r *setup.Rank, e *evaluated, notify func(string)) (mean float64, tokens int64, err error) {
+	sum, all, next := 0.0, e.micros(), time.Now().Add(2*time.Second)
 	for done := int64(0); done < all; done += atOnce {
 		if ctx.Err() != nil {
-			return 0, context.Cause(ctx)
+			return 0, 0, context.Cause(ctx)
 		}
 		n := min(atOnce, all-done)
-		count := x.learned(done*x.share.Global(), n*x.share.Global())
-		first := func(micro int) int64 {
-			return x.share.First(done+int64(micro), 0, config.Mesh(x.c).DataRank(r.Rank))
-		}
-		r.Trainer.Counted = int(count)
-		r.Trainer.Lengths = func(micro int) (positions, tokens int) { return x.lengths(first(micro)) }
-		stats, err := r.Trainer.Eval(int(n), func(micro int, into []data.Values) error {
-			return x.read(first(micro), into)
-		})
+		w, targets := e.work(done, n)
+		stats, err := r.Trainer.Eval(int(n), w)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
-		sum, counted = sum+stats.Loss*float64(count), counted+float64(count)
+		sum, tokens = sum+stats.Loss*float64(targets), tokens+targets
 		if now := time.Now(); r.Rank == 0 && now.After(next) {
 			next = now.Add(2 * time.Second)
-			x.notify(fmt.Sprintf("evaluating: %.0f %%, loss so far %.4f", 100*float64(done+n)/float64(all), sum/counted))
+			notify(fmt.Sprintf("evaluating: %.0f %%, loss so far %.4f", 100*float64(done+n)/float64(all), sum/float64(tokens)))
 		}
 	}
-	return sum / counted, nil
-}
-
-// learned returns the number of tokens with a target in n windows, starting at first.
-func (x *evaluation) learned(first, n int64) (sum int64) {
-	for _, p := range x.parts {
-		of := min(max(0, p.Windows()-first), n)
-		if of > 0 {
-			sum += int64(p.Learned(first, of))
-		}
-		first, n = max(0, first-p.Windows()), n-of
-	}
-	return sum
-}
-
-// part returns the part of the data that has window number at, and its number there; no part
-// behind the last.
-func (x *evaluation) part(at int64) (windows, int64) {
-	for _, p := range x.parts {
-		if at < p.Windows() {
-			return p, at
-		}
-		at -= p.Windows()
-	}
-	return nil, 0
-}
-
-// lengths returns the lengths of the windows from number first on, at least 1.
-func (x *evaluation) lengths(first int64) (positions, tokens int) {
-	positions, tokens = 1, 1
-	for i := range x.share.MicroBatch {
-		if of, at := x.part(first + int64(i)); of != nil {
-			p, n := of.Lengths(at, 1)
-			positions, tokens = max(positions, p), max(tokens, n)
-		}
-	}
-	return positions, tokens
-}
-
-// read reads windows starting at first, and pads after the last one.
-func (x *evaluation) read(first int64, into []data.Values) error {
-	return eachSample(into, config.Fields(x.c), x.share.MicroBatch, func(i int, one []data.Values) error {
-		of, at := x.part(first + int64(i))
-		if of == nil {
-			input, target, start := data.TokensOf(one)
-			data.Pad(input, target, start, 0)
-			return nil
-		}
-		return of.Batch(one, at)
-	})
+	return sum / float64(tokens), tokens, nil
 }

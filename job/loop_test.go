@@ -246,7 +246,8 @@ func TestValidationSamples(t *testing.T) {
 				l := newLoop(&run{c: c, job: setup.Planned(c), set: set, start: &beginning{}, savers: []*state.Saver{nil}, rec: &recorder{}}, &setup.Rank{Rank: r})
 				n, T := c.Train.MicroBatch, c.Model.Context
 				input, target := make([]int32, n*T), make([]int32, n*T)
-				if err := l.validate(micro, data.Tokens(input, target, nil)); err != nil {
+				w, _ := l.validation.work(0, l.validation.micros())
+				if err := w.Fill(micro, data.Tokens(input, target, nil)); err != nil {
 					t.Fatal(err)
 				}
 				for i := range n {

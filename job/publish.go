@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"zeroth/collective"
 	"zeroth/config"
@@ -95,6 +96,23 @@ func (r *run) askTrace(steps int) (*traceAsk, error) {
 	return ask, nil
 }
 
+// probes measure steps of a rank.
+type probes struct {
+	pace     collective.Pace // of the last step
+	data     time.Duration   // in which the step has read its samples
+	slow     report.Stragglers
+	where    func(rank int) string // " (host)" of a rank, or nothing
+	timeline *Observation          // may be nil
+	trace    *sim.Trace            // of the run; may be nil
+	sample   *sim.Sample           // of some steps; nil: none is measured
+	sampling bool                  // the step that follows is
+	asks     *asks                 // of clients
+	watch    *watch.State          // nil: nobody watches
+	tracing  int                   // steps of a client's trace that are not done
+	traced   *sim.Sample           // a client's trace under way; may be nil
+	host     string                // of this rank; empty if there are no other processes
+}
+
 // wantTrace returns the number of steps that a client wants traced, once, on rank 0.
 func (l *loop) wantTrace() int {
 	if l.rank.Rank != 0 {
@@ -124,9 +142,8 @@ func (l *loop) endSample(next int) (parts sim.Exposure, err error) {
 	if l.rank.Rank == 0 {
 		l.asks.at.Store(int64(l.at))
 	}
-	waited := l.rank.Trainer.Waited
 	if l.tracing > 0 {
-		l.traced.Step(l.at, waited)
+		l.traced.Step(l.at, l.rank.Trainer.Waited)
 		if l.tracing--; l.tracing == 0 {
 			err = l.endTrace()
 		}
@@ -135,7 +152,7 @@ func (l *loop) endSample(next int) (parts sim.Exposure, err error) {
 	if !l.sampling || err != nil {
 		return parts, err
 	}
-	l.sample.Step(l.at, waited)
+	l.sample.Step(l.at, l.rank.Trainer.Waited)
 	parts = l.sample.End()
 	if l.watch != nil {
 		lanes, seconds := l.sample.Lanes()

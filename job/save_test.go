@@ -34,7 +34,7 @@ func TestRetentionThatFails(t *testing.T) {
 		s := &state.Saver{J: &setup.Job{Config: c}, Rank: &setup.Rank{}, Kept: make(chan error, 1)}
 		s.Kept <- s.Retain(nil)
 		var out bytes.Buffer
-		l := &loop{c: c, rank: &setup.Rank{}, saver: s, rec: &recorder{Observers: report.Observers{report.NewProgress(&out)}}}
+		l := &loop{c: c, rank: &setup.Rank{}, saves: saves{saver: s}, rec: &recorder{Observers: report.Observers{report.NewProgress(&out)}}}
 		err = l.settled()
 		if stop := onError == "stop"; errors.Is(err, vfs.ErrLocked) != stop || strings.Contains(out.String(), "old checkpoints were not deleted: prune ckpt: ") == stop {
 			t.Errorf("on_error %s: %v\n%s", onError, err, &out)
@@ -96,7 +96,7 @@ func TestRetentionKeepsForeignFiles(t *testing.T) {
 	}
 	var out bytes.Buffer
 	s := &state.Saver{J: &setup.Job{Config: c}, Rank: &setup.Rank{}, Reported: map[string]bool{}}
-	l := &loop{c: c, rank: &setup.Rank{}, saver: s, rec: &recorder{Observers: report.Observers{report.NewProgress(&out)}}}
+	l := &loop{c: c, rank: &setup.Rank{}, saves: saves{saver: s}, rec: &recorder{Observers: report.Observers{report.NewProgress(&out)}}}
 	for step := range int64(4) {
 		save(step + 1)
 		if step == 0 {

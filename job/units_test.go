@@ -44,13 +44,13 @@ func TestUnitsOfAllRanks(t *testing.T) {
 					return err
 				}
 				for range 3 {
-					s, err := r.Trainer.Step(func(micro int, into []data.Values) error {
+					s, err := r.Trainer.Step(zero.Work{Fill: func(micro int, into []data.Values) error {
 						input, target, _ := data.TokensOf(into)
 						for j := range input {
 							input[j], target[j] = int32((j*7+micro+3*r.Rank)%251), int32((j*5+micro+r.Rank)%251)
 						}
 						return nil
-					}, 1e-2)
+					}, LR: 1e-2})
 					if err != nil {
 						return err
 					}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"zeroth/zero"
 
 	"zeroth/collective"
 	"zeroth/config"
@@ -140,7 +141,7 @@ func countBetween(t *testing.T, c *config.Config, all []process, near, far float
 				var before int64
 				for step := range 3 {
 					before = sent[r.Rank].Load()
-					if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), 1e-3); err != nil {
+					if _, err := r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, step), LR: 1e-3}); err != nil {
 						return err
 					}
 					for _, q := range r.Queues.All() {

@@ -79,7 +79,7 @@ func twoBuffers(t *testing.T, c *config.Config) (out zerotest.Outcome) {
 			if err != nil {
 				return err
 			}
-			s, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), 0)
+			s, err := r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, step), LR: 0})
 			if err != nil {
 				return err
 			}

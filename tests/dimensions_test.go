@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"zeroth/zero"
 
 	"zeroth/collective"
 	"zeroth/config"
@@ -119,7 +120,7 @@ func countDimensions(t *testing.T, c *config.Config, hosts []int) []dimensions {
 					for role := range before[i] {
 						before[i][role].Store(sent[i][role].Load())
 					}
-					if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), 1e-3); err != nil {
+					if _, err := r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, step), LR: 1e-3}); err != nil {
 						return err
 					}
 					for _, q := range r.Queues.All() {

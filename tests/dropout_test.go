@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"zeroth/zero"
 
 	"zeroth/job/setup"
 	"zeroth/zero/zerotest"
@@ -52,13 +53,13 @@ func TestEvaluationDropsNothing(t *testing.T) {
 	for _, dropout := range []string{"0", "0.5"} {
 		c := cfg(t, "parallel.ranks=2", "model.dropout="+dropout, "model.attention_dropout="+dropout)
 		err := zerotest.OnRanks(t, c, func(r *setup.Rank) error {
-			if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, 0), 0); err != nil {
+			if _, err := r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, 0), LR: 0}); err != nil {
 				return err
 			}
 			if err := zerotest.Fresh(r); err != nil {
 				return err
 			}
-			s, err := r.Trainer.Eval(1, zerotest.Tokens(c, r.Rank, 1))
+			s, err := r.Trainer.Eval(1, zero.Work{Fill: zerotest.Tokens(c, r.Rank, 1)})
 			if r.Rank == 0 {
 				means = append(means, s.Loss)
 			}

@@ -42,7 +42,7 @@ func trained(t *testing.T, c *config.Config, steps int, wrap func(int, collectiv
 	t.Helper()
 	return running(t, c, wrap, func(r *setup.Rank) error {
 		for step := range steps {
-			if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), c.Optimizer.LR); err != nil {
+			if _, err := r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, step), LR: c.Optimizer.LR}); err != nil {
 				return err
 			}
 		}
@@ -119,7 +119,7 @@ func sites(t *testing.T, c *config.Config) (out []site) {
 					done[name] = append(done[name], issued[name])
 				}
 			}
-			if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), c.Optimizer.LR); err != nil {
+			if _, err := r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, step), LR: c.Optimizer.LR}); err != nil {
 				return err
 			}
 		}
@@ -326,7 +326,7 @@ func TestRankQuits(t *testing.T) {
 				if r.Rank == quitter && step == 2 {
 					return nil
 				}
-				if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), c.Optimizer.LR); err != nil {
+				if _, err := r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, step), LR: c.Optimizer.LR}); err != nil {
 					return err
 				}
 			}
@@ -357,14 +357,14 @@ func TestDataFailsOnOneRank(t *testing.T) {
 					}
 					return fill(micro, into)
 				}
-				if _, err := r.Trainer.Step(fill, c.Optimizer.LR); err != nil {
+				if _, err := r.Trainer.Step(zero.Work{Fill: fill, LR: c.Optimizer.LR}); err != nil {
 					return err
 				}
 				var err error
 				if eval {
-					_, err = r.Trainer.Eval(2, broken)
+					_, err = r.Trainer.Eval(2, zero.Work{Fill: broken})
 				} else {
-					_, err = r.Trainer.Step(broken, c.Optimizer.LR)
+					_, err = r.Trainer.Step(zero.Work{Fill: broken, LR: c.Optimizer.LR})
 				}
 				if r.Rank == 1 {
 					time.Sleep(limit / 2) // the others do not wait for the rank's error handling
@@ -413,17 +413,17 @@ func TestQueueFailsOnOneRank(t *testing.T) {
 						}
 						return fill(micro, into)
 					}
-					if _, err := r.Trainer.Step(fill, c.Optimizer.LR); err != nil {
+					if _, err := r.Trainer.Step(zero.Work{Fill: fill, LR: c.Optimizer.LR}); err != nil {
 						return err
 					}
 					if r.Rank == 1 && when != "step" {
 						fail(r.Queues[queue])
 					}
 					if when == "evaluation" {
-						_, err := r.Trainer.Eval(1, fill)
+						_, err := r.Trainer.Eval(1, zero.Work{Fill: fill})
 						return err
 					}
-					_, err := r.Trainer.Step(second, c.Optimizer.LR)
+					_, err := r.Trainer.Step(zero.Work{Fill: second, LR: c.Optimizer.LR})
 					return err
 				})
 				what, where := trouble{stage, queue, when}, map[bool]string{false: "step 2", true: "evaluation after step 1"}[when == "evaluation"]
@@ -444,7 +444,7 @@ func TestLastUpdateFails(t *testing.T) {
 	errWork := errors.New("no space left on device")
 	c := cfg(t, "parallel.ranks=2")
 	_, cause := running(t, c, nil, func(r *setup.Rank) error {
-		if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, 0), c.Optimizer.LR); err != nil {
+		if _, err := r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, 0), LR: c.Optimizer.LR}); err != nil {
 			return err
 		}
 		if r.Rank == 1 {
@@ -502,7 +502,7 @@ func TestStuckRankIsAbandoned(t *testing.T) {
 				defer close(done)
 				<-answer
 			}
-			_, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, 0), 1e-3)
+			_, err := r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, 0), LR: 1e-3})
 			return err
 		})
 		const want = "; rank 1 has still not ended after 7s: not waiting any longer"

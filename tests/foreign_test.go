@@ -101,7 +101,7 @@ func goOn(t *testing.T, j *setup.Job, ck *checkpoint.Checkpoint, rates [3]float6
 			}
 		}
 		for i, rate := range rates {
-			stats, err := r.Trainer.Step(func(_ int, into []data.Values) error {
+			stats, err := r.Trainer.Step(zero.Work{Fill: func(_ int, into []data.Values) error {
 				input, target, _ := data.TokensOf(into)
 				for k := range len(input) / 16 {
 					s := sequence(4+i, r.LocalIndex, k)
@@ -109,7 +109,7 @@ func goOn(t *testing.T, j *setup.Job, ck *checkpoint.Checkpoint, rates [3]float6
 					copy(target[16*k:16*(k+1)], s[1:])
 				}
 				return nil
-			}, rate)
+			}, LR: rate})
 			if err != nil {
 				return err
 			}

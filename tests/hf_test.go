@@ -280,13 +280,13 @@ func gradients(t *testing.T, c *config.Config) (loss float64, state map[string][
 		if err != nil {
 			return err
 		}
-		s, err := r.Trainer.Step(func(micro int, into []data.Values) error {
+		s, err := r.Trainer.Step(zero.Work{Fill: func(micro int, into []data.Values) error {
 			input, target, _ := data.TokensOf(into)
 			at := int(share.First(0, micro, mesh.DataRank(r.Rank))) * c.Model.Context
 			copy(input, ids[at:])
 			copy(target, ids[at+1:])
 			return nil
-		}, c.Optimizer.LR)
+		}, LR: c.Optimizer.LR})
 		if err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"zeroth/zero"
 
 	"zeroth/collective"
 	"zeroth/config"
@@ -105,7 +106,7 @@ func trainLinked(t *testing.T, c *config.Config, hosts []int, links []collective
 					for _, g := range []collective.Group{r.Groups.World, r.Groups.Shard, r.Groups.Replica} {
 						collective.UseLinks(g, l)
 					}
-					s, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), c.Optimizer.LR)
+					s, err := r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, step), LR: c.Optimizer.LR})
 					if err != nil {
 						return err
 					}

@@ -372,7 +372,7 @@ func TestStepAllocatesNothing(t *testing.T) {
 				if at := step - 5; r.Rank == 0 && at >= 0 && at%n == 0 {
 					runtime.ReadMemStats(&mem[at/n])
 				}
-				if _, err := r.Trainer.Step(fill, 1e-3); err != nil {
+				if _, err := r.Trainer.Step(zero.Work{Fill: fill, LR: 1e-3}); err != nil {
 					return err
 				}
 			}
@@ -409,7 +409,7 @@ func steps(t *testing.T, c *config.Config, ranks []*setup.Rank, n int) {
 			return err
 		}
 		for step := range n {
-			if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), 1e-3); err != nil {
+			if _, err := r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, step), LR: 1e-3}); err != nil {
 				return err
 			}
 		}

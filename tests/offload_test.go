@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"zeroth/zero"
 
 	"go.uber.org/goleak"
 
@@ -179,7 +180,7 @@ func closing(t *testing.T, c *config.Config, files vfs.ScratchFS) (all []error, 
 	first = setup.Together(ranks, func(r *setup.Rank) error {
 		err := zerotest.Fresh(r)
 		for step := 0; err == nil && step < 10; step++ {
-			_, err = r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), 1e-3)
+			_, err = r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, step), LR: 1e-3})
 		}
 		all[r.Rank] = err
 		return err

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 	"unsafe"
+	"zeroth/zero"
 
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
@@ -137,7 +138,7 @@ func stepTime(t *testing.T, c *config.Config, p pace, replicas bool) (took time.
 		r.Queues[setup.Compute].Trace(atPace(p))
 		for step := range 3 {
 			start := time.Now()
-			if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), 1e-3); err != nil {
+			if _, err := r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, step), LR: 1e-3}); err != nil {
 				return err
 			}
 			if r.Rank > 0 {

@@ -16,9 +16,9 @@ import (
 // Step trains on one global batch. Parameters are updated when it returns or soon after, in the
 // order of their next use, while the next step begins; errors of that are returned by the next
 // call. After an error the trainer's groups are closed.
-func (t *Trainer) Step(fill Batches, lr float64) (Stats, error) {
+func (t *Trainer) Step(w Work) (Stats, error) {
 	t.Steps++
-	s, err := t.step(fill, lr)
+	s, err := t.step(w)
 	t.Samples += int64(t.cfg.Mesh.DataRanks() * t.cfg.Micro * t.cfg.B)
 	if err != nil {
 		t.close()
@@ -27,19 +27,20 @@ func (t *Trainer) Step(fill Batches, lr float64) (Stats, error) {
 	return s, nil
 }
 
-func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
+func (t *Trainer) step(w Work) (Stats, error) {
+	t.given = w
 	s := Stats{LossScale: t.Scale.Scale}
-	positions := cmp.Or(t.Counted, t.cfg.Mesh.DataRanks()*t.cfg.Micro*t.cfg.B*t.cfg.T)
+	positions := cmp.Or(w.Counted, t.cfg.Mesh.DataRanks()*t.cfg.Micro*t.cfg.B*t.cfg.T)
 	for i := range t.inputs {
 		t.inputs[i].batch.Scale = float32(s.LossScale / float64(positions))
 	}
 	own := collective.Own(t.cfg.Groups.World, t.stats).I64()
-	if t.WantSave {
+	if w.Save {
 		own[statStop] |= wantsSave
 	}
-	own[statStop] |= wantsTrace * int64(t.WantTrace)
-	own[statPace], own[statPace+1], own[statPace+2] = int64(t.Pace.Before), int64(t.Pace.Waited), int64(t.Pace.Took)
-	if err := t.issue(fill); err != nil {
+	own[statStop] |= wantsTrace * int64(w.Trace)
+	own[statPace], own[statPace+1], own[statPace+2] = int64(w.Pace.Before), int64(w.Pace.Waited), int64(w.Pace.Took)
+	if err := t.issue(w.Fill); err != nil {
 		return s, err
 	}
 	t.Waited[0] = time.Now()
@@ -55,7 +56,7 @@ func (t *Trainer) step(fill Batches, lr float64) (Stats, error) {
 		t.Skipped++
 		return s, nil
 	}
-	t.update(lr, t.gradScale(s))
+	t.update(w.LR, t.gradScale(s))
 	return s, nil
 }
 
@@ -96,11 +97,11 @@ const trimmed = 8
 
 // trim leaves out positions of a micro-batch that are padding in all of its sequences.
 func (t *Trainer) trim(in *input, micro int) {
-	if t.Lengths == nil {
+	if t.given.Lengths == nil {
 		return
 	}
 	c, b := &t.cfg, &in.batch
-	positions, tokens := t.Lengths(micro)
+	positions, tokens := t.given.Lengths(micro)
 	b.Longest = min(tokens, c.T)
 	if !c.Trim {
 		return
@@ -136,8 +137,8 @@ func (t *Trainer) read(at, micro int, fill Batches) error {
 		}
 		t.trim(in, micro)
 		t.pick(in)
-		if in.live = t.cfg.B; t.Live != nil {
-			in.live = t.Live(micro)
+		if in.live = t.cfg.B; t.given.Live != nil {
+			in.live = t.given.Live(micro)
 		}
 	}
 	t.cfg.Compute.Label("") // no unit
@@ -223,7 +224,7 @@ func (t *Trainer) updates(onHost bool) Update {
 // Sums are exact, so the norm does not depend on the sharding.
 func (t *Trainer) mergeSums() error {
 	own := collective.Own(t.cfg.Groups.World, t.stats).I64()
-	if t.WantStop != nil && t.WantStop() {
+	if stop := t.given.Stop; stop != nil && stop() {
 		own[statStop] |= wantsStop
 	}
 	if g := t.cfg.Groups.Tensor; g == nil || g.Rank() == 0 { // other ranks of the group have the same losses
@@ -324,10 +325,10 @@ func (t *Trainer) means(positions int) (means []float64) {
 	return means
 }
 
-// Eval returns the loss and the metrics of n micro-batches, the same on every rank. With a WantStop,
+// Eval returns the loss and the metrics of n micro-batches, the same on every rank. With a Stop,
 // ranks agree after as many micro-batches as a step has whether to leave out the rest; Stop is then set.
-func (t *Trainer) Eval(n int, fill Batches) (Stats, error) {
-	s, err := t.eval(n, fill)
+func (t *Trainer) Eval(n int, w Work) (Stats, error) {
+	s, err := t.eval(n, w)
 	if err != nil {
 		t.close()
 		return s, fmt.Errorf("evaluation after step %d: rank %d: %w", t.Steps, t.cfg.Groups.World.Rank(), t.cause(err))
@@ -335,14 +336,15 @@ func (t *Trainer) Eval(n int, fill Batches) (Stats, error) {
 	return s, nil
 }
 
-func (t *Trainer) eval(n int, fill Batches) (s Stats, err error) {
+func (t *Trainer) eval(n int, w Work) (s Stats, err error) {
+	t.given = w
 	all, size := t.stats.I64(), n
-	if t.WantStop != nil {
+	if w.Stop != nil {
 		size = t.cfg.Micro
 	}
 	defer clear(all)
 	for first := 0; first < n && !s.Stop; first += size {
-		if err := t.play(t.evaluation(first, min(size, n-first)), fill, false); err != nil {
+		if err := t.play(t.evaluation(first, min(size, n-first)), w.Fill, false); err != nil {
 			return s, err
 		}
 		if err := t.gatherStats(); err != nil { // exact sums grow, so the bits do not depend on size
@@ -354,12 +356,12 @@ func (t *Trainer) eval(n int, fill Batches) (s Stats, err error) {
 	for r := range t.cfg.Groups.World.Size() {
 		sum.Merge(exact(all, r*t.statLen()+statLoss))
 	}
-	positions := cmp.Or(t.Counted, t.cfg.Mesh.DataRanks()*n*t.cfg.B*t.cfg.T)
+	positions := cmp.Or(w.Counted, t.cfg.Mesh.DataRanks()*n*t.cfg.B*t.cfg.T)
 	s.Loss, s.Metrics = sum.Value()/float64(positions), t.means(positions)
 	return s, nil
 }
 
-// anyStops reports whether a rank's WantStop was true when the statistics were gathered.
+// anyStops reports whether a rank asked to stop when the statistics were gathered.
 func (t *Trainer) anyStops() (stop bool) {
 	for r := range t.cfg.Groups.World.Size() {
 		stop = stop || t.stats.I64()[r*t.statLen()+statStop]&wantsStop > 0

@@ -59,7 +59,7 @@ type Config struct {
 	Micro    int          // micro-batches per step
 	B, T     int          // sequences and positions of a micro-batch
 	Fields   []data.Field // of a sample: of tokens, or those of a program
-	Trim     bool         // a micro-batch is computed up to its longest sequence, see Trainer.Lengths; not in a pipeline, with divided positions, or with dropout of attention weights
+	Trim     bool         // a micro-batch is computed up to its longest sequence, see Work.Lengths; not in a pipeline, with divided positions, or with dropout of attention weights
 	Seed     uint64       // of dropout
 	Chunk    int          // positions whose logits are held at once; 0 means all
 	Pad      int          // rows of logits are padded to a multiple of Pad, see nn.Batch
@@ -85,71 +85,91 @@ type Config struct {
 // Batches fills the fields of a micro-batch, B times Len of each of Config.Fields.
 type Batches func(micro int, into []data.Values) error
 
+// Work is what a step or an evaluation is given.
+type Work struct {
+	Fill Batches // called for each of the rank's micro-batches, in order
+
+	// Lengths returns the positions of a micro-batch's longest sequence, and the tokens of its
+	// longest document; nil: all sequences are full.
+	Lengths func(micro int) (positions, tokens int)
+	// Counted is the number of positions with a loss over all ranks and micro-batches; 0: all.
+	Counted int
+	// Stop reports whether this rank asks all to stop: after the step, or after as many micro-batches
+	// of an evaluation as a step has. It is called on the queue of updates when these are computed;
+	// nil: never.
+	Stop func() bool
+
+	// Only a step has these.
+	LR    float64
+	Save  bool            // this rank asks all to save after the step
+	Trace int             // this rank asks all to trace this many steps after the step
+	Pace  collective.Pace // of this rank's last step, for Paces of all ranks
+
+	// Live returns how many samples of a micro-batch of an evaluation count, from the first one on;
+	// nil: all. The others have any values, and no loss.
+	Live func(micro int) int
+}
+
 // Stats describes a step; it is equal on all ranks.
 type Stats struct {
 	Loss      float64   // mean over the positions with a loss on all ranks, nats
 	GradNorm  float64   // before clipping
 	LossScale float64   // used in the step
 	Skipped   bool      // the gradient overflowed and nothing was updated
-	Stop      bool      // some rank's WantStop was true: all stop after this step, and what they evaluate is incomplete
-	Save      bool      // some rank had set WantSave: all save after this step
-	Trace     int       // some rank had set WantTrace to this: all trace as many steps from the next one on
+	Stop      bool      // some rank asked all to stop: what they evaluate is incomplete
+	Save      bool      // some rank asked all to save after this step
+	Trace     int       // some rank asked all to trace as many steps, from the next one on
 	Metrics   []float64 // of Model.Metrics: means over the positions with a loss on all ranks
 }
 
-// Trainer is one rank's training state and step.
+// Trainer is one rank's training state and step. It belongs to one goroutine.
 type Trainer struct {
 	cfg      Config
-	pipeline *pipeline
 	runner   *fsdp.Runner
-	store    *offload.Store
-	names    []string              // of the whole model's units
-	failed   atomic.Pointer[error] // first error of a transfer, or nil
-	inputs   []input               // micro-batches use them in rotation
+	pipeline *pipeline
+	failed   atomic.Pointer[error] // first error of a transfer, set by any goroutine; or nil
 	held     []func()              // release allocated memory
 
+	inputs []input // micro-batches use them in rotation
+	micro  int     // the micro-batch whose passes are being issued; -1: none
+	given  Work    // to the step or evaluation under way
+
+	tally
+	updating
+
+	Scale   optim.LossScale
+	Updates int   // applied so far
+	Skipped int   // steps skipped because of overflow so far
+	Steps   int   // begun so far
+	Samples int64 // samples of the training order read before the next step; dropout depends on their numbers
+
+	// Waited is when the host began and ended to wait for the norm in the last step, which the
+	// update needs. It is the only wait of a step.
+	Waited [2]time.Time
+	Paces  []collective.Pace // (World) of all ranks in the step before the last one; zero before the second
+}
+
+// tally is the memory of a trainer's statistics. The queue of updates writes them; the host reads them
+// once it has waited for their all-gather, and then resets them.
+type tally struct {
 	loss     device.Buffer   // (B*T) float32, of any micro-batch
+	metrics  []device.Buffer // (B*T) float32 each, of any micro-batch
 	sums     device.Window   // (1 + units + metrics) device.Exact: sums of this rank's losses, of squares of its gradients, and of its metrics
 	hostSums device.Buffer   // (1 + units + metrics) device.Exact: those in host memory
-	metrics  []device.Buffer // (B*T) float32 each, of any micro-batch
 	stats    device.Buffer   // (World × statLen) int64, in host memory, one part per rank
-	merge    func() error
-	kept     device.Event    // the last update has reached the disk
+	merge    func() error    // computes this rank's part of stats from the sums
+	names    []string        // of the whole model's units
+}
+
+// updating is a trainer's state of its shards, and what updates of it need.
+type updating struct {
+	store    *offload.Store
 	pieces   [][][]run       // of each tile of each unit's shard
 	groups   []optim.Group   // distinct hyperparameters of parameters
 	hypers   []optim.Hyper   // of each group, in this step
 	state    []device.Buffer // working space of update
 	matrices matrices        // units whose rule is Whole
-	micro    int             // the micro-batch whose passes are being issued
-
-	Scale     optim.LossScale
-	Updates   int   // applied so far
-	Skipped   int   // steps skipped because of overflow so far
-	WantSave  bool  // this rank asks all to save after the next step
-	WantTrace int   // this rank asks all to trace this many steps after the next one
-	Steps     int   // begun so far
-	Samples   int64 // samples of the training order read before the next step; dropout depends on their numbers
-
-	// Lengths returns the positions of a micro-batch's longest sequence, and the tokens of its
-	// longest document; nil: all sequences are full.
-	Lengths func(micro int) (positions, tokens int)
-
-	// WantStop reports whether this rank asks all to stop: after the step, or after as many micro-batches of
-	// an evaluation as a step has. It is called on the queue of updates when these are computed; nil: never.
-	WantStop func() bool
-
-	// Live returns how many samples of a micro-batch of an evaluation count, from the first one on; nil:
-	// all. The others have any values, and no loss.
-	Live func(micro int) int
-
-	Counted int // positions with a loss in the next step or evaluation, over all ranks; 0: all
-
-	// Waited is when the host began and ended to wait for the norm in the last step, which the
-	// update needs. It is the only wait of a step.
-	Waited [2]time.Time
-
-	Pace  collective.Pace   // of this rank's last step, sent to the others in the next
-	Paces []collective.Pace // (World) of all ranks in the step before the last one; zero before the second
+	kept     device.Event    // the last update has reached the disk
 }
 
 // input is memory for the fields of one micro-batch at a time.

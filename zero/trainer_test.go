@@ -34,7 +34,7 @@ func descent(t *testing.T, sets ...string) (map[string][]float32, float64) {
 		if err != nil {
 			return err
 		}
-		s, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, 0), 1)
+		s, err := r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, 0), LR: 1})
 		if err != nil {
 			return err
 		}
@@ -120,7 +120,7 @@ func TestOverflowIsSkipped(t *testing.T) {
 			}
 			skipped := 0
 			for step := range 60 {
-				s, err := tr.Step(zerotest.Tokens(c, r.Rank, step), 1e-3)
+				s, err := tr.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, step), LR: 1e-3})
 				if err != nil {
 					return err
 				}
@@ -155,11 +155,11 @@ func TestGradientNotFinite(t *testing.T) {
 	c := zerotest.Load(t, "trainer_test.go", "zero.stage=3", "parallel.ranks=3", "precision=fp16")
 	errs := make([]error, 3)
 	_ = zerotest.OnRanks(t, c, func(r *setup.Rank) error {
-		if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, 0), 1e-6); err != nil {
+		if _, err := r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, 0), LR: 1e-6}); err != nil {
 			return err
 		}
 		r.Trainer.Scale = optim.StaticLossScale(1 << 60)
-		_, errs[r.Rank] = r.Trainer.Step(zerotest.Tokens(c, r.Rank, 1), 1e-6)
+		_, errs[r.Rank] = r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, 1), LR: 1e-6})
 		return errs[r.Rank]
 	})
 	for rank, err := range errs {
@@ -183,7 +183,7 @@ func TestLossNotFinite(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		_, err = r.Trainer.Step(zerotest.Tokens(c, r.Rank, 0), 1e-6)
+		_, err = r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, 0), LR: 1e-6})
 		return err
 	})
 	if err == nil || !strings.Contains(err.Error(), "step 1: rank 0: the loss is not finite on rank 0") {
@@ -198,11 +198,11 @@ func TestRanksStopTogether(t *testing.T) {
 	stopped := make([]int, 4)
 	err := zerotest.OnRanks(t, c, func(r *setup.Rank) error {
 		for step := range 10 {
-			r.Trainer.WantStop, r.Trainer.WantTrace = func() bool { return r.Rank == 2 && step == 3 }, 0
+			w := zero.Work{Fill: zerotest.Tokens(c, r.Rank, step), LR: 1e-3, Stop: func() bool { return r.Rank == 2 && step == 3 }}
 			if r.Rank == 1 && step == 3 {
-				r.Trainer.WantTrace = 20
+				w.Trace = 20
 			}
-			s, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), 1e-3)
+			s, err := r.Trainer.Step(w)
 			if err != nil {
 				return err
 			}
@@ -232,11 +232,11 @@ func TestEvaluationLeavesNoTrace(t *testing.T) {
 		var mu sync.Mutex
 		err := zerotest.OnRanks(t, c, func(r *setup.Rank) error {
 			for step := range c.Train.Steps {
-				eval, err := r.Trainer.Eval(1, zerotest.Tokens(c, r.Rank, step))
+				eval, err := r.Trainer.Eval(1, zero.Work{Fill: zerotest.Tokens(c, r.Rank, step)})
 				if err != nil {
 					return err
 				}
-				s, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, step), c.Optimizer.LR)
+				s, err := r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, step), LR: c.Optimizer.LR})
 				if err != nil {
 					return err
 				}
@@ -266,7 +266,7 @@ func TestEvaluationLeavesNoTrace(t *testing.T) {
 func TestParametersAreRoundedMasters(t *testing.T) {
 	c := zerotest.Load(t, "trainer_test.go", "zero.stage=2", "parallel.ranks=2", "precision=bf16")
 	err := zerotest.OnRanks(t, c, func(r *setup.Rank) error {
-		if _, err := r.Trainer.Step(zerotest.Tokens(c, r.Rank, 0), 1e-2); err != nil {
+		if _, err := r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, 0), LR: 1e-2}); err != nil {
 			return err
 		}
 		for _, q := range r.Queues.All() {
@@ -324,7 +324,7 @@ func TestInputBuffersAlternate(t *testing.T) {
 					})
 					waits = fill
 				}
-				s, err := r.Trainer.Step(waits, 1e-3)
+				s, err := r.Trainer.Step(zero.Work{Fill: waits, LR: 1e-3})
 				if r.Rank == 0 {
 					got[i] = s
 				}
@@ -351,21 +351,20 @@ func TestEvaluationStopsTogether(t *testing.T) {
 				last[r.Rank] = micro
 				return zerotest.Tokens(c, r.Rank, micro)(0, into)
 			}
-			if whole[r.Rank], err = r.Trainer.Eval(7, read); err != nil {
+			if whole[r.Rank], err = r.Trainer.Eval(7, zero.Work{Fill: read}); err != nil {
 				return err
 			}
 			at, rounds := -1, 0
-			r.Trainer.WantStop = func() bool { rounds++; return r.Rank == 1 && rounds-1 == at }
-			s, err := r.Trainer.Eval(7, read)
+			stops := zero.Work{Fill: read, Stop: func() bool { rounds++; return r.Rank == 1 && rounds-1 == at }}
+			s, err := r.Trainer.Eval(7, stops)
 			if err != nil || s.Loss != whole[r.Rank].Loss || s.Loss != whole[0].Loss || s.Stop || rounds != 4 {
 				return fmt.Errorf("rank %d: %+v in %d batches, want %+v in 4: %v", r.Rank, s, rounds, whole[r.Rank], err)
 			}
 			at, rounds = 1, 0
-			if s, err = r.Trainer.Eval(7, read); err != nil || !s.Stop || rounds != 2 || last[r.Rank] == 6 {
+			if s, err = r.Trainer.Eval(7, stops); err != nil || !s.Stop || rounds != 2 || last[r.Rank] == 6 {
 				return fmt.Errorf("rank %d: %+v after %d batches, micro-batch %d: %v", r.Rank, s, rounds, last[r.Rank], err)
 			}
-			r.Trainer.WantStop = nil
-			if s, err = r.Trainer.Eval(7, read); err != nil || s.Loss != whole[r.Rank].Loss || s.Stop {
+			if s, err = r.Trainer.Eval(7, zero.Work{Fill: read}); err != nil || s.Loss != whole[r.Rank].Loss || s.Stop {
 				return fmt.Errorf("rank %d: %+v after an evaluation that was stopped, want %+v: %v", r.Rank, s, whole[r.Rank], err)
 			}
 			return nil

@@ -37,8 +37,8 @@ func TestTrim(t *testing.T) {
 		{true, 1, 9, 10, 16, 10}, {true, 1, 8, 5, 8, 5}, {true, 2, 9, 10, 16, 10}, {true, 2, 17, 18, 32, 18}, {true, 1, 32, 33, 32, 32},
 		{false, 1, 9, 10, 32, 10},
 	} {
-		x := &Trainer{cfg: Config{B: B, T: T, Fields: data.TokenFields(T, true), Trim: c.trim, Mesh: shard.Mesh{Tensor: c.tensor}}, loss: loss}
-		x.Lengths = func(micro int) (positions, tokens int) { return c.positions, c.tokens }
+		x := &Trainer{cfg: Config{B: B, T: T, Fields: data.TokenFields(T, true), Trim: c.trim, Mesh: shard.Mesh{Tensor: c.tensor}}, tally: tally{loss: loss}}
+		x.given.Lengths = func(micro int) (positions, tokens int) { return c.positions, c.tokens }
 		in := &input{fields: []device.Window{window(), window(), window()}, batch: nn.Batch{B: B, T: T}}
 		for i, f := range x.cfg.Fields {
 			in.batch.SetField(i, f.Name, in.fields[i].Device)

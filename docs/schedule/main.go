@@ -71,7 +71,7 @@ func record(file string, sets []string) (best []span, err error) {
 			if r.Rank == 0 {
 				tr.begin()
 			}
-			if _, err := r.Trainer.Step(zeros, 1e-3); err != nil {
+			if _, err := r.Trainer.Step(zero.Work{Fill: zeros, LR: 1e-3}); err != nil {
 				return err
 			}
 			for _, q := range r.Queues.All() {

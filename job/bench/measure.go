@@ -271,13 +271,13 @@ func (m *measuring) run(c *config.Config, most time.Duration) error {
 // trainStep runs a step on made-up tokens and waits until all queues are idle.
 func trainStep(c *config.Config, ranks []*setup.Rank) error {
 	return setup.Together(ranks, func(r *setup.Rank) error {
-		_, err := r.Trainer.Step(func(_ int, into []data.Values) error {
+		_, err := r.Trainer.Step(zero.Work{Fill: func(_ int, into []data.Values) error {
 			input, target, _ := data.TokensOf(into)
 			for i := range input {
 				input[i], target[i] = int32(i*7%c.Model.Vocab), int32((i*7+7)%c.Model.Vocab)
 			}
 			return nil
-		}, 1e-4)
+		}, LR: 1e-4})
 		for _, q := range r.Queues.All() {
 			if err == nil {
 				err = q.Wait()

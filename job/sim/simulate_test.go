@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"zeroth/zero"
 
 	"zeroth/collective"
 	"zeroth/config"
@@ -65,7 +66,7 @@ func clocked(t *testing.T, c *config.Config, p lengths) (took time.Duration) {
 		var ends [simulatedSteps]time.Time
 		err = setup.Together(ranks, func(r *setup.Rank) error {
 			for i := range ends {
-				if _, err := r.Trainer.Step(func(int, []data.Values) error { return nil }, 1e-4); err != nil {
+				if _, err := r.Trainer.Step(zero.Work{Fill: func(int, []data.Values) error { return nil }, LR: 1e-4}); err != nil {
 					return err
 				}
 				if r.Rank == 0 {

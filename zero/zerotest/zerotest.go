@@ -105,7 +105,7 @@ func TrainInto(c *config.Config, ranks []*setup.Rank, out *Outcome, turn chan st
 			return err
 		}
 		for step := range c.Train.Steps {
-			s, err := r.Trainer.Step(Tokens(c, r.Rank, step), c.Optimizer.LR)
+			s, err := r.Trainer.Step(zero.Work{Fill: Tokens(c, r.Rank, step), LR: c.Optimizer.LR})
 			if err != nil {
 				return err
 			}
