@@ -79,6 +79,34 @@ func (s Shape) Check() error {
 	return nil
 }
 
+// Few returns how many of a step's micro-batches suffice for a rank to do everything that it does in
+// the step, with as many in flight. With one rank that is the first, the last, and one for all between,
+// which are equal. A pipeline is full after several per rank, except with GPipe, which has all
+// micro-batches in flight.
+func (s Shape) Few() int {
+	switch {
+	case s.Ranks == 1:
+		return min(3, s.Micro)
+	case s.Schedule == GPipe:
+		return s.Micro
+	}
+	return min(4*s.Ranks, s.Micro)
+}
+
+// Timed returns how many of a step's micro-batches determine its time. Further ones come in rounds of
+// the given number, each as long as the last. With one rank a round is a micro-batch, and the last one,
+// like the one before it, waits for a buffer of ids.
+func (s Shape) Timed() (micro, round int) {
+	most := 4
+	if s.Ranks > 1 {
+		most = 8 * s.Ranks
+	}
+	if s.Micro <= most {
+		return s.Micro, s.Ranks
+	}
+	return most - (most+s.Ranks-s.Micro%s.Ranks)%s.Ranks, s.Ranks
+}
+
 // Kind is the kind of an action.
 type Kind uint8
 

@@ -132,7 +132,7 @@ func (p *indexPool) reset() { p.free, p.all = p.free[:0], 0 }
 
 // newPipeline determines the maximum number of micro-batches in flight.
 func newPipeline(c *Config) (*pipeline, error) {
-	p := &pipeline{Shape: c.shape(c.Micro), inputs: indexPool{spare: 1}}
+	p := &pipeline{Shape: c.shape(c.Micro), inputs: indexPool{spare: 1}} // one is read while another is filled
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
@@ -149,11 +149,12 @@ func newPipeline(c *Config) (*pipeline, error) {
 	p.flights, p.released = make([]indexPool, len(p.chunks)), make([][]device.Event, len(p.chunks))
 	few := *p
 	few.flights = make([]indexPool, len(p.chunks))
-	few.Micro = min(p.Micro, inputs+1) // with one stage, all later ones are alike
+	few.Micro = p.Few()
 	few.count(true)
 	p.take(&few)
 	if p.Ranks > 1 {
-		few.Micro = 4 * p.Ranks // after that the pipeline is full
+		few.Schedule, few.Micro = pipe.OneF1B, pipe.MaxPasses // an evaluation may have any number
+		few.Micro = few.Few()
 		few.forward = few.Evaluation()[c.Mesh.At(c.Groups.World.Rank(), shard.Pipeline)]
 		few.count(false)
 		p.take(&few)
@@ -185,10 +186,6 @@ func (p *pipeline) take(other *pipeline) {
 		p.chunks[i].Flights = p.flights[i].most
 	}
 }
-
-// inputs is the number of micro-batches whose token ids fit in memory in a pipeline of one stage:
-// one is read while another is filled.
-const inputs = 2
 
 // action returns the rank's i-th action in a step, or in forward passes only if train is false. It
 // returns false after the last one.

@@ -322,7 +322,7 @@ func (m *measuring) collect(times map[timed][]float64, works map[timed]sim.Work)
 
 // measureCollectives measures the collectives of the job's groups.
 func (h *Measurements) measureCollectives(c *config.Config) error {
-	places, err := sim.Recorded(setup.Micros(setup.Planned(c), setup.FewMicro(c)), 1)
+	places, err := sim.Recorded(setup.Few(setup.Planned(c)), 1)
 	if err != nil {
 		return err
 	}

@@ -178,7 +178,7 @@ type Sent struct {
 // New plans a job by a dry run of a step on a device that only counts. It reads no data and
 // allocates no memory.
 func New(c *config.Config, m Machine) (*Plan, error) {
-	micros := setup.FewMicro(c)
+	micros := c.PipelineShape().Few()
 	if setup.Pipeline(c) > 1 {
 		micros = c.Train.Accumulate // its micro-batches differ
 	}

@@ -67,7 +67,7 @@ type needs struct {
 
 // dryNeeds returns the needs of the ranks at a place.
 func dryNeeds(j *Job, at int) (*needs, error) {
-	d, err := OpenDry(Micros(j, FewMicro(j.Config)), at, nil)
+	d, err := OpenDry(Few(j), at, nil)
 	if err != nil {
 		return nil, err
 	}

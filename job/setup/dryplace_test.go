@@ -17,7 +17,7 @@ func TestDryPeakIsADryRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		for at, got := range all {
-			d, err := setup.OpenDry(setup.Micros(j, setup.FewMicro(j.Config)), at, nil)
+			d, err := setup.OpenDry(setup.Few(j), at, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -4,7 +4,6 @@ import (
 	"zeroth/collective"
 	"zeroth/config"
 	"zeroth/device"
-	"zeroth/pipe"
 	"zeroth/shard"
 )
 
@@ -41,7 +40,7 @@ func DryRun(j *Job) (most Footprint, err error) {
 
 // DryRuns returns the footprints of the job's ranks by place.
 func DryRuns(j *Job) (all []Footprint, err error) {
-	few := Micros(j, FewMicro(j.Config))
+	few := Few(j)
 	for at := range RankKinds(j.Config) {
 		d, err := OpenDry(few, at, nil)
 		if err != nil {
@@ -95,18 +94,8 @@ func RankKind(c *config.Config, rank int) int {
 	return config.Mesh(c).At(rank, shard.Pipeline)
 }
 
-// FewMicro returns the maximum number of micro-batches in a dry run of a step. Without a pipeline
-// three are enough: the first, the last, and one for all between, which are equal. A pipeline is
-// full after several per rank, except with GPipe, which has all micro-batches in flight.
-func FewMicro(c *config.Config) int {
-	switch p := Pipeline(c); {
-	case p > 1 && c.PipelineShape().Schedule == pipe.GPipe:
-		return c.Train.Accumulate
-	case p > 1:
-		return 4 * p
-	}
-	return 3
-}
+// Few returns the job with the micro-batches of a step that a dry run needs.
+func Few(j *Job) *Job { return Micros(j, j.PipelineShape().Few()) }
 
 // Micros returns the job with at most n micro-batches per step.
 func Micros(j *Job, n int) *Job {

@@ -152,31 +152,10 @@ func groups(m shard.Mesh) map[collective.Role]Group {
 	}
 }
 
-// fewSimulated is the largest number of simulated micro-batches. Further ones take as long as the
-// last one, which like the one before it waits for a buffer of ids.
-const fewSimulated = 4
-
-// filledPipelines is the largest number of simulated micro-batches per rank of a pipeline.
-// Further ones run in rounds of one per rank, each as long as the last simulated round.
-const filledPipelines = 8
-
-// Few returns how many of a step's micro-batches are simulated, and how many further ones make
-// a round.
-func Few(c *config.Config) (all, round int) {
-	p, most := setup.Pipeline(c), fewSimulated
-	if p > 1 {
-		most = filledPipelines * p
-	}
-	if c.Train.Accumulate <= most {
-		return c.Train.Accumulate, p
-	}
-	return most - (most+p-c.Train.Accumulate%p)%p, p
-}
-
 // SimulateWith is like Simulate with a given cost model. It simulates only a few of many
 // micro-batches.
 func SimulateWith(c *setup.Job, p CostModel) (*Result, error) {
-	n, round := Few(c.Config)
+	n, round := c.PipelineShape().Timed()
 	if c.Train.Accumulate == n {
 		return simulateAll(c, p)
 	}
@@ -228,7 +207,7 @@ func (l *Recording) modelFlops() float64 { return l.first.Flops - l.first.Again 
 // ModelFlops returns the operations of a rank in a step of the job, without recomputation; in a
 // pipeline their mean over the ranks. It is the Flops of a Result.
 func ModelFlops(c *setup.Job) (flops float64, err error) {
-	n, _ := Few(c.Config)
+	n, _ := c.PipelineShape().Timed()
 	places, err := Recorded(setup.Micros(c, n), 1)
 	if err != nil {
 		return 0, err
