@@ -67,14 +67,13 @@ those of the first way, caused by a different order of sums.`,
 		ValidArgsFunction: completeJob,
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&o.sets, "set", nil, "set a `key=value` of the job file, the value in YAML (repeatable)")
+	setsFlag(cmd, &o.sets)
 	f.StringSliceVar(&o.ways, "ways", nil, "`names` of the ways to compare, such as ddp,zero1 (default all)")
 	intVar(f, &o.steps, "steps", 5, "steps to measure in a turn, after two that do not count")
 	f.StringVar(&o.machine, "machine", "here", "simulate the step time on: here, "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	f.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
 	cmd.MarkFlagsMutuallyExclusive("json", "markdown")
-	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
 	must(cmd.RegisterFlagCompletionFunc("ways", words(bench.Ways()...)))
 	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(append([]string{"here"}, sim.HardwareNames()...)...)))
 	return cmd

@@ -96,17 +96,10 @@ func (a *app) printDamage(path string, found []*checkpoint.Damage, speed string)
 		a.say("%v\n", d)
 	}
 	if len(found) > 0 {
-		a.say("%s: damaged in %s (%s)\n", path, places(len(found)), speed)
+		a.say("%s: damaged in %s (%s)\n", path, count(len(found), "place"), speed)
 		return
 	}
 	a.say("%s: verified, no damage (%s)\n", path, speed)
-}
-
-func places(n int) string {
-	if n == 1 {
-		return "1 place"
-	}
-	return fmt.Sprintf("%d places", n)
 }
 
 func (a *app) ckptDiff() *cobra.Command {

@@ -62,7 +62,7 @@ Face's guide to perplexity.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&run, "run", "", "`folder` of a finished run or a Hugging Face model, hf://org/name, or s3://bucket/folder")
-	f.StringArrayVar(&sets, "set", nil, "set a `key=value` of the job file, the value in YAML (repeatable)")
+	setsFlag(cmd, &sets)
 	f.BoolVar(&o.All, "all", false, "evaluate all data, not only the validation data")
 	intVar(f, &o.Stride, "stride", 0, "`tokens` from one window to the next; each window predicts only tokens that no earlier one predicted (default model.context)")
 	f.BoolVar(&asJSON, "json", false, "print JSON")

@@ -98,30 +98,18 @@ func escapeGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// whenAsked returns a channel that receives each signal that asks for dumps, unless one is
-// pending already; done stops that.
+// whenAsked returns a channel that receives each signal that asks for dumps, until done is called.
 func whenAsked() (asked chan struct{}, done func()) {
-	signals := make(chan os.Signal, 1)
 	asked = make(chan struct{})
-	if len(launch.DumpSignals) > 0 {
-		signal.Notify(signals, launch.DumpSignals...)
-	}
 	over := make(chan struct{})
-	go func() {
-		for {
-			select {
-			case <-signals:
-				select {
-				case asked <- struct{}{}:
-				case <-over:
-					return
-				}
-			case <-over:
-				return
-			}
-		}
-	}()
-	return asked, func() {
-		close(over) // signals stay caught: a late one must not kill the process
+	if len(launch.DumpSignals) > 0 {
+		signal.Notify(make(chan os.Signal, 1), launch.DumpSignals...) // for ever: a late one must not kill the process
 	}
+	end := onSignals(func(os.Signal) {
+		select {
+		case asked <- struct{}{}:
+		case <-over:
+		}
+	}, launch.DumpSignals...)
+	return asked, func() { close(over); end() }
 }

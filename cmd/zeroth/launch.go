@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
 	"syscall"
 	"time"
@@ -92,7 +91,7 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 				s.Args = append(s.Args, "--out", own)
 			}
 			a.trains = args[0] == "train"
-			defer forward(s.Pass)()
+			defer onSignals(s.Pass, append(slices.Clone(launch.DumpSignals), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)...)()
 			defer a.handle(func(os.Signal) {})() // from here on the supervisor forwards them
 			return s.Run()
 		}),
@@ -109,23 +108,6 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 	cmd.Flags().IntVar(&restarts, "restarts", 0, "how many `times` to restart all processes after one was lost")
 	cmd.Flags().IntVar(&minRanks, "min-ranks", 0, "continue without lost processes, with at least this many `ranks` (default all)")
 	return cmd
-}
-
-// forward calls pass with each signal for the processes of a launch until end is called.
-func forward(pass func(os.Signal)) (end func()) {
-	signals, done := make(chan os.Signal, 8), make(chan struct{})
-	signal.Notify(signals, append(slices.Clone(launch.DumpSignals), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)...)
-	go func() {
-		for {
-			select {
-			case sig := <-signals:
-				pass(sig)
-			case <-done:
-				return
-			}
-		}
-	}()
-	return func() { signal.Stop(signals); close(done) }
 }
 
 // reach returns how to reach the hosts that flags name.

@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"zeroth/config"
 	"zeroth/input"
@@ -56,9 +55,10 @@ func (a *app) planned() *planned {
 }
 
 // addFlags declares the flags that plan and fit share.
-func (p *planned) addFlags(f *pflag.FlagSet) {
+func (p *planned) addFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
 	p.given = f.Changed
-	f.StringArrayVar(&p.sets, "set", nil, "set a `key=value` of the job file, the value in YAML (repeatable)")
+	setsFlag(cmd, &p.sets)
 	f.StringVar(&p.model, "model", "", "a Hugging Face `folder` or config.json, hf://org/name, s3://bucket/folder, or a published model such as Llama-3-8B, instead of a job file")
 	intVar(f, &p.gpus, "gpus", 0, "number of GPUs to plan for, one per rank")
 	f.StringVar(&p.gpu, "gpu-memory", "", "memory of each GPU, such as 80GiB")
@@ -67,14 +67,7 @@ func (p *planned) addFlags(f *pflag.FlagSet) {
 	for flag, key := range shortcuts {
 		k, _ := config.Explain(key)
 		p.keys[flag] = f.String(flag, "", fmt.Sprintf("%s (%s)", k.Meaning, key))
-	}
-}
-
-// completePlanned completes the values of the flags that addFlags declares.
-func completePlanned(cmd *cobra.Command) {
-	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
-	for flag, key := range shortcuts {
-		if k, ok := config.Explain(key); ok && k.Choices != nil {
+		if k.Choices != nil {
 			must(cmd.RegisterFlagCompletionFunc(flag, words(k.Choices...)))
 		}
 	}
@@ -191,7 +184,7 @@ name lists them all.`,
 		Args: arguments(0, 1),
 		RunE: a.do(func(_ *cobra.Command, args []string) error { return a.runPlan(p, o, args) }),
 	}
-	p.addFlags(cmd.Flags())
+	p.addFlags(cmd)
 	f := cmd.Flags()
 	intVar(f, &p.world, "world", 0, "number of ranks to plan for, on machines like this one")
 	intVar(f, &p.processes, "processes", 0, "number of processes to divide the ranks over; transfers between them need memory")
@@ -201,7 +194,6 @@ name lists them all.`,
 	f.StringVar(&o.trace, "trace", "", "write the simulated queues of a rank to a `file` for ui.perfetto.dev; needs --machine")
 	cmd.MarkFlagsMutuallyExclusive("world", "gpus")
 	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(append([]string{"here"}, sim.HardwareNames()...)...)))
-	completePlanned(cmd)
 	return cmd
 }
 

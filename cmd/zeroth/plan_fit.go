@@ -67,7 +67,7 @@ job.`,
 			return cmp.Or(err, found(len(f.Fits) > 0))
 		}),
 	}
-	p.addFlags(cmd.Flags())
+	p.addFlags(cmd)
 	cmd.Flags().StringVar(&o.host, "host-memory", "", "host memory of each machine, such as 1TiB, for offloaded optimizer state and parameters")
 	cmd.Flags().StringVar(&o.disk, "disk", "", "disk space of each machine, such as 4TB, for offloaded optimizer state and parameters")
 	intVar(cmd.Flags(), &o.node, "gpus-per-node", 8, "GPUs per machine, which share its memory and disk")
@@ -82,7 +82,6 @@ job.`,
 	cmd.Flags().StringVar(&largest, "largest", "", "find the largest `model`, seq or micro_batch that fits")
 	must(cmd.RegisterFlagCompletionFunc("largest", words(fit.Quantities...)))
 	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(sim.HardwareNames()...)))
-	completePlanned(cmd)
 	return cmd
 }
 

@@ -26,17 +26,11 @@ or more runs as an SVG. Runs may still be training.`,
 			if err := plottable(args, out); err != nil {
 				return input.BadInput(err)
 			}
-			var runs []report.Run
-			var errs []error
-			for _, folder := range args {
-				r, err := a.metricsOf(folder)
-				runs, errs = append(runs, r), append(errs, err)
-			}
-			if err := errors.Join(errs...); err != nil {
-				return input.BadInput(err)
-			}
-			err := writeFile(out, func(w io.Writer) error { return report.WriteRunsSVG(w, runs) })
+			runs, err := a.metricsOf(args)
 			if err != nil {
+				return err
+			}
+			if err := writeFile(out, func(w io.Writer) error { return report.WriteRunsSVG(w, runs) }); err != nil {
 				return err
 			}
 			return show.Print(a.out, report.RunsTable(runs).Within(show.Width(a.out))+"drawn to "+show.Printable(out)+"\n")
@@ -61,9 +55,21 @@ func plottable(folders []string, out string) error {
 	return errors.Join(errs...)
 }
 
-// metricsOf reads the metrics that a run has written so far. It prints how many lines cannot
-// be read, and skips them.
-func (a *app) metricsOf(folder string) (report.Run, error) {
+// metricsOf reads the metrics that runs have written so far. It prints how many lines cannot be
+// read, and skips them.
+func (a *app) metricsOf(folders []string) (runs []report.Run, err error) {
+	var errs []error
+	for _, folder := range folders {
+		r, err := a.readMetrics(folder)
+		runs, errs = append(runs, r), append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, input.BadInput(err)
+	}
+	return runs, nil
+}
+
+func (a *app) readMetrics(folder string) (report.Run, error) {
 	path := filepath.Join(folder, "metrics.jsonl")
 	l, err := report.ReadLog(path)
 	switch {

@@ -117,14 +117,9 @@ by side, at up to 20 common steps. --out draws both, like 'zeroth plot'.`,
 			if err != nil {
 				return err
 			}
-			var runs []report.Run
-			var errs []error
-			for _, folder := range args {
-				r, err := a.metricsOf(folder)
-				runs, errs = append(runs, r), append(errs, err)
-			}
-			if err := errors.Join(errs...); err != nil {
-				return input.BadInput(err)
+			runs, err := a.metricsOf(args)
+			if err != nil {
+				return err
 			}
 			width := show.Width(a.out)
 			if err := show.Print(a.out, keys.Within(width)+"\n"+sideBySide(runs).Within(width)); err != nil || out == "" {

@@ -46,16 +46,24 @@ type stopping struct {
 // begin starts handling signals for one command; end stops.
 func (s *stopping) begin() (end func()) {
 	s.stop = make(chan struct{})
-	signals, over := make(chan os.Signal, 8), make(chan struct{})
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	all := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
-		signal.Notify(signals, syscall.SIGHUP)
+		all = append(all, syscall.SIGHUP)
+	}
+	return onSignals(s.deliver, all...)
+}
+
+// onSignals calls f with each of some signals, one after the other, until end is called.
+func onSignals(f func(os.Signal), some ...os.Signal) (end func()) {
+	signals, over := make(chan os.Signal, 8), make(chan struct{})
+	if len(some) > 0 {
+		signal.Notify(signals, some...)
 	}
 	go func() {
 		for {
 			select {
 			case sig := <-signals:
-				s.deliver(sig)
+				f(sig)
 			case <-over:
 				return
 			}

@@ -98,7 +98,7 @@ job file. A job file named - is read from standard input.`,
 		}),
 		ValidArgsFunction: completeJob,
 	}
-	cmd.Flags().StringArrayVar(&sets, "set", nil, "set a `key=value` of the job file, the value in YAML (repeatable)")
+	setsFlag(cmd, &sets)
 	cmd.Flags().StringVar(&out, "out", "", "run `folder`, new or empty (default runs/JOB-TIME)")
 	cmd.Flags().StringVar(&resume, "resume", "", "continue from a `checkpoint`: latest, a step, or its folder, also s3://bucket/folder; with the same --out, append to the same files")
 	cmd.Flags().BoolVar(&shadow, "shadow", false, "repeat each GPU operation on the CPU, and stop at the first that differs")
@@ -106,7 +106,6 @@ job file. A job file named - is read from standard input.`,
 	in.addFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&in.logAll, "log-all-ranks", false, "let every process print, not only process 0")
 	must(cmd.MarkFlagDirname("out"))
-	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
 	must(cmd.RegisterFlagCompletionFunc("resume", wordsOrFile("latest")))
 	return cmd
 }
@@ -173,6 +172,12 @@ func words(names ...string) cobra.CompletionFunc {
 // wordsOrFile completes a flag whose value is one of names or a file.
 func wordsOrFile(names ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(names, cobra.ShellCompDirectiveDefault)
+}
+
+// setsFlag declares --set.
+func setsFlag(cmd *cobra.Command, p *[]string) {
+	cmd.Flags().StringArrayVar(p, "set", nil, "set a `key=value` of the job file, the value in YAML (repeatable)")
+	must(cmd.RegisterFlagCompletionFunc("set", completeKey))
 }
 
 // completeKey completes key=value: keys, and values that are one of a few words.

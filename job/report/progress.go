@@ -8,7 +8,6 @@ import (
 
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
-	"golang.org/x/term"
 
 	"zeroth/job/show"
 )
@@ -23,8 +22,8 @@ type Progress interface {
 // NewProgress draws a bar if out is a terminal that can, and writes lines
 // otherwise. NO_COLOR (no-color.org) is respected.
 func NewProgress(out io.Writer) Progress {
-	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
-		return newBar(f, os.Getenv("NO_COLOR") == "")
+	if terminal(out) {
+		return newBar(out, os.Getenv("NO_COLOR") == "")
 	}
 	return newLines(out)
 }

@@ -26,15 +26,18 @@ func hashOf(page, begin, end string) string {
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
+// news is what a page gets.
+type news struct {
+	Run    Run             `json:"run"`
+	Series json.RawMessage `json:"series"`
+	Log    []Line          `json:"log"`
+}
+
 // WriteReport writes the page with the run's data inline, as one file.
 func WriteReport(out io.Writer, s *State) error {
 	doc, _ := s.Doc()
 	lines, _ := s.Log(0)
-	data, err := json.Marshal(struct {
-		Run    Run             `json:"run"`
-		Series json.RawMessage `json:"series"`
-		Log    []Line          `json:"log"`
-	}{doc, s.Series(0, 1<<40, mostSeries), lines}) // escapes <, > and &
+	data, err := json.Marshal(news{doc, s.Series(0, 1<<40, mostSeries), lines}) // escapes <, > and &
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
@@ -79,11 +82,7 @@ func (f *follower) next() string {
 	} else if t != nil {
 		f.traced = t.Step
 	}
-	text, err := json.Marshal(struct {
-		Run    Run             `json:"run"`
-		Series json.RawMessage `json:"series"`
-		Log    []Line          `json:"log"`
-	}{doc, series, lines})
+	text, err := json.Marshal(news{doc, series, lines})
 	if err != nil {
 		return ""
 	}
