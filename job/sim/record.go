@@ -73,8 +73,7 @@ type Recording struct {
 	labels   []string
 	waits    []hostWait
 	ends     []int         // by step: index of the last wait
-	last     []int         // tasks of each queue before the last step,
-	before   []int         // and before the one before it
+	last     []int         // tasks of each queue before the last step
 	bounce   map[Group]int // planned bytes of bounce memory of a rank's groups
 	again    bool          // activations are being recomputed
 	rank     int           // world rank, the first one at its place in a pipeline,
@@ -124,14 +123,13 @@ func (r *recordedQueue) add(t task) {
 
 // step marks the beginning of a step; left is the number of steps to come, including this one.
 func (l *Recording) step(left int) {
-	last := make([]int, len(l.Queues))
+	l.last = make([]int, len(l.Queues))
 	for i, q := range l.Queues {
-		last[i] = len(q.Tasks)
+		l.last[i] = len(q.Tasks)
 		if len(l.ends) > 0 { // assume steps of equal length
 			q.Tasks = slices.Grow(q.Tasks, left*len(q.Tasks)/len(l.ends))
 		}
 	}
-	l.before, l.last = l.last, last
 }
 
 // known returns the index of a kernel. Layers are alike, so it first tries the last successor of

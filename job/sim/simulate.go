@@ -88,18 +88,15 @@ func simulate(c *setup.Job, h *Hardware, untraced bool) (*Result, error) {
 const mostSeconds = 1e9
 
 // simulatedSteps is the number of simulated steps. The first starts with nothing gathered and
-// no updates in flight.
-const simulatedSteps = 3
+// no updates in flight. Later ones take as long as the second.
+const simulatedSteps = 2
 
 // Recorded returns the operations issued in some steps of the job by the first rank of each
-// pipeline stage. From the second step on all steps are equal, so only two are issued.
-func Recorded(c *setup.Job, steps int) ([]*Recording, error) { return recorded(c, steps, 2) }
-
-// recorded is like Recorded but issues the given number of steps.
-func recorded(c *setup.Job, steps, issued int) (places []*Recording, err error) {
+// pipeline stage.
+func Recorded(c *setup.Job, steps int) (places []*Recording, err error) {
 	tasks := 0
 	for at := range setup.Pipeline(c.Config) {
-		l, err := recordedAt(c, at, steps, issued, &tasks)
+		l, err := recordedAt(c, at, steps, &tasks)
 		if err != nil {
 			return nil, err
 		}
@@ -108,17 +105,14 @@ func recorded(c *setup.Job, steps, issued int) (places []*Recording, err error) 
 	return places, nil
 }
 
-// recordedAt is like recorded for one pipeline stage. It adds to tasks.
-func recordedAt(c *setup.Job, at, steps, issued int, tasks *int) (*Recording, error) {
+// recordedAt is like Recorded for one pipeline stage. It adds to tasks.
+func recordedAt(c *setup.Job, at, steps int, tasks *int) (*Recording, error) {
 	var l *Recording
 	d, err := setup.OpenDry(c, at, func(z *zero.Config) { l = RecordAll(z) })
 	if err != nil {
 		return nil, err
 	}
 	for i := range steps {
-		if i >= issued && l.repeat(steps-i) {
-			continue
-		}
 		l.step(steps - i)
 		d.Trainer.DryRun()
 		if i == 0 {
