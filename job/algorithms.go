@@ -91,7 +91,7 @@ func (r *run) useAlgorithms(a *setup.Algorithms) error {
 	if r.c.Parallel.Algorithms != "" {
 		return input.BadInput(fmt.Errorf("%v: parallel.algorithms: %s; measure them here with 'zeroth bench gpu --products %s --write-algorithms FILE', or remove the key", r.c.Position("parallel.algorithms"), differ, r.c.Parallel.Algorithms))
 	}
-	r.Observer.Warn(differ + ": cuBLAS chooses new ones, and sums may differ in their last bits")
+	r.observers.Warn(differ + ": cuBLAS chooses new ones, and sums may differ in their last bits")
 	return nil
 }
 

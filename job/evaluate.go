@@ -39,7 +39,7 @@ func Evaluate(ctx context.Context, c *config.Config, o Evaluating, notify func(s
 	if c.Model.From == "" {
 		return e, input.BadInput(errors.New("there is no model to evaluate: model.from is missing"))
 	}
-	observer := noteObserver{notify: notify}
+	observer := report.Observers{notes(notify)}
 	c = c.Copy()
 	in := inputs{evaluates: true, whole: o.Stride > 0}
 	change := func(c *config.Config) {
@@ -112,14 +112,19 @@ func Evaluate(ctx context.Context, c *config.Config, o Evaluating, notify func(s
 	return e, err
 }
 
-// noteObserver is an observer that only receives notes.
-type noteObserver struct {
-	report.Observers
-	notify func(string)
-}
+// notes is an observer of notes and warnings.
+type notes func(line string)
 
-func (t noteObserver) Note(line string) { t.notify(line) }
-func (t noteObserver) Warn(line string) { t.notify(line) }
+func (notes) Step(report.Step) {}
+
+func (n notes) Event(e report.Event) {
+	switch line := e.(type) {
+	case report.Note:
+		n(string(line))
+	case report.Warning:
+		n(string(line))
+	}
+}
 
 // partsOf returns the parts of the data to evaluate.
 func partsOf(set *data.Set, o Evaluating) (parts []windows) {

@@ -70,10 +70,10 @@ func (f *flights) asked(fault, all bool) {
 	if !all {
 		return
 	}
-	f.r.Observer.Note("dumped the last operations of every rank to " + f.dir())
+	f.r.observers.Note("dumped the last operations of every rank to " + f.dir())
 	if f.r.self.Process == 0 {
 		for _, line := range f.whereabouts(since) {
-			f.r.Observer.Note(line)
+			f.r.observers.Note(line)
 		}
 	}
 }
@@ -148,7 +148,7 @@ func (f *flights) dump(why string, fault bool) {
 			Process: f.r.self.Process, Host: f.host, Pid: os.Getpid(), Record: rank.Recorder.Read()}
 		if err := d.Write(f.dir()); err != nil && !f.silent {
 			f.silent = true
-			f.r.Observer.Warn(fmt.Sprintf("cannot dump the last operations of rank %d: %v", rank.Rank, err))
+			f.r.observers.Warn(fmt.Sprintf("cannot dump the last operations of rank %d: %v", rank.Rank, err))
 		}
 	}
 }

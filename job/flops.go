@@ -33,7 +33,7 @@ func (r *run) countFlops(context.Context) error {
 	}
 	flops, err := sim.ModelFlops(setup.Planned(r.c))
 	if err != nil {
-		r.Observer.Note(fmt.Sprintf("no MFU: %v", err))
+		r.observers.Note(fmt.Sprintf("no MFU: %v", err))
 		return nil
 	}
 	r.speed.ModelFlops = flops

@@ -299,7 +299,7 @@ func Some(files []os.DirEntry, n int) string {
 
 // diskSpace compares the size of a checkpoint with the free space before training. Too little
 // is an error, or a warning if the job continues without checkpoints.
-func diskSpace(c *setup.Job, s *state.Saver, obs report.Observer) error {
+func diskSpace(c *setup.Job, s *state.Saver, obs report.Observers) error {
 	if s == nil {
 		return nil
 	}

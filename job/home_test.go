@@ -10,6 +10,7 @@ import (
 	"zeroth/config/configtest"
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
+	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/nn"
 )
@@ -32,7 +33,7 @@ func TestPathsAtHome(t *testing.T) {
 	if c.Checkpoint.Dir != home+"/ck" || c.Zero.Offload.Path != home+"/disk" || c.Data.Text[0] != "${HOME}/texts/*.txt" {
 		t.Errorf("%q %q %q", c.Checkpoint.Dir, c.Zero.Offload.Path, c.Data.Text)
 	}
-	if set, _, err := openInputs(setup.Planned(c), t.Context(), inputs{}, &heard{}); err != nil {
+	if set, _, err := openInputs(setup.Planned(c), t.Context(), inputs{}, report.Observers{&heard{}}); err != nil {
 		t.Errorf("%v", err)
 	} else {
 		_ = set.Close() // only read from

@@ -24,7 +24,7 @@ import (
 // fitContext sets the length of sequences in a job that leaves it to the longest document. Planning
 // needs the length, so it opens the data and returns the set. It returns other jobs unchanged,
 // without a set.
-func fitContext(ctx context.Context, c *config.Config, in inputs, obs report.Observer) (*config.Config, *data.Set, error) {
+func fitContext(ctx context.Context, c *config.Config, in inputs, obs report.Observers) (*config.Config, *data.Set, error) {
 	if !config.FollowsData(c) {
 		return c, nil, nil
 	}
@@ -42,7 +42,7 @@ func fitContext(ctx context.Context, c *config.Config, in inputs, obs report.Obs
 
 // fitContext sets the run's length of sequences and its data.
 func (r *run) fitContext(ctx context.Context) (err error) {
-	c, set, err := fitContext(ctx, r.c, inputs{}, r.Observer)
+	c, set, err := fitContext(ctx, r.c, inputs{}, r.observers)
 	if err == nil {
 		r.c, r.set = c, set
 	}
@@ -71,7 +71,7 @@ func (r *run) fetchWeights(ctx context.Context) error {
 	if !hub.Is(from) || r.start.from != nil && !config.Tunes(r.c) {
 		return nil
 	}
-	_, err := hub.Fetch(ctx, from, hub.Weights, r.Observer.Note)
+	_, err := hub.Fetch(ctx, from, hub.Weights, r.observers.Note)
 	if input.IsInput(err) {
 		return config.Problems{config.ProblemOf(r.c, "model.from", err.Error(), "")}
 	}
@@ -82,7 +82,7 @@ func (r *run) fetchWeights(ctx context.Context) error {
 // parameters.
 func (r *run) openInputs(ctx context.Context) error {
 	needs := fit.Product(r.plan.Memory(), int64(r.job.At.HostRanks))
-	set, weights, err := openInputs(r.job, ctx, inputs{needs: needs, goesOn: r.start.from != nil, set: r.set}, r.Observer)
+	set, weights, err := openInputs(r.job, ctx, inputs{needs: needs, goesOn: r.start.from != nil, set: r.set}, r.observers)
 	if err == nil {
 		r.set, r.start.weights = set, weights
 	}
@@ -100,7 +100,7 @@ type inputs struct {
 
 // openInputs opens the data and, unless the run continues from a checkpoint, the initial
 // parameters. All problems are reported at once.
-func openInputs(j *setup.Job, ctx context.Context, in inputs, obs report.Observer) (set *data.Set, w *hf.Weights, err error) {
+func openInputs(j *setup.Job, ctx context.Context, in inputs, obs report.Observers) (set *data.Set, w *hf.Weights, err error) {
 	c := j.Config
 	var problems config.Problems
 	if set = in.set; set == nil {
@@ -138,7 +138,7 @@ func problemsOf(problems config.Problems, err error) error {
 }
 
 // openData opens a job's data on a machine whose ranks need so many bytes.
-func openData(ctx context.Context, c *config.Config, in inputs, obs report.Observer) (*data.Set, error) {
+func openData(ctx context.Context, c *config.Config, in inputs, obs report.Observers) (*data.Set, error) {
 	s := config.Source(c)
 	s.Evaluate, s.Whole = in.evaluates, in.whole
 	s.Progress = reading(obs)
@@ -193,7 +193,7 @@ func rounded(c *config.Config, from *hf.ModelTensors) []string {
 }
 
 // reading returns a function that reports progress of reading the data if it takes long.
-func reading(obs report.Observer) func(done, total int64) {
+func reading(obs report.Observers) func(done, total int64) {
 	next := time.Now().Add(2 * time.Second)
 	return func(done, total int64) {
 		if now := time.Now(); now.After(next) {

@@ -39,21 +39,26 @@ type heard struct {
 	onStep func(report.Step)
 }
 
-func (h *heard) Start(x report.Header) { h.header = x }
 func (h *heard) Step(s report.Step) {
 	h.steps = append(h.steps, s)
 	if h.onStep != nil {
 		h.onStep(s)
 	}
 }
-func (h *heard) Eval(e report.Eval) { h.evals = append(h.evals, e) }
-func (h *heard) Note(s string) {
+
+func (h *heard) Event(e report.Event) {
+	switch e := e.(type) {
+	case report.Header:
+		h.header = e
+	case report.Eval:
+		h.evals = append(h.evals, e)
+	case report.Summary:
+		h.sums = append(h.sums, e)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.notes = append(h.notes, s)
+	notes(func(line string) { h.notes = append(h.notes, line) }).Event(e)
 }
-func (h *heard) Warn(s string)         { h.Note(s) }
-func (h *heard) Done(s report.Summary) { h.sums = append(h.sums, s) }
 
 // TestTrain checks that a run prints and writes every step and every due evaluation, and ends with
 // a sample from the model it has written.
@@ -337,7 +342,7 @@ func TestTogether(t *testing.T) {
 func TestReadingIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &heard{}
-		report := reading(h)
+		report := reading(report.Observers{h})
 		for i := range 50 {
 			report(int64(i)*1e6, 50e6)
 			time.Sleep(100 * time.Millisecond)

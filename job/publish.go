@@ -32,8 +32,8 @@ func (r *run) publish(context.Context) (err error) {
 		}
 		return config.Problems{config.ProblemOf(r.c, "report.listen", err.Error(), hint)}
 	}
-	r.Observer = report.Observers{r.Observer, r.watch}
-	r.Observer.Note("live page: " + r.server.String())
+	r.observers = append(r.observers, r.watch)
+	r.observers.Note("live page: " + r.server.String())
 	return nil
 }
 

@@ -40,7 +40,7 @@ type recorder struct {
 
 // record opens the run folder's files; of the metrics of an earlier run it
 // keeps those up to the step this one begins at.
-func record(out string, job []byte, fresh bool, step int, obs report.Observer) (*recorder, error) {
+func record(out string, job []byte, fresh bool, step int, obs report.Observers) (*recorder, error) {
 	if err := os.MkdirAll(out, 0o777); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
@@ -56,7 +56,7 @@ func record(out string, job []byte, fresh bool, step int, obs report.Observer) (
 	if err != nil {
 		return nil, err
 	}
-	r := &recorder{Observers: report.Observers{m, obs}, out: out, log: l, metrics: m, owed: l.LacksEval(step),
+	r := &recorder{Observers: append(report.Observers{m}, obs...), out: out, log: l, metrics: m, owed: l.LacksEval(step),
 		sum: report.Summary{Steps: step, Loss: math.NaN(), ValLoss: math.NaN(), Out: out}}
 	if n := len(l.Evals); n > 0 {
 		r.has = l.Evals[n-1].Step
@@ -98,7 +98,7 @@ func (r *recorder) sendMLflow(c *config.Config) {
 func (r *recorder) begin(s report.Start) error {
 	s.Run = cmp.Or(r.log.Run(), strings.ToLower(rand.Text()[:12]))
 	r.begun = s
-	r.metrics.Begin(s)
+	r.Event(s)
 	r.watch.Earlier(r.log)
 	r.log.Steps, r.log.Evals = nil, nil // a quarter of a GB for a million steps
 	return r.wrote()
@@ -107,8 +107,7 @@ func (r *recorder) begin(s report.Start) error {
 // memory records the memory that ranks hold and the plan, after the first step and at the end.
 func (r *recorder) memory(step int) (*report.Account, error) {
 	a := r.account(step)
-	r.metrics.Memory(a)
-	r.watch.Memory(a)
+	r.Event(a)
 	return a, r.wrote()
 }
 
@@ -171,14 +170,13 @@ func (r *recorder) eval(e report.Eval) error {
 	if r.sum.ValLoss = e.ValLoss; e.Step == r.has {
 		return nil
 	}
-	r.Eval(e)
+	r.Event(e)
 	return r.wrote()
 }
 
 // close closes the metrics and draws them unless that was done.
 func (r *recorder) close(end report.End) error {
-	r.metrics.End(end)
-	r.watch.End(end)
+	r.Event(end)
 	if r.mlflow != nil {
 		if err := r.mlflow.Close(end); err != nil {
 			r.Warn(err.Error())

@@ -109,11 +109,7 @@ func (o *Options) Enter(ctx context.Context, file string, sets []string) (c *con
 	if c, err = setup.ThisMachine(here.World, here.Ranks).Load(file, sets); err != nil || here.Alone() {
 		return c, leave, err
 	}
-	note := func(string) {}
-	if o.Observer != nil {
-		note = o.Observer.Note
-	}
-	w, err := world.Join(ctx, c, world.Config{Process: here, Note: note})
+	w, err := world.Join(ctx, c, world.Config{Process: here, Note: o.observers().Note})
 	if err != nil {
 		return nil, leave, err
 	}
@@ -121,11 +117,20 @@ func (o *Options) Enter(ctx context.Context, file string, sets []string) (c *con
 	return c, w.Close, nil
 }
 
+// observers returns the observer, if there is one.
+func (o *Options) observers() report.Observers {
+	if o.Observer == nil {
+		return nil
+	}
+	return report.Observers{o.Observer}
+}
+
 // run is one call of Run. Each field names the step that sets it.
 type run struct {
 	Options
-	self  setup.Self     // of World
-	given *config.Config // the job as Run got it
+	observers report.Observers // Observer, and the live page
+	self      setup.Self       // of World
+	given     *config.Config   // the job as Run got it
 
 	c     *config.Config // findStart: with its checkpoint.dir, and as it continues from a checkpoint
 	start *beginning     // findStart
@@ -158,13 +163,10 @@ type run struct {
 var errNothingToDo = errors.New("nothing to do")
 
 func newRun(c *config.Config, o Options) *run {
-	if o.Observer == nil {
-		o.Observer = report.Observers{}
-	}
 	if o.World == nil {
 		o.World = setup.Alone{}
 	}
-	return &run{Options: o, self: o.World.Self(), given: c, start: &beginning{weights: &hf.Weights{}}}
+	return &run{Options: o, observers: o.observers(), self: o.World.Self(), given: c, start: &beginning{weights: &hf.Weights{}}}
 }
 
 // close releases what the steps have opened, the latest first.
@@ -284,9 +286,9 @@ func (r *run) skipIfFinished(ctx context.Context) error {
 		key = "train.epochs"
 	}
 	if e := r.start.Early; isStale(r.c, e) {
-		r.Observer.Note(fmt.Sprintf("nothing to do: %s and saved to %s; a larger train.early_stop.patience would continue from it", endedEarly(*e), r.start.from.Path))
+		r.observers.Note(fmt.Sprintf("nothing to do: %s and saved to %s; a larger train.early_stop.patience would continue from it", endedEarly(*e), r.start.from.Path))
 	} else {
-		r.Observer.Note(fmt.Sprintf("nothing to do: step %d of %d is done and saved to %s; a larger %s would continue from it", r.steps, r.c.Train.Steps, r.start.from.Path, key))
+		r.observers.Note(fmt.Sprintf("nothing to do: step %d of %d is done and saved to %s; a larger %s would continue from it", r.steps, r.c.Train.Steps, r.start.from.Path, key))
 	}
 	return errNothingToDo
 }
@@ -307,12 +309,12 @@ func (r *run) finished() bool {
 func (r *run) announceStart(context.Context) error {
 	switch from := r.start.from; {
 	case r.Resume != "" && from == nil:
-		r.Observer.Note(fmt.Sprintf("no checkpoint in %s yet: starting at step 0", r.c.Checkpoint.Dir))
+		r.observers.Note(fmt.Sprintf("no checkpoint in %s yet: starting at step 0", r.c.Checkpoint.Dir))
 	case from != nil:
-		r.Observer.Note(fmt.Sprintf("resuming from %s, step %d", from.Path, r.steps))
+		r.observers.Note(fmt.Sprintf("resuming from %s, step %d", from.Path, r.steps))
 	}
 	for _, line := range r.start.news {
-		r.Observer.Note(line)
+		r.observers.Note(line)
 	}
 	return nil
 }
@@ -325,7 +327,7 @@ func (r *run) placeRanks(context.Context) error {
 		return err
 	}
 	if note := setup.AddsUp(r.job); note != "" {
-		r.Observer.Note(note)
+		r.observers.Note(note)
 	}
 	return nil
 }
@@ -360,7 +362,7 @@ func (r *run) countSteps(ctx context.Context) error {
 	}
 	from := r.start
 	if line := from.assume(r.c, r.set.Train.Windows()); line != "" {
-		r.Observer.Note(line)
+		r.observers.Note(line)
 	}
 	c, err := r.c.Settled(r.set.Train.Windows(), from.Step, from.Samples)
 	if err != nil {
@@ -373,7 +375,7 @@ func (r *run) countSteps(ctx context.Context) error {
 			return err
 		}
 		if line := newRate(was, c, from.Progress); line != "" {
-			r.Observer.Note(line)
+			r.observers.Note(line)
 		}
 	}
 	again := c.Copy()
@@ -434,7 +436,7 @@ func (r *run) openSavers(context.Context) (err error) {
 			}
 		}
 	}
-	return diskSpace(r.job, r.savers[0], r.Observer)
+	return diskSpace(r.job, r.savers[0], r.observers)
 }
 
 // loadState loads the state that every rank starts from. Until all processes have succeeded, the
@@ -463,7 +465,7 @@ func (r *run) announceJob(context.Context) error {
 		}
 		r.watch.Begin(s, string(r.file), setup.Saves(r.c))
 	}
-	r.rec.Start(h)
+	r.rec.Event(h)
 	for _, note := range slices.Concat(r.c.Notes, r.job.Carried.Notes, r.set.Notes) {
 		r.rec.Note(note)
 	}
@@ -573,7 +575,7 @@ func (r *run) sampleText(ctx context.Context) (err error) {
 		}
 	}
 	sum.Stopped, sum.MemoryPerRank, sum.Trace = r.stopped, peak(r.ranks), r.Trace.Exposure()
-	r.rec.Done(*sum)
+	r.rec.Event(*sum)
 	return err
 }
 

@@ -29,7 +29,7 @@ func (r *run) useStore(ctx context.Context) (err error) {
 	if !s3.Is(k.Dir) || !setup.Saves(r.given) {
 		return nil
 	}
-	o := store.Options{Local: onDisk(r.given, r.Out), Apart: !r.self.Alone(), Follow: r.self.Process > 0, Session: r.self.Session, Note: r.Observer.Note}
+	o := store.Options{Local: onDisk(r.given, r.Out), Apart: !r.self.Alone(), Follow: r.self.Process > 0, Session: r.self.Session, Note: r.observers.Note}
 	if r.store, err = store.Use(s3.Clean(k.Dir), o); err != nil {
 		return badLocal(r.given, err)
 	}
@@ -120,11 +120,11 @@ func (r *run) closeStore(ended error) {
 		ctx, stop := context.WithTimeoutCause(context.Background(), mostFlush, fmt.Errorf("the uploads take longer than %v", mostFlush))
 		defer stop()
 		if err := r.store.Flush(ctx); err != nil {
-			r.Observer.Note(err.Error())
+			r.observers.Note(err.Error())
 		}
 	}
 	if err := r.store.Close(); err != nil {
-		r.Observer.Note(err.Error())
+		r.observers.Note(err.Error())
 	}
 }
 

@@ -199,7 +199,7 @@ func (r *run) openRunFolder(ctx context.Context) error {
 	var rec *recorder
 	var err error
 	if r.self.Process == 0 {
-		if rec, err = record(r.Out, r.file, r.Resume == "", r.start.Step, r.Observer); err != nil {
+		if rec, err = record(r.Out, r.file, r.Resume == "", r.start.Step, r.observers); err != nil {
 			return err
 		}
 		if r.c.Report.TensorBoard {
@@ -208,7 +208,7 @@ func (r *run) openRunFolder(ctx context.Context) error {
 			}
 		}
 	} else {
-		rec = &recorder{Observers: report.Observers{r.Observer}, out: r.Out, sum: report.Summary{Steps: r.start.Step, Loss: math.NaN(), ValLoss: math.NaN()}}
+		rec = &recorder{Observers: r.observers, out: r.Out, sum: report.Summary{Steps: r.start.Step, Loss: math.NaN(), ValLoss: math.NaN()}}
 	}
 	owed, err := r.World.Share(ctx, strconv.FormatBool(rec.owed))
 	rec.owed = owed == "true"

@@ -28,13 +28,13 @@ const oddModel = `<script>document.body.textContent = "broken"</script>`
 func shown() *watch.State {
 	s := watch.NewState("runs/<b>a</b>")
 	s.Begin(report.Start{Run: "k3v9", Model: oddModel, Ranks: 4, Steps: 4000, Mesh: "shard 4", PeakFlops: 1e12}, "model: {layers: 6}\ndata: {text: [\"<i>\"]}\n", true)
-	s.Start(report.Header{Model: oddModel, Ranks: 4, Shard: 4, Stage: 3, Precision: "bf16", Steps: 4000, Out: "runs/<b>a</b>"})
-	s.Memory(&report.Account{Ranks: []report.Held{held()}})
+	s.Event(report.Header{Model: oddModel, Ranks: 4, Shard: 4, Stage: 3, Precision: "bf16", Steps: 4000, Out: "runs/<b>a</b>"})
+	s.Event(&report.Account{Ranks: []report.Held{held()}})
 	for i := 1; i <= 2000; i++ {
 		x := step(i)
 		s.Step(x)
 		if i%200 == 0 {
-			s.Eval(report.Eval{Step: i, ValLoss: 5.6*math.Exp(-float64(i)/800) + 1.3})
+			s.Event(report.Eval{Step: i, ValLoss: 5.6*math.Exp(-float64(i)/800) + 1.3})
 			s.Saved(i, 0.4, nil)
 			s.Note(fmt.Sprintf("checkpoint step-%08d written <img src=x onerror=alert(1)>", i))
 		}
@@ -175,7 +175,7 @@ func TestLivePageInABrowser(t *testing.T) {
 				x.Metrics = map[string]float64{"<b>accuracy</b>": float64(i) / 4000, "recall": 0.5}
 				s.Step(x)
 				if i == 2005 {
-					s.Eval(report.Eval{Step: i, ValLoss: 2, Metrics: x.Metrics})
+					s.Event(report.Eval{Step: i, ValLoss: 2, Metrics: x.Metrics})
 				}
 			case <-over:
 				return

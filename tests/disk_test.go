@@ -25,15 +25,20 @@ import (
 
 // stepObserver calls step after each step of a run, on rank 0, and receives its notices.
 type stepObserver struct {
-	report.Observers // none
-
 	step  func(int)
 	notes []string
 }
 
 func (w *stepObserver) Step(s report.Step) { w.step(s.Step) }
-func (w *stepObserver) Note(s string)      { w.notes = append(w.notes, s) }
-func (w *stepObserver) Warn(s string)      { w.Note(s) }
+
+func (w *stepObserver) Event(e report.Event) {
+	switch line := e.(type) {
+	case report.Note:
+		w.notes = append(w.notes, string(line))
+	case report.Warning:
+		w.notes = append(w.notes, string(line))
+	}
+}
 
 // intact verifies every byte of the newest checkpoint and checks that its state equals that of
 // the same step in folder want.

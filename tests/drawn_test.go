@@ -157,17 +157,23 @@ func drawnConfig(t *testing.T, sets []string) *config.Config {
 
 // leaving collects what a run produces: metrics of steps and evaluations, and files.
 type leaving struct {
-	report.Observers // none
-	metrics          []string
-	files            map[string]string
-	sum              report.Summary
+	metrics []string
+	files   map[string]string
+	sum     report.Summary
 }
 
 func (l *leaving) Step(s report.Step) {
 	l.metrics = append(l.metrics, fmt.Sprint(s.Step, s.Loss, s.LR, s.GradNorm, s.Tokens, s.Skipped))
 }
-func (l *leaving) Eval(e report.Eval)    { l.metrics = append(l.metrics, fmt.Sprint("evaluated ", e)) }
-func (l *leaving) Done(s report.Summary) { l.sum = s }
+
+func (l *leaving) Event(e report.Event) {
+	switch e := e.(type) {
+	case report.Eval:
+		l.metrics = append(l.metrics, fmt.Sprint("evaluated ", e))
+	case report.Summary:
+		l.sum = e
+	}
+}
 
 // asPlanned runs a job and compares its memory with the plan.
 func asPlanned(t *testing.T, c *config.Config) *leaving {

@@ -76,7 +76,7 @@ job file. A job file named - is read from standard input.`,
 			w := &waiting{Progress: progress, saved: make(chan struct{})}
 			ctx, release := a.untilSignal(cmd.Context(), func() {
 				afterEcho(a.out)
-				progress.Note("stopping after this step; press Ctrl-C again to quit at once")
+				progress.Event(report.Note("stopping after this step; press Ctrl-C again to quit at once"))
 			}, func(by signalled) { a.giveUp(w, by) })
 			defer release()
 			dumps, done := whenAsked()
@@ -118,10 +118,12 @@ type waiting struct {
 	saved chan struct{} // closed then
 }
 
-// Start implements report.Observer.
-func (w *waiting) Start(h report.Header) {
-	w.begun.Store(true)
-	w.Progress.Start(h)
+// Event implements report.Observer.
+func (w *waiting) Event(e report.Event) {
+	if _, ok := e.(report.Header); ok {
+		w.begun.Store(true)
+	}
+	w.Progress.Event(e)
 }
 
 // giveUp ends the process if a run does not react to a signal, unless it is training or saving: a

@@ -227,7 +227,6 @@ func (w chosen) run(ctx context.Context, progress func(string)) (*listener, erro
 
 // listener records what a run reports.
 type listener struct {
-	report.Observers
 	trace    *sim.Trace
 	progress func(step int)
 	losses   []float64
@@ -241,8 +240,12 @@ func (l *listener) Step(s report.Step) {
 	l.progress(s.Step)
 }
 
-// Done implements report.Observer.
-func (l *listener) Done(s report.Summary) { l.memory = s.Memory }
+// Event implements report.Observer.
+func (l *listener) Event(e report.Event) {
+	if s, ok := e.(report.Summary); ok {
+		l.memory = s.Memory
+	}
+}
 
 // figures returns the results of the finished run.
 func (l *listener) figures() *Figures {

@@ -87,18 +87,15 @@ func (e *Events) all(l *Log) {
 	evals := l.Evals
 	for _, s := range l.Steps {
 		for len(evals) > 0 && evals[0].Step < s.Step {
-			e.Eval(evals[0])
+			e.Event(evals[0])
 			evals = evals[1:]
 		}
 		e.Step(s)
 	}
 	for _, v := range evals {
-		e.Eval(v)
+		e.Event(v)
 	}
 }
-
-// Start implements Observer.
-func (e *Events) Start(Header) {}
 
 // Step writes the numbers of a step.
 func (e *Events) Step(s Step) {
@@ -139,21 +136,14 @@ func own(under string, metrics map[string]float64, f func(name string, x float64
 	}
 }
 
-// Eval writes an evaluation.
-func (e *Events) Eval(v Eval) {
-	e.real("val_loss", v.ValLoss)
-	own("val_metrics/", v.Metrics, e.real)
-	e.write(v.Step)
+// Event writes an evaluation.
+func (e *Events) Event(of Event) {
+	if v, ok := of.(Eval); ok {
+		e.real("val_loss", v.ValLoss)
+		own("val_metrics/", v.Metrics, e.real)
+		e.write(v.Step)
+	}
 }
-
-// Note implements Observer.
-func (e *Events) Note(string) {}
-
-// Warn implements Observer.
-func (e *Events) Warn(string) {}
-
-// Done implements Observer.
-func (e *Events) Done(Summary) {}
 
 // The wire types of protocol buffers in use.
 const (

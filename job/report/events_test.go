@@ -41,7 +41,7 @@ func TestEventsFollowMetrics(t *testing.T) {
 			e.Step(s)
 			l.Steps = append(l.Steps, s)
 			if i == 1 {
-				e.Eval(Eval{Step: s.Step, ValLoss: 7})
+				e.Event(Eval{Step: s.Step, ValLoss: 7})
 				l.Evals = append(l.Evals, Eval{Step: s.Step, ValLoss: 7})
 			}
 		}

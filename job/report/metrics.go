@@ -53,9 +53,6 @@ func OpenMetrics(path string) (*Metrics, error) {
 	return &Metrics{file: f, end: f.Close}, nil
 }
 
-// Start implements Observer; the header has no line in the file.
-func (m *Metrics) Start(Header) {}
-
 // Step writes the line of a step.
 func (m *Metrics) Step(s Step) {
 	m.line = append(m.line, `{"step":`...)
@@ -120,23 +117,23 @@ func (m *Metrics) metrics(own map[string]float64) {
 	m.line = append(m.line, '}')
 }
 
-// Eval writes the line of an evaluation.
-func (m *Metrics) Eval(e Eval) {
-	m.line = append(m.line, `{"step":`...)
-	m.line = strconv.AppendInt(m.line, int64(e.Step), 10)
-	m.real("val_loss", e.ValLoss)
-	m.metrics(e.Metrics)
-	m.flush()
+// Event writes the line of an evaluation or of a record. Other events have none.
+func (m *Metrics) Event(e Event) {
+	switch e := e.(type) {
+	case Eval:
+		m.line = append(m.line, `{"step":`...)
+		m.line = strconv.AppendInt(m.line, int64(e.Step), 10)
+		m.real("val_loss", e.ValLoss)
+		m.metrics(e.Metrics)
+		m.flush()
+	case *Account:
+		m.object(e.Step, "memory", e)
+	case Start:
+		m.object(e.Step, "start", e)
+	case End:
+		m.object(e.Step, "end", e)
+	}
 }
-
-// Memory writes an account of the process's memory.
-func (m *Metrics) Memory(a *Account) { m.object(a.Step, "memory", a) }
-
-// Begin writes the description of a start of the run.
-func (m *Metrics) Begin(s Start) { m.object(s.Step, "start", s) }
-
-// End writes how a start of the run ended.
-func (m *Metrics) End(e End) { m.object(e.Step, "end", e) }
 
 // object writes a line of any other kind.
 func (m *Metrics) object(step int, kind string, of any) {
@@ -150,15 +147,6 @@ func (m *Metrics) object(step int, kind string, of any) {
 	m.line = append(m.line, text...)
 	m.flush()
 }
-
-// Note implements Observer; notes are for people.
-func (m *Metrics) Note(string) {}
-
-// Warn implements Observer.
-func (m *Metrics) Warn(string) {}
-
-// Done implements Observer; Close ends the file.
-func (m *Metrics) Done(Summary) {}
 
 func (m *Metrics) name(key string) {
 	m.line = append(m.line, `,"`...)
@@ -442,20 +430,20 @@ func (m *Metrics) all(l *Log) {
 	starts, evals := l.Starts, l.Evals
 	for _, s := range l.Steps {
 		for len(evals) > 0 && evals[0].Step < s.Step {
-			m.Eval(evals[0])
+			m.Event(evals[0])
 			evals = evals[1:]
 		}
 		for len(starts) > 0 && starts[0].Step < s.Step {
-			m.Begin(starts[0])
+			m.Event(starts[0])
 			starts = starts[1:]
 		}
 		m.Step(s)
 	}
 	for _, e := range evals {
-		m.Eval(e)
+		m.Event(e)
 	}
 	for _, s := range starts {
-		m.Begin(s)
+		m.Event(s)
 	}
 }
 

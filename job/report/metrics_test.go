@@ -20,7 +20,7 @@ func TestMetricsOfAnyNumber(t *testing.T) {
 	odd := []float64{math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, math.SmallestNonzeroFloat64, math.Copysign(0, -1)}
 	for i, x := range odd {
 		m.Step(Step{Step: i + 1, Loss: x, LR: x, GradNorm: x, TokensPerSecond: x, StepSeconds: x})
-		m.Eval(Eval{Step: i + 1, ValLoss: x})
+		m.Event(Eval{Step: i + 1, ValLoss: x})
 	}
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
@@ -83,13 +83,13 @@ func TestTrimMetrics(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.Begin(Start{Step: from, Run: run, Time: float64(from)})
+		m.Event(Start{Step: from, Run: run, Time: float64(from)})
 		for i := from + 1; i <= to; i++ {
 			m.Step(Step{Step: i, Loss: float64(i)})
 		}
-		m.Eval(Eval{Step: to, ValLoss: 1})
-		m.Memory(&Account{Step: to, Ranks: []Held{{}}})
-		m.End(End{Step: to, State: "failed", Why: "a \"disk\""})
+		m.Event(Eval{Step: to, ValLoss: 1})
+		m.Event(&Account{Step: to, Ranks: []Held{{}}})
+		m.Event(End{Step: to, State: "failed", Why: "a \"disk\""})
 		if err := m.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -124,11 +124,11 @@ func TestReadRecent(t *testing.T) {
 	}
 	for i := range 20_000 {
 		if i%5_000 == 0 {
-			m.Begin(Start{Step: i, Run: "a", Stage: i / 5_000})
+			m.Event(Start{Step: i, Run: "a", Stage: i / 5_000})
 		}
 		m.Step(Step{Step: i + 1, Loss: float64(i), StepSeconds: 1. / 3})
 	}
-	m.End(End{Step: 20_000, State: "done"})
+	m.Event(End{Step: 20_000, State: "done"})
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}

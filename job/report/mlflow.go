@@ -251,29 +251,19 @@ func (m *MLflow) Trouble() string {
 	return ""
 }
 
-// Start implements Observer.
-func (m *MLflow) Start(Header) {}
-
 // Step queues the numbers of a step.
 func (m *MLflow) Step(s Step) {
 	scalars(s, func(name string, x float64) { m.add(name, x, s.Time, s.Step) })
 }
 
-// Eval queues an evaluation.
-func (m *MLflow) Eval(e Eval) {
-	at := Now()
-	m.add("val_loss", e.ValLoss, at, e.Step)
-	own("val_metrics/", e.Metrics, func(name string, x float64) { m.add(name, x, at, e.Step) })
+// Event queues an evaluation.
+func (m *MLflow) Event(e Event) {
+	if e, ok := e.(Eval); ok {
+		at := Now()
+		m.add("val_loss", e.ValLoss, at, e.Step)
+		own("val_metrics/", e.Metrics, func(name string, x float64) { m.add(name, x, at, e.Step) })
+	}
 }
-
-// Note implements Observer.
-func (m *MLflow) Note(string) {}
-
-// Warn implements Observer.
-func (m *MLflow) Warn(string) {}
-
-// Done implements Observer.
-func (m *MLflow) Done(Summary) {}
 
 func (m *MLflow) add(name string, x, at float64, step int) {
 	var value any = x

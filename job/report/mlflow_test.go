@@ -86,7 +86,7 @@ func TestMLflow(t *testing.T) {
 	for i := 1; i <= steps; i++ {
 		m.Step(Step{Step: i, Loss: float64(i) / 3, GradNorm: math.Inf(1), LR: math.NaN(), Time: Now()})
 	}
-	m.Eval(Eval{Step: steps, ValLoss: 1.5})
+	m.Event(Eval{Step: steps, ValLoss: 1.5})
 	if err := m.Close(End{State: "stopped", Time: Now()}); err != nil {
 		t.Fatal(err)
 	}

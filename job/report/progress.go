@@ -47,14 +47,6 @@ func (l *Lines) line(format string, args ...any) {
 	fmt.Fprintln(l.w, show.OnScreen(fmt.Appendf(nil, format, args...)))
 }
 
-// Start writes the header.
-func (l *Lines) Start(h Header) {
-	l.steps = h.Steps
-	for _, r := range h.Rows() {
-		l.line("%-7s %s", r[0], r[1])
-	}
-}
-
 // Step writes a line if the last one is old enough.
 func (l *Lines) Step(s Step) {
 	l.pace.add(s.StepSeconds)
@@ -64,28 +56,31 @@ func (l *Lines) Step(s Step) {
 	l.line("step %d/%d  %s", s.Step, l.steps, s.status(l.pace.eta(l.steps-s.Step), 200))
 }
 
-// Eval writes a line.
-func (l *Lines) Eval(e Eval) {
-	l.line("step %d/%d  validation loss %.4f%s", e.Step, l.steps, e.ValLoss, texts(e.Metrics))
+// Event writes a line, or several.
+func (l *Lines) Event(e Event) {
+	switch e := e.(type) {
+	case Header:
+		l.steps = e.Steps
+		for _, r := range e.Rows() {
+			l.line("%-7s %s", r[0], r[1])
+		}
+	case Eval:
+		l.line("step %d/%d  validation loss %.4f%s", e.Step, l.steps, e.ValLoss, texts(e.Metrics))
+	case Note:
+		l.line("%s", show.Bound(string(e)))
+	case Warning:
+		l.line("%s", show.Bound(string(e)))
+	case Summary:
+		for _, line := range e.Lines() {
+			l.line("%s", line)
+		}
+	}
 }
 
 // texts returns metrics of a program's network for people.
 func texts(metrics map[string]float64) (s string) {
 	own("", metrics, func(name string, x float64) { s += fmt.Sprintf(", %s %.4f", name, x) })
 	return s
-}
-
-// Note writes a line.
-func (l *Lines) Note(s string) { l.line("%s", show.Bound(s)) }
-
-// Warn writes a line.
-func (l *Lines) Warn(s string) { l.Note(s) }
-
-// Done writes the end.
-func (l *Lines) Done(s Summary) {
-	for _, line := range s.Lines() {
-		l.line("%s", line)
-	}
 }
 
 // Close implements Progress; every line is complete already.
@@ -114,8 +109,8 @@ func (b *Bar) paint(code, s string) string {
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
 
-// Start writes the header and starts to draw.
-func (b *Bar) Start(h Header) {
+// start writes the header and starts to draw.
+func (b *Bar) start(h Header) {
 	for _, r := range h.Rows() {
 		name := fmt.Sprintf("%-7s", r[0])
 		text := b.fitted(name + " " + show.OnScreen([]byte(r[1])))
@@ -170,13 +165,24 @@ func (b *Bar) Step(s Step) {
 	}
 }
 
-// Eval writes a line above the bar.
-func (b *Bar) Eval(e Eval) {
-	b.Note(fmt.Sprintf("step %d: validation loss %.4f%s", e.Step, e.ValLoss, texts(e.Metrics)))
+// Event writes lines above the bar, which a Header begins and a Summary ends.
+func (b *Bar) Event(e Event) {
+	switch e := e.(type) {
+	case Header:
+		b.start(e)
+	case Eval:
+		b.above(fmt.Sprintf("step %d: validation loss %.4f%s", e.Step, e.ValLoss, texts(e.Metrics)))
+	case Note:
+		b.above(string(e))
+	case Warning:
+		b.above(string(e))
+	case Summary:
+		b.done(e)
+	}
 }
 
-// Note writes a line above the bar.
-func (b *Bar) Note(s string) {
+// above writes a line above the bar.
+func (b *Bar) above(s string) {
 	s = b.fitted(show.OnScreen([]byte(s)))
 	p, _ := b.running()
 	if p != nil {
@@ -187,11 +193,8 @@ func (b *Bar) Note(s string) {
 	fmt.Fprintln(b.w, s)
 }
 
-// Warn writes a line above the bar.
-func (b *Bar) Warn(s string) { b.Note(s) }
-
-// Done ends the bar and writes the end.
-func (b *Bar) Done(s Summary) {
+// done ends the bar and writes the end.
+func (b *Bar) done(s Summary) {
 	b.Close()
 	for _, line := range s.Lines() {
 		text := show.OnScreen([]byte(line))

@@ -18,13 +18,6 @@ type Records struct {
 // NewRecords writes to l.
 func NewRecords(l *slog.Logger) *Records { return &Records{to: l} }
 
-// Start writes the description of the run.
-func (l *Records) Start(h Header) {
-	l.steps = h.Steps
-	l.to.Info("start", "model", h.Model, "parameters", h.Parameters, "ranks", h.Ranks, "pipeline", h.Pipeline, "context", h.Context, "tensor", h.Tensor, "shard", h.Shard, "replicate", h.Replicate, "stage", h.Stage,
-		"precision", h.Precision, "device", h.Device, "batch", h.GlobalBatch, "tokens_per_step", h.TokensPerStep, "steps", h.Steps, "memory_per_rank", h.MemoryPerRank, "out", h.Out)
-}
-
 // Step writes a record if the last one is old enough.
 func (l *Records) Step(s Step) {
 	l.step.Store(int64(s.Step))
@@ -34,21 +27,28 @@ func (l *Records) Step(s Step) {
 	}
 }
 
-// Eval writes a record.
-func (l *Records) Eval(e Eval) {
-	l.to.Info("evaluation", "step", e.Step, "val_loss", finite(e.ValLoss))
+// Event writes a record.
+func (l *Records) Event(e Event) {
+	switch e := e.(type) {
+	case Header:
+		l.start(e)
+	case Eval:
+		l.to.Info("evaluation", "step", e.Step, "val_loss", finite(e.ValLoss))
+	case Note:
+		l.to.Info(string(e), "step", l.step.Load())
+	case Warning:
+		l.to.Warn(string(e), "step", l.step.Load())
+	case Summary:
+		l.to.Info("done", "steps", e.Steps, "stopped", e.Stopped, "loss", finite(e.Loss), "val_loss", finite(e.ValLoss), "tokens", e.Tokens, "seconds", e.Seconds,
+			"memory_per_rank", e.MemoryPerRank, "out", e.Out, "sample", e.Sample)
+	}
 }
 
-// Note writes a record.
-func (l *Records) Note(s string) { l.to.Info(s, "step", l.step.Load()) }
-
-// Warn writes a record of level WARN.
-func (l *Records) Warn(s string) { l.to.Warn(s, "step", l.step.Load()) }
-
-// Done writes the end.
-func (l *Records) Done(s Summary) {
-	l.to.Info("done", "steps", s.Steps, "stopped", s.Stopped, "loss", finite(s.Loss), "val_loss", finite(s.ValLoss), "tokens", s.Tokens, "seconds", s.Seconds,
-		"memory_per_rank", s.MemoryPerRank, "out", s.Out, "sample", s.Sample)
+// start writes the description of the run.
+func (l *Records) start(h Header) {
+	l.steps = h.Steps
+	l.to.Info("start", "model", h.Model, "parameters", h.Parameters, "ranks", h.Ranks, "pipeline", h.Pipeline, "context", h.Context, "tensor", h.Tensor, "shard", h.Shard, "replicate", h.Replicate, "stage", h.Stage,
+		"precision", h.Precision, "device", h.Device, "batch", h.GlobalBatch, "tokens_per_step", h.TokensPerStep, "steps", h.Steps, "memory_per_rank", h.MemoryPerRank, "out", h.Out)
 }
 
 // Close implements Progress.

@@ -14,13 +14,13 @@ import (
 func TestRecords(t *testing.T) {
 	var b bytes.Buffer
 	l := NewRecords(slog.New(slog.NewJSONHandler(&b, nil)))
-	l.Start(Header{Steps: 1000, Ranks: 2, Out: "r"})
+	l.Event(Header{Steps: 1000, Ranks: 2, Out: "r"})
 	for i := 1; i <= 1000; i++ {
 		l.Step(Step{Step: i, Loss: 1.5, StepSeconds: 0.25, GradNorm: math.Inf(1)})
 	}
-	l.Eval(Eval{Step: 1000, ValLoss: math.NaN()})
-	l.Note("two\nlines")
-	l.Done(Summary{Steps: 1000, Loss: 1.5, ValLoss: math.NaN(), Out: "r"})
+	l.Event(Eval{Step: 1000, ValLoss: math.NaN()})
+	l.Event(Note("two\nlines"))
+	l.Event(Summary{Steps: 1000, Loss: 1.5, ValLoss: math.NaN(), Out: "r"})
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
 	var told []int
 	for _, line := range lines {
@@ -44,8 +44,8 @@ func TestRecords(t *testing.T) {
 	}
 	b.Reset()
 	l = NewRecords(slog.New(slog.NewJSONHandler(&b, &slog.HandlerOptions{Level: slog.LevelWarn})))
-	l.Note("all is well")
-	l.Warn("rank 1 is slow")
+	l.Event(Note("all is well"))
+	l.Event(Warning("rank 1 is slow"))
 	if got := b.String(); !strings.Contains(got, `"level":"WARN","msg":"rank 1 is slow","step":0`) || strings.Contains(got, "well") {
 		t.Errorf("of level WARN and above: %s", got)
 	}

@@ -140,63 +140,60 @@ type Summary struct {
 // Now returns the time for records of a run: seconds since 1970, in whole milliseconds.
 func Now() float64 { return float64(time.Now().UnixMilli()) / 1000 }
 
-// Observer receives the progress of a run. Start comes first, Done last; the loop calls all
-// methods but Note from one goroutine. Note, a line for people, may come from any goroutine.
+// Observer receives the progress of a run: a Header first, a Summary last. The loop calls Step and
+// all events but a Note, which may come from any goroutine.
 type Observer interface {
-	Start(Header)
 	Step(Step)
-	Eval(Eval)
-	Note(string)
-	Warn(string) // like Note, about something that may need a person
-	Done(Summary)
+	Event(Event)
 }
+
+// Event is a Header, an Eval, a Note, a Warning, a Summary, or a record of metrics.jsonl: a Start, an
+// *Account, or an End.
+type Event interface{ event() }
+
+// Note is a line for people.
+type Note string
+
+// Warning is a line about something that may need a person.
+type Warning string
+
+func (Header) event()   {}
+func (Eval) event()     {}
+func (Note) event()     {}
+func (Warning) event()  {}
+func (Summary) event()  {}
+func (Start) event()    {}
+func (*Account) event() {}
+func (End) event()      {}
 
 // Observers passes everything on to each observer, in order.
 type Observers []Observer
 
-// Start passes on that a run begins.
-func (os Observers) Start(h Header) {
-	for _, o := range os {
-		o.Start(h)
-	}
-}
-
-// Step passes on a step.
+// Step implements Observer.
 func (os Observers) Step(s Step) {
 	for _, o := range os {
 		o.Step(s)
 	}
 }
 
-// Eval passes on an evaluation.
-func (os Observers) Eval(e Eval) {
+// Event implements Observer. It bounds the length of lines.
+func (os Observers) Event(e Event) {
+	switch line := e.(type) {
+	case Note:
+		e = Note(show.Bound(string(line)))
+	case Warning:
+		e = Warning(show.Bound(string(line)))
+	}
 	for _, o := range os {
-		o.Eval(e)
+		o.Event(e)
 	}
 }
 
-// Note passes on a line.
-func (os Observers) Note(line string) {
-	line = show.Bound(line)
-	for _, o := range os {
-		o.Note(line)
-	}
-}
+// Note passes on a Note.
+func (os Observers) Note(line string) { os.Event(Note(line)) }
 
-// Warn passes on a warning.
-func (os Observers) Warn(line string) {
-	line = show.Bound(line)
-	for _, o := range os {
-		o.Warn(line)
-	}
-}
-
-// Done passes on that a run has ended.
-func (os Observers) Done(s Summary) {
-	for _, o := range os {
-		o.Done(s)
-	}
-}
+// Warn passes on a Warning.
+func (os Observers) Warn(line string) { os.Event(Warning(line)) }
 
 // pace is a moving average of step times.
 type pace struct{ seconds float64 }

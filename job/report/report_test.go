@@ -26,12 +26,12 @@ func TestMetricsLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	loss := float64(float32(5.5451774)) // a typical float32 loss
-	m.Start(Header{})
+	m.Event(Header{})
 	m.Step(Step{Step: 1, Loss: loss, LR: 3e-5, GradNorm: math.Inf(1), Tokens: 4096, TokensPerSecond: 8000, StepSeconds: 0.512, Skipped: 1, Time: 1764061234.013})
-	m.Note("a note")
-	m.Eval(Eval{Step: 1, ValLoss: 0.30000000000000004})
-	m.Eval(Eval{Step: 2, ValLoss: math.NaN()})
-	m.Done(Summary{})
+	m.Event(Note("a note"))
+	m.Event(Eval{Step: 1, ValLoss: 0.30000000000000004})
+	m.Event(Eval{Step: 2, ValLoss: math.NaN()})
+	m.Event(Summary{})
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestMetricsReadBack(t *testing.T) {
 				Waited: x, Slowest: 3, Behind: x, RankSeconds: Spread{RankValue{x, 1}, RankValue{2 * x, 2}}, RankWaits: Spread{RankValue{0, 3}, RankValue{x, 0}}}
 			steps, evals = append(steps, s), append(evals, Eval{Step: s.Step, ValLoss: 1 / x})
 			m.Step(s)
-			m.Eval(evals[len(evals)-1])
+			m.Event(evals[len(evals)-1])
 		}
 		if err := m.Close(); err != nil {
 			t.Fatal(err)
@@ -152,15 +152,15 @@ var header = Header{Model: "GPT-2 10.7M", Parameters: 10745856, Ranks: 4, Shard:
 func TestLines(t *testing.T) {
 	var b bytes.Buffer
 	l := newLines(&b)
-	l.Start(header)
+	l.Event(header)
 	for i := 1; i <= 1000; i++ {
 		l.Step(Step{Step: i, Loss: 3, LR: 1e-4, GradNorm: 0.5, TokensPerSecond: 20480, StepSeconds: 0.2, Skipped: i / 1000})
 		if i == 500 {
-			l.Eval(Eval{Step: 500, ValLoss: 2.75})
+			l.Event(Eval{Step: 500, ValLoss: 2.75})
 		}
 	}
-	l.Note("a note")
-	l.Done(Summary{Steps: 1000, Loss: 3, ValLoss: 2.5, Tokens: 4096000, Seconds: 200, MemoryPerRank: 5000, Out: "runs/x", Sample: "func main() {"})
+	l.Event(Note("a note"))
+	l.Event(Summary{Steps: 1000, Loss: 3, ValLoss: 2.5, Tokens: 4096000, Seconds: 200, MemoryPerRank: 5000, Out: "runs/x", Sample: "func main() {"})
 	l.Close()
 	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 	head := []string{
@@ -238,20 +238,20 @@ func drawBar(t *testing.T, color bool, end func(*Bar)) string {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	w := new(locked)
 	b := newBar(w, color)
-	b.Start(header)
+	b.Event(header)
 	for i := 1; i <= 700; i++ {
 		b.Step(Step{Step: i, Loss: 2.5, TokensPerSecond: 20480, StepSeconds: 0.2})
 	}
-	b.Eval(Eval{Step: 700, ValLoss: 2.25})
-	b.Note("a note")
+	b.Event(Eval{Step: 700, ValLoss: 2.25})
+	b.Event(Note("a note"))
 	end(b)
-	b.Note("after the end")
+	b.Event(Note("after the end"))
 	return w.String()
 }
 
 func TestBar(t *testing.T) {
 	out := drawBar(t, false, func(b *Bar) {
-		b.Done(Summary{Steps: 700, Loss: 2.5, ValLoss: math.NaN(), Seconds: 7500, Out: "runs/x", Stopped: true})
+		b.Event(Summary{Steps: 700, Loss: 2.5, ValLoss: math.NaN(), Seconds: 7500, Out: "runs/x", Stopped: true})
 		b.Close()
 	})
 	for _, want := range []string{"model   GPT-2 10.7M, ", "step 700/1000 [", "loss 2.5000  20.5k tokens/s", "step 700: validation loss 2.2500\n", "a note\n",
@@ -318,11 +318,11 @@ func TestStatusFitsWidth(t *testing.T) {
 func TestObservers(t *testing.T) {
 	var a, b bytes.Buffer
 	os := Observers{newLines(&a), newLines(&b)}
-	os.Start(header)
+	os.Event(header)
 	os.Step(Step{Step: 1})
-	os.Eval(Eval{Step: 1, ValLoss: 2})
+	os.Event(Eval{Step: 1, ValLoss: 2})
 	os.Note("n")
-	os.Done(Summary{})
+	os.Event(Summary{})
 	if a.String() != b.String() || strings.Count(a.String(), "\n") != 6+1+1+1+2 {
 		t.Errorf("%q\n%q", a.String(), b.String())
 	}
@@ -429,9 +429,9 @@ func TestProgressIsEscaped(t *testing.T) {
 	for w, p := range map[*bytes.Buffer]Progress{lines: newLines(lines), bar: newBar(bar, false)} {
 		h := header
 		h.Out = evil
-		p.Start(h)
-		p.Note("a note of " + evil)
-		p.Done(Summary{Out: evil})
+		p.Event(h)
+		p.Event(Note("a note of " + evil))
+		p.Event(Summary{Out: evil})
 		p.Close()
 		for _, want := range []string{"out     " + shown, "a note of " + shown, "saved to " + shown} {
 			if !strings.Contains(w.String(), want) {

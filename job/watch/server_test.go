@@ -245,11 +245,11 @@ func TestHealth(t *testing.T) {
 	}
 	s.o.Stall = time.Hour
 	s.o.State.moved = s.o.State.moved.Add(-2 * time.Hour)
-	s.o.State.Note("rank 3 waits")
+	s.o.State.Event(report.Note("rank 3 waits"))
 	if code, _ := fetch(t, http.DefaultClient, "GET", base+"/healthz"); code != 503 {
 		t.Errorf("%d though a note is all that has happened", code)
 	}
-	s.o.State.Eval(report.Eval{Step: 5, ValLoss: 2})
+	s.o.State.Event(report.Eval{Step: 5, ValLoss: 2})
 	if code, _ := fetch(t, http.DefaultClient, "GET", base+"/healthz"); code != 200 {
 		t.Error(code)
 	}
@@ -294,11 +294,11 @@ func TestEvents(t *testing.T) {
 		t.Errorf("first %v", steps)
 	}
 	s.o.State.Step(report.Step{Step: 6, Loss: math.NaN()})
-	s.o.State.Note("a note")
+	s.o.State.Event(report.Note("a note"))
 	if steps, doc := next(); len(steps) != 1 || steps[0] != 6 || doc.Step != 6 {
 		t.Errorf("then %v", steps)
 	}
-	s.o.State.End(report.End{State: "done"})
+	s.o.State.Event(report.End{State: "done"})
 	s.Close()
 	if _, doc := next(); doc.State != "done" || doc.Job != "" {
 		t.Errorf("at the end: state %q, the job again: %q", doc.State, doc.Job)
@@ -503,7 +503,7 @@ func TestMetricsOfAProgram(t *testing.T) {
 	odd := "a \"b\"\\\n</script>"
 	s.o.State.Step(report.Step{Step: 6, Metrics: map[string]float64{"recall": 0.25, odd: 2}})
 	s.o.State.Step(report.Step{Step: 7, Metrics: map[string]float64{"recall": 0.75, odd: math.NaN()}})
-	s.o.State.Eval(report.Eval{Step: 7, ValLoss: 1, Metrics: map[string]float64{"recall": 0.5}})
+	s.o.State.Event(report.Eval{Step: 7, ValLoss: 1, Metrics: map[string]float64{"recall": 0.5}})
 	var got map[string][]*float64
 	if err := json.Unmarshal(s.o.State.Series(4, 1<<40, 100), &got); err != nil {
 		t.Fatal(err)

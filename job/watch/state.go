@@ -258,8 +258,25 @@ func (s *State) Begin(b report.Start, job string, saving bool) {
 	})
 }
 
-// Start implements report.Observer.
-func (s *State) Start(h report.Header) { s.change(func() { s.run.Rows = h.Rows() }) }
+// Event implements report.Observer.
+func (s *State) Event(e report.Event) {
+	switch e := e.(type) {
+	case report.Header:
+		s.change(func() { s.run.Rows = e.Rows() })
+	case report.Eval:
+		s.eval(e)
+	case report.Note:
+		s.line(string(e))
+	case report.Warning:
+		s.line(string(e))
+	case *report.Account:
+		s.memory(e)
+	case report.Summary:
+		s.change(func() { s.run.State = map[bool]string{true: "stopped", false: "done"}[e.Stopped] })
+	case report.End:
+		s.change(func() { s.run.State, s.run.Why = e.State, e.Why })
+	}
+}
 
 // Step implements report.Observer.
 func (s *State) Step(x report.Step) {
@@ -318,8 +335,7 @@ func (s *State) add(x report.Step) {
 	s.points, s.merged = half, 2*s.merged
 }
 
-// Eval implements report.Observer.
-func (s *State) Eval(e report.Eval) {
+func (s *State) eval(e report.Eval) {
 	s.change(func() {
 		s.moved = time.Now()
 		if len(s.evals) == mostEvals {
@@ -333,8 +349,8 @@ func (s *State) Eval(e report.Eval) {
 	})
 }
 
-// Note implements report.Observer.
-func (s *State) Note(line string) {
+// line adds a line to the log.
+func (s *State) line(line string) {
 	s.change(func() {
 		if len(s.lines) == mostLines {
 			s.lines = append([]Line(nil), s.lines[mostLines/2:]...)
@@ -343,17 +359,6 @@ func (s *State) Note(line string) {
 		s.lines = append(s.lines, Line{report.Now(), line[:min(len(line), 4000)]})
 	})
 }
-
-// Warn implements report.Observer.
-func (s *State) Warn(line string) { s.Note(line) }
-
-// Done implements report.Observer.
-func (s *State) Done(x report.Summary) {
-	s.change(func() { s.run.State = map[bool]string{true: "stopped", false: "done"}[x.Stopped] })
-}
-
-// End records how the run ended.
-func (s *State) End(e report.End) { s.change(func() { s.run.State, s.run.Why = e.State, e.Why }) }
 
 // Saved records a checkpoint that was written, or the error.
 func (s *State) Saved(step int, seconds float64, err error) {
@@ -368,11 +373,8 @@ func (s *State) Saved(step int, seconds float64, err error) {
 	})
 }
 
-// Memory records what the rank with the most memory holds, and its plan.
-func (s *State) Memory(a *report.Account) {
-	if s == nil {
-		return
-	}
+// memory records what the rank with the most memory holds, and its plan.
+func (s *State) memory(a *report.Account) {
 	most := slices.MaxFunc(a.Ranks, func(x, y report.Held) int { return int(x.Planned.Memory() - y.Planned.Memory()) })
 	var all []Category
 	for use := range device.Uses {
@@ -540,7 +542,7 @@ func Ended(out string, l *report.Log, job string) *State {
 	}
 	s.run.Job, s.run.Memory, s.run.State = job, planned(l.Memory), "running, or killed"
 	if l.End != nil {
-		s.End(*l.End)
+		s.Event(*l.End)
 	}
 	return s
 }
