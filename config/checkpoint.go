@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"zeroth/checkpoint"
+	"zeroth/config/tree"
 	"zeroth/input"
 	"zeroth/input/s3"
 	"zeroth/job/hf"
@@ -43,11 +44,11 @@ func badBucket(dir string) bool {
 // flag is a boolean.
 type flag struct{ p *bool }
 
-func (v flag) set(n *node) string {
-	if n.kind != scalar || n.quoted || n.text != "true" && n.text != "false" {
+func (v flag) set(n *tree.Node) string {
+	if n.Kind != tree.Scalar || n.Quoted || n.Text != "true" && n.Text != "false" {
 		return n.String() + " is neither true nor false"
 	}
-	*v.p = n.text == "true"
+	*v.p = n.Text == "true"
 	return ""
 }
 
@@ -57,7 +58,7 @@ func (v flag) yaml() string { return strconv.FormatBool(*v.p) }
 // retention is a number of checkpoints or a mapping of rules.
 type retention struct{ p *checkpoint.Keep }
 
-func (v retention) set(n *node) string {
+func (v retention) set(n *tree.Node) string {
 	k, wrong, _ := v.read(n)
 	if wrong == "" {
 		*v.p = k
@@ -67,32 +68,32 @@ func (v retention) set(n *node) string {
 
 // culprit returns the place of the rule that set rejects, which is more precise than the whole
 // mapping.
-func (v retention) culprit(n *node) position {
+func (v retention) culprit(n *tree.Node) tree.Position {
 	_, _, at := v.read(n)
 	return at
 }
 
 // read returns the rules, or an error message and the place it refers to.
-func (v retention) read(n *node) (k checkpoint.Keep, wrong string, at position) {
-	if n.kind != mapping {
-		return k, count{&k.Last, 1, hf.Most}.set(n), n.at
+func (v retention) read(n *tree.Node) (k checkpoint.Keep, wrong string, at tree.Position) {
+	if n.Kind != tree.Mapping {
+		return k, count{&k.Last, 1, hf.Most}.set(n), n.At
 	}
 	every := 0
-	rules := map[string]value{"last": count{&k.Last, 1, hf.Most}, "every_steps": count{&every, 1, mostSteps}, "best": choice{&k.Best, metrics}}
-	for _, p := range n.pairs {
-		rule := rules[p.key]
+	rules := map[string]value{"last": count{&k.Last, 1, hf.Most}, "every_steps": count{&every, 1, MostSteps}, "best": choice{&k.Best, metrics}}
+	for _, p := range n.Pairs {
+		rule := rules[p.Key]
 		if rule == nil {
-			return k, "there is no rule " + strconv.Quote(p.key), p.at
+			return k, "there is no rule " + strconv.Quote(p.Key), p.At
 		}
-		if wrong := rule.set(p.value); wrong != "" {
-			return k, p.key + ": " + wrong + " (want " + rule.want() + ")", p.value.at
+		if wrong := rule.set(p.Value); wrong != "" {
+			return k, p.Key + ": " + wrong + " (want " + rule.want() + ")", p.Value.At
 		}
 	}
-	if len(n.pairs) == 0 {
-		return k, "no rule is given", n.at
+	if len(n.Pairs) == 0 {
+		return k, "no rule is given", n.At
 	}
 	k.Every = int64(every)
-	return k, "", n.at
+	return k, "", n.At
 }
 
 // metrics lists the metrics by which the best checkpoint can be chosen.
@@ -129,7 +130,7 @@ func ParseKeep(s string) (k checkpoint.Keep, err error) {
 	if assigned.MatchString(s) { // last=1,best=val_loss
 		s = "{" + strings.NewReplacer("=", ": ", ",", ", ").Replace(s) + "}"
 	}
-	n, problems := parse([]byte(s), position{})
+	n, problems := tree.Parse([]byte(s), tree.Position{})
 	v := retention{&k}
 	if len(problems) > 0 || n == nil {
 		return k, input.BadInput(fmt.Errorf("%q; want %s", s, v.want()))
@@ -138,20 +139,4 @@ func ParseKeep(s string) (k checkpoint.Keep, err error) {
 		return k, input.BadInput(fmt.Errorf("%s; want %s", wrong, v.want()))
 	}
 	return k, nil
-}
-
-// CheckpointingOf reads the checkpoint section of a job file. It ignores errors in other sections.
-func CheckpointingOf(file string) (Checkpointing, error) {
-	root, problems := readFile(file)
-	if problems.Fatal() {
-		return Checkpointing{}, problems
-	}
-	r := newReader(file, root)
-	r.read()
-	for _, p := range r.problems {
-		if section, _, _ := strings.Cut(p.Key, "."); section == "checkpoint" {
-			return r.Config.Checkpoint, Problems{p}
-		}
-	}
-	return r.Config.Checkpoint, nil
 }

@@ -1,21 +1,15 @@
 package config
 
 import (
-	"strconv"
 	"time"
 
-	"zeroth/data"
 	"zeroth/device"
-	"zeroth/input/hub"
 	"zeroth/job/hf"
 	"zeroth/nn"
-	"zeroth/shard"
-	"zeroth/zero"
 )
 
-// Config is a complete job: Load has filled in every default and derived the settings that depend
-// on other keys. The table in fields.go lists the keys of the job file with their defaults and
-// meanings.
+// Config is what a job file says, with a value for every key that it leaves out. The table in
+// fields.go lists the keys with their defaults and meanings.
 type Config struct {
 	Model            hf.Model
 	Merged           []string // folders of adapters that are added to the parameters of Model.From
@@ -35,18 +29,6 @@ type Config struct {
 	Checkpoint Checkpointing
 	Sample     Sampling
 	Report     Reporting
-
-	on        string              // see On
-	Notes     []string            // what a user may not expect of it
-	Folder    hf.Carried          // what model.from has beside its shape
-	awaits    bool                // its model is that of the checkpoint to resume from, which is not known yet
-	resumes   bool                // it goes on from a checkpoint, which says the length of sequences
-	own       Own                 // of the program that runs it
-	env       Environment         // that it was loaded for
-	found     *data.Found         // the files of Data
-	file      string              // name of the job file
-	root      *node               // the job file merged with the sets; read-only
-	positions map[string]position // of the given keys: "zero", "zero.stage", "data.text[2]"; "" is the file itself
 }
 
 // Data selects the training data. One of Text, Tokens, Documents and Program is set.
@@ -211,205 +193,12 @@ type Reporting struct {
 	Machine     string        // machine that defines peak FLOPS, a preset or a file; "" is the GPU's preset, if it has one
 }
 
-// Mesh returns the arrangement of ranks for the job's ZeRO stage: at stage 0 each shard group is
-// one rank. With a master there is a single group, and the master holds all of its shards.
-func Mesh(c *Config) shard.Mesh {
-	p := c.Parallel
-	m := shard.Mesh{Pipeline: p.Pipeline, Shard: p.Shard, Replicate: p.Replicate, Context: p.Context, Tensor: p.Tensor}
-	if p.Master {
-		return m
-	}
-	return zero.Stage(c.Zero.Stage).Mesh(m)
-}
-
 // DataRanks returns the number of ranks that read data of their own. Ranks that divide the model
 // or a sequence read the same data.
-func (p Parallel) DataRanks() int { return p.Ranks / p.models() }
+func (p Parallel) DataRanks() int { return p.Ranks / p.Models() }
 
-// models returns the number of ranks that divide the model or the positions of a sequence.
-func (p Parallel) models() int { return max(1, p.Pipeline) * max(1, p.Context) * max(1, p.Tensor) }
+// Models returns the number of ranks that divide the model or the positions of a sequence.
+func (p Parallel) Models() int { return max(1, p.Pipeline) * max(1, p.Context) * max(1, p.Tensor) }
 
-// TokensPerStep returns the number of positions that all ranks train on in a step.
-func TokensPerStep(c *Config) int { return c.Train.Batch * c.Model.Context }
-
-// On returns the device that ranks compute on, "cpu" or "cuda", after resolving auto.
-func (c *Config) On() string { return c.on }
-
-// Copy returns a shallow copy for a caller that changes settings. A loaded job is never changed,
-// nor are the elements of its slices and maps.
-func (c *Config) Copy() *Config {
-	x := *c
-	return &x
-}
-
-// Load reads a job file, applies the sets ("key=value", the value in YAML), fills in defaults and
-// makes every check that needs no data. The error is a Problems with all problems found. Relative
-// paths in the job file are relative to the current directory. Device auto resolves to the CPU;
-// use Environment.Load on a machine with GPUs.
-func Load(file string, sets []string) (*Config, error) { return Environment{}.Load(file, sets) }
-
-// Environment describes where a job is to run. Some defaults depend on it.
-type Environment struct {
-	Processes int  // that share the ranks evenly; 0 is one
-	Ranks     int  // per process, if the job does not set it; 0: the job's default
-	GPUs      int  // available for ranks
-	Resumes   bool // the run may continue from a checkpoint: without model keys, the model is the checkpoint's
-
-	// Fetch is hub.Fetch for models on the Hub; nil: without messages, and not interruptible.
-	Fetch func(name string, files hub.Files) (pinned string, err error)
-}
-
-// Load is like the function Load, for a job that runs on h.
-func (h Environment) Load(file string, sets []string) (*Config, error) {
-	root, problems := readFile(file)
-	return h.load(file, root, problems, sets, (*reader).checkFiles, (*reader).checkOffload)
-}
-
-// load makes a job of a file's nodes and the sets, and runs the checks on it.
-func (h Environment) load(file string, root *node, problems Problems, sets []string, checks ...func(*reader)) (*Config, error) {
-	for _, s := range sets {
-		problems = append(problems, overlay(root, s)...)
-	}
-	root.finish()
-	r := newReader(file, root)
-	r.problems, r.Config.env, r.draft = problems, h, len(checks) == 0
-	if root.from != nil {
-		r.Config.Notes = root.from.notes(root)
-	}
-	if !r.problems.Fatal() {
-		r.read()
-		r.resolve()
-		for _, check := range checks {
-			check(r)
-		}
-	}
-	if r.failed != nil {
-		return nil, r.failed
-	}
-	if len(r.problems) > 0 {
-		r.problems.Sort()
-		return nil, r.problems
-	}
-	return r.Config, nil
-}
-
-// LoadTokenizer returns the name by which data.NewTokenizer knows the job's tokenizer, and whether
-// the job reads token files. The files that the job names need not exist any more.
-func LoadTokenizer(file string) (name string, tokens bool, err error) {
-	root, problems := readFile(file)
-	r := newReader(file, root)
-	r.problems = problems
-	if !r.problems.Fatal() {
-		r.read()
-		r.resolveData()
-	}
-	if len(r.problems) > 0 {
-		return "", false, r.problems
-	}
-	return Tokenizer(r.Config), len(r.Config.Data.Tokens) > 0, nil
-}
-
-// Source returns the source of the job's data.
-func Source(c *Config) data.Source {
-	var below []int
-	if c.own.Data != nil {
-		below = Network(c).Below(c.own.Data.Fields())
-	}
-	return data.Source{
-		Text: c.Data.Text, Tokens: c.Data.Tokens, Documents: documents(c), DType: c.Data.DType, Tokenizer: Tokenizer(c), Validation: c.Data.Validation,
-		Context: c.Model.Context, Fit: fitting(c), Batch: c.Train.Batch, Vocab: c.Model.Vocab, Seed: c.Train.Seed, Found: c.found,
-		Samples: c.own.Data, Held: c.own.Validation, Below: below,
-	}
-}
-
-// fitting returns the number of which a sequence's length must be a multiple, because ranks divide
-// sequences or matrices, if the length follows from the longest document. It returns 0 if the job or
-// a checkpoint sets the length, and for models without a folder.
-func fitting(c *Config) int {
-	if len(c.Data.Documents) == 0 || c.Model.From == "" || c.setsKey("model.context") || c.resumes {
-		return 0
-	}
-	const usual = 64
-	return usual * max(1, c.Parallel.Context) * max(1, c.Parallel.Tensor)
-}
-
-// FollowsData reports whether the length of sequences follows from the longest document.
-func FollowsData(c *Config) bool { return fitting(c) > 0 }
-
-// WithDate returns the job with a date of chat templates, unless it needs none or gives one itself.
-func (c *Config) WithDate(date string) *Config {
-	if c.Data.Date == "" || date == "" || c.setsKey("data.date") {
-		return c
-	}
-	c = c.Copy()
-	c.Data.Date = date
-	return c
-}
-
-// with returns the job with another value of a key.
-func (c *Config) with(key, value, source string) (*Config, error) {
-	root := c.root.clone()
-	n, _ := parse([]byte(value), position{})
-	n.moveTo(position{file: source})
-	put(root, key, n)
-	r := newReader(c.file, root)
-	r.Config.own, r.Config.env = c.own, c.env
-	r.read()
-	r.resolve()
-	if len(r.problems) > 0 {
-		r.problems.Sort()
-		return nil, r.problems
-	}
-	r.Config.found, r.Config.Checkpoint.Dir, r.Config.Data.Date = c.found, c.Checkpoint.Dir, c.Data.Date
-	return r.Config, nil
-}
-
-// AtCommitsOf returns the job with the models on the Hub at the commits that another process of the
-// run has found, given their names there. Other models stay as they are.
-func (c *Config) AtCommitsOf(from, vocab string) (next *Config, err error) {
-	next = c
-	for _, x := range []struct{ key, ours, theirs string }{{"model.from", c.Model.From, from}, {"data.vocab", c.Data.Vocab, vocab}} {
-		ours, was := hub.Split(x.ours)
-		theirs, is := hub.Split(x.theirs)
-		if err == nil && ours == theirs && was != is && c.setsKey(x.key) {
-			next, err = next.with(x.key, Quote(x.theirs), "process 0")
-		}
-	}
-	return next, err
-}
-
-// WithContext returns the job with sequences of the given number of tokens, which it had left open.
-func (c *Config) WithContext(tokens int) (*Config, error) {
-	next, err := c.with("model.context", strconv.Itoa(tokens), "the longest document")
-	if err != nil {
-		return nil, err
-	}
-	if most := c.Model.Context; tokens < most {
-		next.note("model.context is %d, enough for the longest document; the model's maximum is %d", tokens, most)
-	} else {
-		next.note("model.context is %d, the model's maximum, because the longest document needs at least that", most)
-	}
-	return next, nil
-}
-
-// documents returns the records of the job's source.
-func documents(c *Config) data.Documents {
-	k := c.Data.Keys
-	date, _ := time.Parse(time.DateOnly, c.Data.Date) // it was checked when it was read
-	return data.Documents{
-		Learn: c.Data.Learn, Date: date, Skip: c.Data.TooLong == "skip",
-		Files: c.Data.Documents, Validation: c.Data.Held, Format: c.Data.Format, Pack: c.Data.Pack, Weights: c.Data.Weights,
-		Keys: map[string]string{"text": k.Text, "prompt": k.Prompt, "completion": k.Completion, "messages": k.Messages},
-	}
-}
-
-// Tokenizer returns the name by which data.NewTokenizer knows the job's tokenizer, empty for none.
-func Tokenizer(c *Config) string {
-	switch {
-	case (c.Data.Tokenizer == "gpt2" || c.Data.Tokenizer == "folder") && c.Data.Vocab != "":
-		return hub.Folder(c.Data.Vocab)
-	case c.Data.Tokenizer == "none" || c.Data.Tokenizer == "folder": // the folder is missing, which is reported
-		return ""
-	}
-	return c.Data.Tokenizer
-}
+// DataName returns the name for the number of ranks with their own data.
+func (p Parallel) DataName() string { return pick(p.Models() > 1, "shard × replicate", "ranks") }

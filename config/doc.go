@@ -1,9 +1,9 @@
-// Package config defines the job file: its keys, defaults and limits. It reports all errors of a
-// job with file and line. Strings become types here.
+// Package config defines the job file: its keys, defaults and limits. It turns rows of the file into
+// values of a Config and reports every problem with its line.
 //
-// Devices, running ranks and written files are outside this package.
+// What follows from several keys, the model and the machine is in package job/spec, and the files of
+// other programs are in config/dialect.
 //
-// Begin with config.go: Config is the job file as a struct, and Load reads one. fields.go is the
-// table of keys; read.go reads values from the file; resolve.go derives the missing ones and
-// rejects combinations that cannot work.
+// Begin with config.go: Config is the job file as a struct. fields.go is the table of keys, values.go
+// has the types of their values, and read.go reads a file.
 package config

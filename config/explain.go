@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"zeroth/config/tree"
 )
 
 // Key documents a key of the job file.
@@ -21,7 +23,7 @@ type Key struct {
 
 // Explain returns the documentation of a key, false if the key does not exist.
 func Explain(name string) (Key, bool) {
-	for _, f := range new(Config).fields() {
+	for _, f := range new(Config).fields("") {
 		if f.key == name {
 			return f.explain(), true
 		}
@@ -102,7 +104,7 @@ func (k Key) Text() string {
 func (k Key) inline() string { return nestWith(k.Name, k.Example) }
 
 // nestWith returns a key and its value as one line of YAML.
-func nestWith(key, value string) string { return strings.Replace(nest(key), "...", value, 1) }
+func nestWith(key, value string) string { return strings.Replace(Nest(key), "...", value, 1) }
 
 // flag returns the example as an argument of --set, quoted for a shell if necessary.
 func (k Key) flag() string {
@@ -116,7 +118,7 @@ func (k Key) flag() string {
 // ReferenceOf returns the table of the keys in a section such as "zero" or "zero.offload", false
 // if the section does not exist.
 func ReferenceOf(section string) (string, bool) {
-	fields := slices.DeleteFunc(new(Config).fields(), func(f field) bool { return !strings.HasPrefix(f.key, section+".") })
+	fields := slices.DeleteFunc(new(Config).fields(""), func(f field) bool { return !strings.HasPrefix(f.key, section+".") })
 	return reference(fields), len(fields) > 0
 }
 
@@ -124,21 +126,21 @@ func ReferenceOf(section string) (string, bool) {
 // part alone, in case the section is wrong or missing.
 func NearestKey(name string) string {
 	keys := Keys()
-	_, last := split(name)
+	_, last := tree.Split(name)
 	for _, k := range keys {
-		if _, is := split(k); is == last {
+		if _, is := tree.Split(k); is == last {
 			return k
 		}
 	}
-	if near := Nearest(name, keys); near != "" {
+	if near := tree.Nearest(name, keys); near != "" {
 		return near
 	}
 	var lasts []string
 	for _, k := range keys {
-		_, is := split(k)
+		_, is := tree.Split(k)
 		lasts = append(lasts, is)
 	}
-	if near := Nearest(last, lasts); near != "" {
+	if near := tree.Nearest(last, lasts); near != "" {
 		return keys[slices.Index(lasts, near)]
 	}
 	return ""

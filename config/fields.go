@@ -3,8 +3,10 @@ package config
 import (
 	"fmt"
 	"math"
+	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -12,7 +14,6 @@ import (
 	"zeroth/device"
 	"zeroth/input/s3"
 	"zeroth/job/hf"
-	"zeroth/job/show"
 	"zeroth/pipe"
 )
 
@@ -58,8 +59,8 @@ type refusal struct {
 	with         []string // the other keys
 }
 
-// program is the value of keys whose meaning the program that runs the job provides, see Own.
-const program = "program"
+// Program is the value of keys whose meaning the program that runs the job provides, see Own.
+const Program = "program"
 
 // mostMuonSteps is the limit of torch.optim.Muon.
 const mostMuonSteps = 99
@@ -69,12 +70,12 @@ const mostLoRA = 1 << 14
 
 // The names that a job can use for families, rules and other choices.
 var (
-	families    = []string{"gpt2", "llama", program}
+	families    = []string{"gpt2", "llama", Program}
 	tokenizers  = []string{"bytes", "gpt2", "folder", "none"}
 	formats     = []string{"text", "prompt", "chat"}
 	learns      = []string{"assistant", "last", "all"}
 	idTypes     = []string{"uint16", "uint32", "int32", "int64"}
-	rules       = []string{"adamw", "adamw8bit", "adam", "sgd", "lion", "muon", program}
+	rules       = []string{"adamw", "adamw8bit", "adam", "sgd", "lion", "muon", Program}
 	Adjusts     = []string{"original", "match_rms_adamw", "spectral_unclamped"} // as optim.Adjust has them
 	curves      = []string{"constant", "linear", "cosine", "wsd", "inverse_sqrt"}
 	Recomputes  = []string{"none", "block"}
@@ -84,8 +85,9 @@ var (
 	devices     = []string{"auto", "cpu", "cuda"}
 )
 
-// fields returns the keys in writing order, with values that set c.
-func (c *Config) fields() []field {
+// fields returns the keys in writing order, with values that set c. Ranks compute on the device on;
+// "" if it is not known.
+func (c *Config) fields(on string) []field {
 	m, d, t, p, z := &c.Model, &c.Data, &c.Train, &c.Parallel, &c.Zero
 	l := &c.Pipeline
 	staged := []only{{"with parallel.pipeline above 1", p.Pipeline > 1, "parallel.pipeline", "parallel.pipeline is 1: there are no stages"}}
@@ -97,7 +99,7 @@ func (c *Config) fields() []field {
 	llama := func(key string) []only {
 		return []only{{"with model.family llama, without model.from", m.Family == "llama", "model.family", m.Family + " has no " + key}}
 	}
-	modules := []only{{"", m.Family != program, "model.family", "the program's network has its own"}}
+	modules := []only{{"", m.Family != Program, "model.family", "the program's network has its own"}}
 	stops := []only{{"with train.early_stop.patience", t.EarlyStop.Patience > 0, "train.early_stop.patience", "train.early_stop.patience is 0: the run never ends early"}}
 	adapters := []only{{"with train.lora.rank or from", t.LoRA.Rank > 0 || t.LoRA.From != "", "train.lora.rank", "train.lora.rank is 0: there are no adapters"}}
 	falls := []only{
@@ -150,26 +152,26 @@ func (c *Config) fields() []field {
 		{"data.validation", real{&d.Validation, atMostHalf, "a fraction from 0 to 0.5"}, "0.01", "", "fraction of the data held out for evaluation",
 			also{only: []only{{"", len(d.Held) == 0, "data.validation_documents", "data.validation_documents already lists the data to validate on"}, {"", !d.Program, "data.program", "the program provides the data for validation (job.Options.Validation)"}}, lasts: true}},
 
-		{"train.steps", count{&t.Steps, 1, mostSteps}, "200", "", "updates of the parameters", also{when: "instead of train.epochs", lasts: true, follows: []string{"train.epochs"}, derived: t.Epochs > 0}},
+		{"train.steps", count{&t.Steps, 1, MostSteps}, "200", "", "updates of the parameters", also{when: "instead of train.epochs", lasts: true, follows: []string{"train.epochs"}, derived: t.Epochs > 0}},
 		{"train.epochs", some{real{&t.Epochs, hf.Positive, "a positive number"}}, "", "none", "passes over the data, such as 2 or 0.5, instead of steps; the last step is filled up",
-			also{when: "instead of train.steps", like: "2", lasts: true, follows: []string{"train.steps"}, remark: pick(t.Steps > 0, fmt.Sprintf("steps: %d", t.Steps), ""), not: refusal{c.setsKey("train.epochs") && c.setsKey("train.steps"), "steps and epochs are both given", "want one of the two (--set train.steps=null removes it)", []string{"train.steps"}}}},
-		{"train.batch", count{&t.Batch, 1, mostBatch}, "", "micro_batch × accumulate × shard × replicate", "sequences per step over all ranks; any two of batch, micro_batch and accumulate determine the third", also{like: "32", lasts: true, derived: true}},
-		{"train.micro_batch", count{&t.MicroBatch, 1, mostBatch}, "", "4, or as batch requires", "sequences that a rank processes at a time", also{like: "4", then: func() { t.MicroBatch = 4 }, flag: "micro-batch"}},
-		{"train.accumulate", count{&t.Accumulate, 1, mostBatch}, "", "1, or as batch requires", "micro-batches of a rank per update",
-			also{like: "2", then: func() { t.Accumulate = 1 }, remark: fmt.Sprintf("batch: %d = micro_batch × accumulate × %s", t.Batch, dataRanks(p)), flag: "accumulate"}},
+			also{when: "instead of train.steps", like: "2", lasts: true, follows: []string{"train.steps"}, remark: pick(t.Steps > 0, fmt.Sprintf("steps: %d", t.Steps), "")}},
+		{"train.batch", count{&t.Batch, 1, MostBatch}, "", "micro_batch × accumulate × shard × replicate", "sequences per step over all ranks; any two of batch, micro_batch and accumulate determine the third", also{like: "32", lasts: true, derived: true}},
+		{"train.micro_batch", count{&t.MicroBatch, 1, MostBatch}, "", "4, or as batch requires", "sequences that a rank processes at a time", also{like: "4", then: func() { t.MicroBatch = 4 }, flag: "micro-batch"}},
+		{"train.accumulate", count{&t.Accumulate, 1, MostBatch}, "", "1, or as batch requires", "micro-batches of a rank per update",
+			also{like: "2", then: func() { t.Accumulate = 1 }, remark: fmt.Sprintf("batch: %d = micro_batch × accumulate × %s", t.Batch, p.DataName()), flag: "accumulate"}},
 		{"train.clip", real{&t.Clip, atLeast0, "a number of at least 0, where 0 is off"}, "1.0", "", "maximum global norm of the gradient; 0: off", also{lasts: true}},
 		{"train.delayed_update", flag{&t.Delayed}, "false", "", "steps use the parameters from before the last update instead of waiting for it; docs/training.md describes the cost",
-			also{lasts: true, not: refusal{t.Delayed && (c.Precision == device.F16 || o.Type == "muon" || z.Offload.Optimizer == "disk" || z.Offload.Parameters != "none" || z.Offload.Any() && c.on == "cuda"), "updates are delayed, " + undelayed(c), "want delayed_update: false, or another of the two", []string{"precision", "optimizer.type", "zero.offload.optimizer", "zero.offload.parameters"}}}},
+			also{lasts: true, not: refusal{t.Delayed && (c.Precision == device.F16 || o.Type == "muon" || z.Offload.Optimizer == "disk" || z.Offload.Parameters != "none" || z.Offload.Any() && on == "cuda"), "updates are delayed, " + undelayed(c), "want delayed_update: false, or another of the two", []string{"precision", "optimizer.type", "zero.offload.optimizer", "zero.offload.parameters"}}}},
 		{"train.seed", seed{&t.Seed}, "1", "", "seed of the initial parameters and the order of the data", also{lasts: true}},
-		{"train.eval_every", count{&t.EvalEvery, 0, mostSteps}, "", "50; 0 without validation", "steps between evaluations; 0: never",
-			also{like: "100", then: func() { t.EvalEvery = pick(c.validates(), 50, 0) }, not: refusal{!c.validates() && t.EvalEvery > 0, fmt.Sprintf("eval_every is %d, but %s: there is nothing to evaluate", t.EvalEvery, pick(d.Program, "job.Options.Validation is nil", "data.validation is 0")), pick(d.Program, "want eval_every: 0, or samples in job.Options.Validation", "want eval_every: 0, or a data.validation such as 0.01"), []string{"data.validation"}}}},
+		{"train.eval_every", count{&t.EvalEvery, 0, MostSteps}, "", "50; 0 without validation", "steps between evaluations; 0: never",
+			also{like: "100"}},
 		{"train.eval_batches", count{&t.EvalBatches, 1, hf.Most}, "8", "", "batches per evaluation, each with train.batch sequences; the same ones on any number of ranks, each once", also{}},
-		{"train.loss_chunk", count{&t.LossChunk, 1, mostBatch}, "", "1024; on GPUs 4 × the model's width, from 1024 to 4096", "tokens whose logits are in memory at a time", also{like: "1024", flag: "loss-chunk"}},
+		{"train.loss_chunk", count{&t.LossChunk, 1, MostBatch}, "", "1024; on GPUs 4 × the model's width, from 1024 to 4096", "tokens whose logits are in memory at a time", also{like: "1024", flag: "loss-chunk"}},
 		{"train.early_stop.metric", measure{&t.EarlyStop.Metric}, "val_loss", "", "metric of evaluations that must improve: val_loss, or one of a program's network (Model.Metrics)",
-			also{only: stops, lasts: true, not: refusal{!c.measures(t.EarlyStop.Metric), t.EarlyStop.Metric + " is not a metric of the job's evaluations", "want " + show.Either(c.measured()), nil}}},
+			also{only: stops, lasts: true}},
 		{"train.early_stop.mode", choice{&t.EarlyStop.Mode, []string{"min", "max"}}, "min", "", "min | max: whether a lower or a higher metric is better",
 			also{only: stops, lasts: true, follows: []string{"train.early_stop.metric"}, not: refusal{t.EarlyStop.Metric == "val_loss" && t.EarlyStop.Mode == "max", "a higher validation loss is not better", "want mode: min, or another metric", []string{"train.early_stop.metric"}}}},
-		{"train.early_stop.patience", count{&t.EarlyStop.Patience, 0, mostSteps}, "0", "", "stop after this many evaluations in a row without improvement; 0: never",
+		{"train.early_stop.patience", count{&t.EarlyStop.Patience, 0, MostSteps}, "0", "", "stop after this many evaluations in a row without improvement; 0: never",
 			also{like: "3", lasts: true, not: refusal{t.EarlyStop.Patience > 0 && t.EvalEvery == 0, "early stopping needs evaluations, but the job has none", "want train.eval_every of at least 1 and data.validation above 0", []string{"train.eval_every"}}}},
 		{"train.freeze", texts{&t.Freeze}, "", "none", "patterns of names, such as model.embed_tokens.*, of parameters that are used but not trained", also{like: `["model.embed_tokens.*"]`, lasts: true}},
 		{"train.lora.from", path{text{&t.LoRA.From}, nil}, "", "fresh adapters", "folder of a LoRA adapter (PEFT's format) to continue training; it sets the other keys of lora", also{like: "runs/a/adapter"}},
@@ -197,14 +199,14 @@ func (c *Config) fields() []field {
 		{"parallel.master", flag{&p.Master}, "false", "", "like torch.nn.DataParallel, rank 0 alone sums gradients, updates, and sends the parameters to the others: a baseline for measurements, slower than every stage; only at zero.stage 0", also{}},
 		{"parallel.timeout", duration{&p.Timeout}, "5m", "", "how long to wait for a silent rank before the run fails", also{}},
 		{"parallel.gpus", ordinals{&p.GPUs}, "auto", "", "cuda: list of the GPUs to use, such as [0, 2], by the driver's numbers; auto: all; ranks are spread evenly",
-			also{only: []only{{"with device cuda, or auto on a machine with GPUs", c.on != "cpu", "device", "ranks compute on the CPU"}}, like: "[0, 2]"}},
+			also{only: []only{{"with device cuda, or auto on a machine with GPUs", on != "cpu", "device", "ranks compute on the CPU"}}, like: "[0, 2]"}},
 		{"parallel.memory", bound{&p.Memory}, "auto", "", "device memory that a rank may allocate, such as 512MiB; auto: an equal share of the free memory", also{like: "4GiB"}},
 		{"parallel.collective", choice{&p.Collective, Collectives}, "auto", "", "auto | exact | nccl: how ranks on GPUs sum; exact: in rank order, with the same bits as one process; nccl: faster, in NCCL's own order; auto: nccl for several processes if each rank has its own GPU and NCCL is installed, else exact",
-			also{not: refusal{c.on != "cuda" && p.Collective == "nccl", "NCCL sums on GPUs, but ranks compute on the CPU", "want auto, or device: cuda", []string{"device"}}}},
+			also{not: refusal{on != "cuda" && p.Collective == "nccl", "NCCL sums on GPUs, but ranks compute on the CPU", "want auto, or device: cuda", []string{"device"}}}},
 		{"parallel.algorithms", path{text{&p.Algorithms}, nil}, "", "cuBLAS chooses", "file written by 'zeroth bench gpu --write-algorithms': algorithms of matrix products for this GPU model and cuBLAS version",
-			also{only: []only{{"with device cuda, or auto on a machine with GPUs", c.on != "cpu", "device", "ranks compute on the CPU"}}, like: "algorithms.json"}},
+			also{only: []only{{"with device cuda, or auto on a machine with GPUs", on != "cpu", "device", "ranks compute on the CPU"}}, like: "algorithms.json"}},
 		{"parallel.transport", choice{&p.Transport, Transports}, "auto", "", "auto | local | unix | tcp | mpi: transport of collectives between processes; auto: MPI if mpirun started a binary built with -tags mpi, else Unix sockets within a host and TCP between hosts",
-			also{not: refusal{c.env.Processes > 1 && p.Transport == "local", "local works only within one process", "want auto, unix or tcp", nil}}},
+			also{}},
 		{"parallel.token_file", path{text{&p.TokenFile}, nil}, "", "none", "file with the secret with which the job's processes authenticate each other; or set ZEROTH_TOKEN_FILE or ZEROTH_TOKEN", also{like: "/run/secrets/zeroth", own: true}},
 		{"parallel.tls.cert", path{text{&p.TLS.Cert}, nil}, "", "none", "this process's certificate (PEM), for mutual TLS 1.3 of control messages and TCP data between processes",
 			also{when: "with parallel.tls.key and parallel.tls.ca", like: "/run/tls/tls.crt", own: true, not: refusal{p.TLS != (TLS{}) && (p.TLS.Cert == "" || p.TLS.Key == "" || p.TLS.CA == ""), "cert, key and ca are only used together", "want all three, or none", []string{"parallel.tls.key", "parallel.tls.ca"}}}},
@@ -254,17 +256,17 @@ func (c *Config) fields() []field {
 		{"optimizer.adamw.eps", real{&o.AdamW.Eps, hf.Positive, "a positive number"}, "1e-8", "", "muon: added to the denominator of its AdamW", also{types: []string{"muon"}, like: "1e-8", lasts: true, follows: []string{"optimizer.type"}}},
 		{"optimizer.adamw.weight_decay", real{&o.AdamW.WeightDecay, atLeast0, "a number of at least 0"}, "", "optimizer.weight_decay", "muon: weight decay of embeddings and output layer",
 			also{types: []string{"muon"}, like: "0", lasts: true, follows: []string{"optimizer.type", "optimizer.weight_decay"}, then: func() { o.AdamW.WeightDecay = o.WeightDecay }}},
-		{"optimizer.groups", listOf(&o.Groups, "group of parameters", "groups of parameters", mostGroups, (*Group).fields), "", "none", "settings for parameters selected by name; the first matching group applies", also{like: `[{match: "*.bias", lr: 1e-4, weight_decay: 0}]`, lasts: true}},
+		{"optimizer.groups", listOf(&o.Groups, "group of parameters", "groups of parameters", MostGroups, (*Group).fields), "", "none", "settings for parameters selected by name; the first matching group applies", also{like: `[{match: "*.bias", lr: 1e-4, weight_decay: 0}]`, lasts: true}},
 
 		{"schedule.type", choice{&s.Type, curves}, "cosine", "", "constant | linear | cosine | wsd | inverse_sqrt: the learning rate after the warmup", also{lasts: true}},
-		{"schedule.warmup", count{&s.Warmup, 0, mostSteps}, "", "20, or steps if fewer", "steps of linear warmup from 0; a shorter run never reaches the highest rate, and reports that", also{like: "100", lasts: true}},
+		{"schedule.warmup", count{&s.Warmup, 0, MostSteps}, "", "20, or steps if fewer", "steps of linear warmup from 0; a shorter run never reaches the highest rate, and reports that", also{like: "100", lasts: true}},
 		{"schedule.min_lr", real{&s.MinLR, atLeast0, "a number of at least 0"}, "", "lr / 10", "learning rate at the last step; not for constant and inverse_sqrt",
-			also{only: falls, like: "6e-5", lasts: true, follows: []string{"optimizer.lr", "schedule.type"}, then: func() { s.MinLR = pick(s.Type == "constant" || s.Type == "inverse_sqrt", o.LR, tenth(o.LR)) }, not: refusal{s.Type != "constant" && s.Type != "inverse_sqrt" && s.MinLR > o.LR, fmt.Sprintf("min_lr %s is above lr %s", formatReal(s.MinLR), formatReal(o.LR)), "want a min_lr of at most lr", []string{"optimizer.lr"}}}},
-		{"schedule.decay", count{&s.Decay, 1, mostSteps}, "", "a tenth of steps, at least 1", "wsd: steps at the end in which the learning rate falls",
+			also{only: falls, like: "6e-5", lasts: true, follows: []string{"optimizer.lr", "schedule.type"}, then: func() { s.MinLR = pick(s.Type == "constant" || s.Type == "inverse_sqrt", o.LR, tenth(o.LR)) }, not: refusal{s.Type != "constant" && s.Type != "inverse_sqrt" && s.MinLR > o.LR, fmt.Sprintf("min_lr %s is above lr %s", FormatReal(s.MinLR), FormatReal(o.LR)), "want a min_lr of at most lr", []string{"optimizer.lr"}}}},
+		{"schedule.decay", count{&s.Decay, 1, MostSteps}, "", "a tenth of steps, at least 1", "wsd: steps at the end in which the learning rate falls",
 			also{only: []only{{"with schedule.type wsd", s.Type == "wsd", "schedule.type", "a " + s.Type + " schedule has no decay of its own"}}, like: "100", lasts: true, follows: []string{"train.steps", "train.epochs", "schedule.type"}}},
 		{"schedule.lag", count{&s.Lag, 0, 2}, "0", "", "steps by which warmup and decay are later: 0 as in llm.c, where the first step has a rate above 0 and the last min_lr; 1 as in transformers; 2 as in DeepSpeed", also{lasts: true}},
 
-		{"checkpoint.every", count{&k.Every, 0, mostSteps}, "0", "", "steps between checkpoints; 0: none", also{like: "100", lasts: true}},
+		{"checkpoint.every", count{&k.Every, 0, MostSteps}, "0", "", "steps between checkpoints; 0: none", also{like: "100", lasts: true}},
 		{"checkpoint.dir", path{text{&k.Dir}, objects}, "", "ckpt in the run folder", "folder of checkpoints, also s3://bucket/folder", also{like: "/data/ckpt", not: refusal{s3.Is(k.Dir) && badBucket(k.Dir), "it names no folder in object storage", "want s3://BUCKET/FOLDER", nil}}},
 		{"checkpoint.local", path{text{&k.Local}, nil}, "", "ckpt in the run folder", "with a checkpoint.dir in object storage: folder on each host's disk to save checkpoints to before uploading them",
 			also{like: "/scratch/ckpt", own: true, only: []only{{"with a checkpoint.dir in object storage", s3.Is(k.Dir), "checkpoint.dir", "checkpoint.dir is on disk already"}}}},
@@ -285,7 +287,7 @@ func (c *Config) fields() []field {
 			also{like: `["\n\n"]`, not: refusal{slices.Contains(w.Stop, ""), "a stop text is empty", "want at least one character in each", nil}}},
 		{"sample.seed", seed{&w.Seed}, "", "train.seed", "seed of the random choices", also{like: "1", then: func() { w.Seed = t.Seed }}},
 
-		{"report.every", count{&c.Report.Every, 0, mostSteps}, "50", "", "steps between measurements of computing, exposed communication and idle time; 0: never", also{}},
+		{"report.every", count{&c.Report.Every, 0, MostSteps}, "50", "", "steps between measurements of computing, exposed communication and idle time; 0: never", also{}},
 		{"report.tensorboard", flag{&c.Report.TensorBoard}, "false", "", "also write TensorBoard events to the run folder", also{}},
 		{"report.mlflow", text{&c.Report.MLflow}, "", "nothing", "address of an MLflow tracking server that gets the numbers of each step; credentials come from MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD", also{like: "http://127.0.0.1:5000",
 			not: refusal{is: c.Report.MLflow != "" && wrongServer(c.Report.MLflow) != "", wrong: wrongServer(c.Report.MLflow), right: "want for example http://127.0.0.1:5000, with credentials in MLFLOW_TRACKING_TOKEN or MLFLOW_TRACKING_USERNAME and _PASSWORD"}}},
@@ -338,8 +340,18 @@ func Keys() []string { return keysOf(func(field) bool { return true }) }
 // Shape returns the keys that describe what a model computes.
 func Shape() []string { return keysOf(func(f field) bool { return f.shape }) }
 
+// Lasting returns the keys that a resumed run inherits unless the job sets them: keys that change
+// results, except the model's, and keys that control saving and deleting.
+func Lasting() []string { return keysOf(func(f field) bool { return f.lasts }) }
+
+// Follows returns the keys on which the default of an inherited key depends.
+func Follows(key string) []string { return new(Config).field(key, "").follows }
+
+// Default returns the default of a key, in YAML; "" if it depends on other keys.
+func Default(key string) string { return new(Config).field(key, "").initial }
+
 func keysOf(some func(field) bool) (keys []string) {
-	for _, f := range new(Config).fields() {
+	for _, f := range new(Config).fields("") {
 		if some(f) {
 			keys = append(keys, f.key)
 		}
@@ -350,7 +362,7 @@ func keysOf(some func(field) bool) (keys []string) {
 // Shortcuts returns the keys that have flags in 'zeroth plan', by flag.
 func Shortcuts() map[string]string {
 	keys := map[string]string{}
-	for _, f := range new(Config).fields() {
+	for _, f := range new(Config).fields("") {
 		if f.flag != "" {
 			keys[f.flag] = f.key
 		}
@@ -359,7 +371,7 @@ func Shortcuts() map[string]string {
 }
 
 // Reference returns a table of all keys with their defaults and meanings.
-func Reference() string { return reference(new(Config).fields()) }
+func Reference() string { return reference(new(Config).fields("")) }
 
 func reference(fields []field) string {
 	var b strings.Builder
@@ -377,9 +389,21 @@ func reference(fields []field) string {
 	return trailing.ReplaceAllString(b.String(), "")
 }
 
-// split splits a key into its section and its name: "zero.offload" and "path". The section of a
-// top-level key is empty.
-func split(key string) (section, name string) {
-	i := strings.LastIndexByte(key, '.')
-	return key[:max(0, i)], key[i+1:]
+// wrongServer describes why a text is not the address of an MLflow server; "" if it is.
+func wrongServer(text string) string {
+	switch u, err := url.Parse(text); {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "":
+		return "it is not the address of a server"
+	case u.User != nil:
+		return "it contains a password, which would be written to job.yaml"
+	}
+	return ""
+}
+
+// tenth returns x/10 in decimal: a tenth of 6e-4 is exactly 6e-5.
+func tenth(x float64) float64 {
+	mantissa, exponent, _ := strings.Cut(strconv.FormatFloat(x, 'e', -1, 64), "e")
+	e, _ := strconv.Atoi(exponent)
+	y, _ := strconv.ParseFloat(fmt.Sprintf("%se%d", mantissa, e-1), 64)
+	return y
 }

@@ -3,11 +3,16 @@ package config
 import (
 	"fmt"
 	"os"
+	gopath "path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
+	"zeroth/config/tree"
 	"zeroth/input"
+	"zeroth/input/hub"
+	"zeroth/job/hf"
 )
 
 // Path replaces a leading ~ by the home folder, and refuses addresses except those with one of the schemes.
@@ -39,14 +44,14 @@ var (
 	models  = []string{"hf://", "s3://"}
 )
 
-func (v path) set(n *node) string {
+func (v path) set(n *tree.Node) string {
 	var s string
 	if wrong := (text{&s}).set(n); wrong != "" {
 		return wrong
 	}
 	full, err := Path(s, v.schemes...)
 	if err != nil && slices.Contains(v.schemes, "hf://") && strings.Contains(s, "://huggingface.co/") {
-		return err.Error() + ": " + toDownload(s)
+		return err.Error() + ": " + ToDownload(s)
 	} else if err != nil {
 		return err.Error()
 	}
@@ -63,7 +68,7 @@ type patterns struct {
 	schemes []string
 }
 
-func (v patterns) set(n *node) string {
+func (v patterns) set(n *tree.Node) string {
 	var all []string
 	if wrong := (texts{&all}).set(n); wrong != "" {
 		return wrong
@@ -78,4 +83,28 @@ func (v patterns) set(n *node) string {
 	}
 	*v.p = all
 	return ""
+}
+
+// repository matches a model's name on the Hugging Face Hub.
+var repository = regexp.MustCompile(`^[A-Za-z0-9][\w.-]*/[\w.-]+$`)
+
+// inHub matches a model's name at the beginning of a path on the Hub.
+var inHub = regexp.MustCompile(`^[\w.-]+(/[\w.-]+)?`)
+
+// ToDownload returns advice on downloading a model if from looks like its name on the Hub and is
+// not a folder.
+func ToDownload(from string) string {
+	_, address, url := strings.Cut(from, "://")
+	published, known := hf.FindPublished(from)
+	switch {
+	case hub.Is(from):
+		return ""
+	case url:
+		from = inHub.FindString(strings.TrimPrefix(address, "huggingface.co/"))
+	case known && !input.Exists(from):
+		from = published.Repository
+	case !repository.MatchString(from) || input.Exists(from) || input.Exists(gopath.Dir(from)):
+		return ""
+	}
+	return fmt.Sprintf("write hf://%s to download it from the Hugging Face Hub", from)
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"zeroth/config/tree"
 )
 
 func TestPathAtHome(t *testing.T) {
@@ -26,7 +27,7 @@ func TestPathAtHome(t *testing.T) {
 // TestPathsRefuseAddresses checks that every key for files or folders refuses addresses that it cannot use.
 func TestPathsRefuseAddresses(t *testing.T) {
 	count := 0
-	for _, f := range new(Config).fields() {
+	for _, f := range new(Config).fields("") {
 		schemes, many := []string(nil), false
 		switch v := f.value.(type) {
 		case path:
@@ -40,12 +41,12 @@ func TestPathsRefuseAddresses(t *testing.T) {
 		}
 		count++
 		for _, s := range []string{"gs://b/x", "s3:/b/x", "S3://b/x", "node:/x", "s3://b/x", "hf://a/b"} {
-			n := &node{kind: scalar, text: s}
+			n := &tree.Node{Kind: tree.Scalar, Text: s}
 			if many {
-				n = &node{kind: list, items: []*node{n}}
+				n = &tree.Node{Kind: tree.List, Items: []*tree.Node{n}}
 			}
 			wrong := f.value.set(n)
-			refused := strings.HasPrefix(wrong, Quote(s)+" is an address")
+			refused := strings.HasPrefix(wrong, tree.Quote(s)+" is an address")
 			if scheme, _, _ := strings.Cut(s, "//"); refused == slices.Contains(schemes, scheme+"//") {
 				t.Errorf("%s %s: %s", f.key, s, wrong)
 			}

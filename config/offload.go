@@ -2,11 +2,10 @@ package config
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
-	"zeroth/input"
+	"zeroth/config/tree"
 	"zeroth/offload"
 )
 
@@ -40,7 +39,7 @@ func (o Offload) Disk() bool { return o.Optimizer == "disk" || o.Parameters == "
 func (o Offload) String() string {
 	var parts []string
 	if o.Optimizer != "none" && o.Ratio < 1 {
-		parts = append(parts, fmt.Sprintf("%s of the optimizer on %s", formatReal(o.Ratio), o.Optimizer))
+		parts = append(parts, fmt.Sprintf("%s of the optimizer on %s", FormatReal(o.Ratio), o.Optimizer))
 	} else if o.Optimizer != "none" {
 		parts = append(parts, "optimizer on "+o.Optimizer)
 	}
@@ -53,32 +52,18 @@ func (o Offload) String() string {
 // OffloadPath is the advice given when offloading needs a folder.
 const OffloadPath = "want path: an existing folder on the disk to use"
 
-// checkOffload rejects a path that is not an existing folder.
-func (r *reader) checkOffload() {
-	o := r.Config.Zero.Offload
-	if !o.Disk() || o.Path == "" {
-		return
-	}
-	switch info, err := os.Stat(o.Path); {
-	case err != nil:
-		r.refuse(fmt.Sprintf("%s: %v", o.Path, input.Cause(err)), OffloadPath, "zero.offload.path")
-	case !info.IsDir():
-		r.refuse(o.Path+" is not a folder", OffloadPath, "zero.offload.path")
-	}
-}
-
 func fraction(x float64) bool { return x >= 0 && x <= 1 }
 
 // bound is a number of bytes with its unit, or auto, stored as 0.
 type bound struct{ p *int64 }
 
-func (v bound) set(n *node) string {
-	if n.kind == scalar && n.text == "auto" {
+func (v bound) set(n *tree.Node) string {
+	if n.Kind == tree.Scalar && n.Text == "auto" {
 		*v.p = 0
 		return ""
 	}
-	if n.kind == scalar {
-		if b, err := ParseSize(n.text); err == nil {
+	if n.Kind == tree.Scalar {
+		if b, err := ParseSize(n.Text); err == nil {
 			*v.p = b
 			return ""
 		}
@@ -97,4 +82,29 @@ func (v bound) yaml() string {
 		}
 	}
 	panic("config: a size that is no multiple of a byte")
+}
+
+// memoryUnits lists the units of memory. A bare G is rejected as ambiguous.
+var memoryUnits = []struct {
+	name  string
+	bytes float64
+}{
+	{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
+	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"B", 1},
+}
+
+// ParseSize reads a number of bytes with its unit, such as 80GiB or 80GB.
+func ParseSize(s string) (int64, error) {
+	for _, u := range memoryUnits {
+		at := len(s) - len(u.name)
+		if at < 0 || !strings.EqualFold(s[at:], u.name) {
+			continue
+		}
+		x, wrong := tree.Number(&tree.Node{Kind: tree.Scalar, Text: strings.TrimSpace(s[:at])})
+		if b := x * u.bytes; wrong == "" && b >= 1 && b <= MostMemory {
+			return int64(b), nil
+		}
+		break
+	}
+	return 0, fmt.Errorf("%q is not a size; want a number with its unit, such as 80GiB (2^30 bytes) or 80GB (10^9)", s)
 }

@@ -1,107 +1,12 @@
 package config
 
-import (
-	"cmp"
-	"fmt"
-	"slices"
-	"strings"
+import "zeroth/config/tree"
 
-	"zeroth/job/show"
-)
+// Problem is one error in a job file, with its line.
+type Problem = tree.Problem
 
-// position is where a value was written: in a file or in a --set.
-type position struct {
-	file      string
-	line, col int    // from 1; 0 for the whole file
-	set       string // "zero.stage=5"; the other fields are then empty
-}
-
-func (p position) String() string {
-	switch {
-	case p.set != "":
-		return "--set " + show.Cut(p.set, 200)
-	case p.line == 0:
-		return fileName(p.file)
-	}
-	return fmt.Sprintf("%s:%d:%d", fileName(p.file), p.line, p.col)
-}
-
-// fileName returns the name of a file for messages.
-func fileName(file string) string {
-	if file == "-" {
-		return "stdin"
-	}
-	return file
-}
-
-// Problem is one error in a job file.
-type Problem struct {
-	At    string // "job.yaml:3:12" or "--set zero.stage=5"
-	Key   string // "zero.stage"; empty if no key is to blame
-	Wrong string // what is wrong
-	Right string // advice
-
-	position position
-	fatal    bool // the file could not be parsed, so no further check makes sense
-}
-
-// Error returns the problem in one line. Keys and values may come from anywhere, so it escapes
-// unprintable characters and shortens long text.
-func (p Problem) Error() string {
-	s := show.Bound(p.At) + ": "
-	if p.Key != "" {
-		s += show.Cut(p.Key, 80) + ": "
-	}
-	s += show.Cut(p.Wrong, 1000)
-	if p.Right != "" {
-		s += "; " + show.Bound(p.Right)
-	}
-	return show.Printable(s)
-}
-
-// Problems holds all errors of a job, in file order.
-type Problems []Problem
+// Problems are all errors of a job file.
+type Problems = tree.Problems
 
 // ProblemsShown is the maximum number of problems printed at once.
-const ProblemsShown = 50
-
-// Error returns one line per problem, up to ProblemsShown.
-func (ps Problems) Error() string {
-	var lines []string
-	for i, p := range ps {
-		if i == ProblemsShown {
-			lines = append(lines, fmt.Sprintf("and %d more", len(ps)-i))
-			break
-		}
-		lines = append(lines, p.Error())
-	}
-	return strings.Join(lines, "\n")
-}
-
-// UserInput marks the problems as errors of the user's input.
-func (ps Problems) UserInput() {}
-
-// Fatal reports whether one of the problems prevents all further checks.
-func (ps Problems) Fatal() bool {
-	return slices.ContainsFunc(ps, func(p Problem) bool { return p.fatal })
-}
-
-// Sort sorts the problems: first the file's, by line, then the sets'.
-func (ps Problems) Sort() {
-	slices.SortStableFunc(ps, func(a, b Problem) int {
-		return cmp.Or(
-			cmp.Compare(min(len(a.position.set), 1), min(len(b.position.set), 1)),
-			cmp.Compare(a.position.line, b.position.line),
-			cmp.Compare(a.position.col, b.position.col))
-	})
-}
-
-// ProblemOf returns a problem of a key, with advice, at the place where the job gives the key.
-func ProblemOf(c *Config, key, wrong, right string) Problem {
-	return newProblem(c.Position(key), key, wrong, right)
-}
-
-// newProblem returns a problem of a key at a place.
-func newProblem(at position, key, wrong, right string) Problem {
-	return Problem{At: at.String(), Key: key, Wrong: wrong, Right: right, position: at}
-}
+const ProblemsShown = tree.ProblemsShown

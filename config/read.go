@@ -5,40 +5,69 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/data"
+	"zeroth/config/tree"
 	"zeroth/job/show"
 )
 
-// reader fills a Config from the nodes of a job file.
-type reader struct {
-	file     string
-	root     *node
-	Config   *Config
-	fields   []field
-	given    map[string]*node // keys with valid values
-	bad      map[string]bool  // keys with a problem already reported
-	draft    bool             // the job is planned, not run
-	problems Problems
-	failed   error    // why a model could not be downloaded, if that is no mistake in the job
-	was      *Before  // the checkpoint that the job resumes from; nil if none
-	differs  []string // differences between the job's model and the checkpoint's
-
-	tokenizer data.Tokenizer // nil until resolved
+// Document is a parsed job file, merged with the sets.
+type Document struct {
+	File      string
+	Root      *tree.Node               // read-only
+	positions map[string]tree.Position // of the given keys: "zero", "zero.stage", "data.text[2]"; "" is the file itself
 }
 
-// newReader returns a reader for the parsed nodes of a job file. The file name is used in
-// problems.
-func newReader(file string, root *node) *reader {
-	c := &Config{file: file, root: root, positions: map[string]position{"": {file: file}}}
-	return &reader{file: file, root: root, Config: c, fields: c.fields(), given: map[string]*node{}, bad: map[string]bool{}}
+// Position returns where a key was given: "data.text", or "data.text[2]" for its third item. For a
+// missing key it returns the beginning of the key's section or of the file.
+func (d *Document) Position(key string) tree.Position {
+	for key != "" {
+		if at, ok := d.positions[key]; ok {
+			return at
+		}
+		key = key[:max(0, strings.LastIndexAny(key, ".["))]
+	}
+	return d.positions[""]
 }
 
-// read sets every given key and every default that is a plain value, and reports invalid keys and
+// Sets reports whether the job sets a key itself.
+func (d *Document) Sets(key string) bool {
+	_, ok := d.positions[key]
+	return ok
+}
+
+// Forget makes the document one that does not set the keys.
+func (d *Document) Forget(keys ...string) {
+	for _, key := range keys {
+		delete(d.positions, key)
+	}
+}
+
+// Reader fills a Config from a document.
+type Reader struct {
+	*Document
+	config   *Config
+	On       string                // the device of the ranks, once it is known
+	rows     []field               // of config
+	Given    map[string]*tree.Node // keys with valid values
+	Bad      map[string]bool       // keys with a problem already reported
+	Problems tree.Problems
+	Hint     func(key string) string // advice on an unknown key; "" for none
+}
+
+// NewReader returns a reader of a file's nodes. Problems name the file.
+func NewReader(c *Config, file string, root *tree.Node) *Reader {
+	d := &Document{File: file, Root: root, positions: map[string]tree.Position{"": {File: file}}}
+	return &Reader{Document: d, config: c, rows: c.fields(""), Hint: func(string) string { return "" }, Given: map[string]*tree.Node{}, Bad: map[string]bool{}}
+}
+
+// fields returns the keys, whose conditions depend on the present settings.
+func (r *Reader) fields() []field { return r.config.fields(r.On) }
+
+// Read sets every given key and every default that is a plain value, and reports invalid keys and
 // values.
-func (r *reader) read() {
-	r.sections("", r.root)
-	for _, f := range r.fields {
-		if n := r.lookup(f.key); n != nil && n.kind != nothing {
+func (r *Reader) Read() {
+	r.sections("", r.Root)
+	for _, f := range r.rows {
+		if n := r.Root.Lookup(f.key); n != nil && n.Kind != tree.Nothing {
 			r.set(f, n)
 		} else {
 			r.initial(f)
@@ -46,31 +75,33 @@ func (r *reader) read() {
 	}
 }
 
-func (r *reader) set(f field, n *node) {
+func (r *Reader) set(f field, n *tree.Node) {
 	if v, ok := f.value.(records); ok {
 		if problems := v.read(f.key, n); len(problems) > 0 {
-			r.bad[f.key] = true
-			r.problems = append(r.problems, problems...)
+			r.Bad[f.key] = true
+			r.Problems = append(r.Problems, problems...)
 			return
 		}
 	}
 	wrong := f.value.set(n)
 	if wrong != "" {
-		at := n.at
-		if v, ok := f.value.(interface{ culprit(*node) position }); ok {
+		at := n.At
+		if v, ok := f.value.(interface {
+			culprit(*tree.Node) tree.Position
+		}); ok {
 			at = v.culprit(n)
 		}
-		r.wrong(at, f.key, wrong, "want "+f.value.want()+f.example())
+		r.Wrong(at, f.key, wrong, "want "+f.value.want()+f.example())
 		r.initial(f) // later checks need a usable value
 		return
 	}
-	r.given[f.key] = n
-	r.Config.positions[f.key] = n.at
-	for i, item := range n.items {
+	r.Given[f.key] = n
+	r.positions[f.key] = n.At
+	for i, item := range n.Items {
 		at := fmt.Sprintf("%s[%d]", f.key, i)
-		r.Config.positions[at] = item.at
-		for _, p := range item.pairs {
-			r.Config.positions[join(at, p.key)] = p.value.at
+		r.positions[at] = item.At
+		for _, p := range item.Pairs {
+			r.positions[tree.Join(at, p.Key)] = p.Value.At
 		}
 	}
 }
@@ -83,7 +114,7 @@ func (f field) example() string {
 	case count, real, reals:
 		first, _, _ := strings.Cut(f.initial+f.rule, ";")
 		first, _, _ = strings.Cut(first, ", or")
-		if _, wrong := number(&node{kind: scalar, text: first}); wrong == "" || strings.HasPrefix(first, "[") {
+		if _, wrong := tree.Number(&tree.Node{Kind: tree.Scalar, Text: first}); wrong == "" || strings.HasPrefix(first, "[") {
 			return ", such as " + first
 		}
 	}
@@ -91,8 +122,8 @@ func (f field) example() string {
 }
 
 // initial sets the field's default unless it depends on the resolution of other keys.
-func (r *reader) initial(f field) {
-	rule := r.Config.Optimizer.Type
+func (r *Reader) initial(f field) {
+	rule := r.config.Optimizer.Type
 	if f.types != nil && !slices.Contains(f.types, rule) {
 		return
 	}
@@ -106,70 +137,45 @@ func (r *reader) initial(f field) {
 	if text == "" {
 		return
 	}
-	n, problems := parse([]byte(text), position{})
+	n, problems := tree.Parse([]byte(text), tree.Position{})
 	if len(problems) > 0 || f.value.set(n) != "" {
 		panic(fmt.Sprintf("config: the default %s of %s is refused", text, f.key))
 	}
 }
 
-// lookup returns the node of a key, nil if the file lacks it.
-func (r *reader) lookup(key string) *node { return r.root.lookup(key) }
-
-// lookup returns the value of a key of the job, or nil.
-func (n *node) lookup(key string) *node {
-	in := n
-	for head, rest, deeper := strings.Cut(key, "."); ; head, rest, deeper = strings.Cut(rest, ".") {
-		p := in.find(head)
-		switch {
-		case p == nil || deeper && p.value.kind != mapping:
-			return nil
-		case !deeper:
-			return p.value
-		}
-		in = p.value
-	}
-}
-
 // sections reports unknown keys and sections that are not mappings, in a section ("" is the whole
 // file) and its subsections.
-func (r *reader) sections(in string, n *node) {
+func (r *Reader) sections(in string, n *tree.Node) {
 	names := r.names(in)
-	for _, p := range n.pairs {
-		key := join(in, p.key)
+	for _, p := range n.Pairs {
+		key := tree.Join(in, p.Key)
 		keys := r.names(key)
 		if len(keys) > 0 {
-			r.Config.positions[key] = p.at
+			r.positions[key] = p.At
 		}
 		switch {
-		case !slices.Contains(names, p.key):
+		case !slices.Contains(names, p.Key):
 			r.unknown(in, p)
-		case len(keys) == 0 || p.value.kind == nothing:
-		case p.value.kind != mapping:
-			r.bad[key] = true
-			r.wrong(p.value.at, key, p.value.String()+" is not a mapping", "want "+nest(join(key, keys[0])))
+		case len(keys) == 0 || p.Value.Kind == tree.Nothing:
+		case p.Value.Kind != tree.Mapping:
+			r.Bad[key] = true
+			r.Wrong(p.Value.At, key, p.Value.String()+" is not a mapping", "want "+Nest(tree.Join(key, keys[0])))
 		default:
-			r.sections(key, p.value)
+			r.sections(key, p.Value)
 		}
 	}
 }
 
-func join(section, name string) string {
-	if section == "" {
-		return name
-	}
-	return section + "." + name
-}
-
-// nest returns a key in one line of YAML: zero: {stage: ...}.
-func nest(key string) string {
+// Nest returns a key in one line of YAML: zero: {stage: ...}.
+func Nest(key string) string {
 	parts := strings.Split(key, ".")
 	return strings.Join(parts, ": {") + ": ..." + strings.Repeat("}", len(parts)-1)
 }
 
 // names returns the keys and sections within a section; "" is the whole file.
-func (r *reader) names(in string) []string {
+func (r *Reader) names(in string) []string {
 	var names []string
-	for _, f := range r.fields {
+	for _, f := range r.rows {
 		rest := f.key
 		if in != "" {
 			var within bool
@@ -185,32 +191,32 @@ func (r *reader) names(in string) []string {
 	return names
 }
 
-func (r *reader) unknown(section string, p *pair) {
-	key := join(section, p.key)
+func (r *Reader) unknown(section string, p *tree.Pair) {
+	key := tree.Join(section, p.Key)
 	names := r.names(section)
 	advice := "want one of " + strings.Join(names, ", ")
-	near := Nearest(p.key, names)
+	near := tree.Nearest(p.Key, names)
 	if near != "" {
 		advice = "did you mean " + near + "?"
 	}
 	// With only one wrong letter it is a typo, not a key of another section.
-	if slip := near != "" && distance(strings.ToLower(p.key), near) == 1; !slip {
-		if elsewhere := r.elsewhere(section, p.key); len(elsewhere) > 0 {
+	if slip := near != "" && tree.Distance(strings.ToLower(p.Key), near) == 1; !slip {
+		if elsewhere := r.elsewhere(section, p.Key); len(elsewhere) > 0 {
 			advice = "did you mean " + show.Either(elsewhere) + "?"
 		}
 	}
-	if hint := equivalentOf(key); hint != "" && strings.Contains(p.key, "_") {
+	if hint := r.Hint(key); hint != "" && strings.Contains(p.Key, "_") {
 		advice = hint
 	}
-	if slices.ContainsFunc(r.fields, func(f field) bool { return f.key == key }) {
-		advice = "write it as " + nest(key)
+	if slices.ContainsFunc(r.rows, func(f field) bool { return f.key == key }) {
+		advice = "write it as " + Nest(key)
 	}
-	r.wrong(p.at, key, "unknown key", advice)
+	r.Wrong(p.At, key, "unknown key", advice)
 }
 
 // elsewhere returns the least nested keys with this name in other sections. Without any, it
 // returns the nested sections with this name.
-func (r *reader) elsewhere(section, name string) (keys []string) {
+func (r *Reader) elsewhere(section, name string) (keys []string) {
 	switch name {
 	case "dtype": // data.dtype is the type of token ids
 		return []string{"precision"}
@@ -218,12 +224,12 @@ func (r *reader) elsewhere(section, name string) (keys []string) {
 		return nil
 	}
 	var sections []string
-	for _, f := range r.fields {
-		in, last := split(f.key)
+	for _, f := range r.rows {
+		in, last := tree.Split(f.key)
 		if last == name && in != section {
 			keys = append(keys, f.key)
 		}
-		if within, last := split(in); last == name && in != "" && within != section && !slices.Contains(sections, in) {
+		if within, last := tree.Split(in); last == name && in != "" && within != section && !slices.Contains(sections, in) {
 			sections = append(sections, in)
 		}
 	}
@@ -235,35 +241,75 @@ func (r *reader) elsewhere(section, name string) (keys []string) {
 	return slices.DeleteFunc(keys, func(key string) bool { return depth(key) > least })
 }
 
-func (r *reader) wrong(at position, key, wrong, right string) {
-	r.bad[key] = true
-	r.problems = append(r.problems, newProblem(at, key, wrong, right))
+// Wrong reports a problem of a key.
+func (r *Reader) Wrong(at tree.Position, key, wrong, right string) {
+	r.Bad[key] = true
+	r.Problems = append(r.Problems, tree.NewProblem(at, key, wrong, right))
 }
 
-// spoilt reports whether a key or one of its sections has a problem of its own.
-func (r *reader) spoilt(key string) bool {
-	for ; key != ""; key, _ = split(key) {
-		if r.bad[key] {
+// Spoilt reports whether a key or one of its sections has a problem of its own.
+func (r *Reader) Spoilt(key string) bool {
+	for ; key != ""; key, _ = tree.Split(key) {
+		if r.Bad[key] {
 			return true
 		}
 	}
 	return false
 }
 
-// refuse reports a bad combination at the first of its given keys. It does nothing if one of the
+// Refuse reports a bad combination at the first of its given keys. It does nothing if one of the
 // keys has a problem of its own.
-func (r *reader) refuse(wrong, right string, keys ...string) {
-	if slices.ContainsFunc(keys, r.spoilt) {
+func (r *Reader) Refuse(wrong, right string, keys ...string) {
+	if slices.ContainsFunc(keys, r.Spoilt) {
 		return
 	}
-	at, key := position{file: r.file}, keys[0]
+	at, key := tree.Position{File: r.File}, keys[0]
 	for _, k := range keys {
-		if n := r.given[k]; n != nil {
-			at, key = n.at, k
+		if n := r.Given[k]; n != nil {
+			at, key = n.At, k
 			break
 		}
 	}
-	r.wrong(at, key, wrong, right)
+	r.Wrong(at, key, wrong, right)
 }
 
-func (r *reader) has(key string) bool { return r.given[key] != nil }
+// Has reports whether the file gives a key a valid value.
+func (r *Reader) Has(key string) bool { return r.Given[key] != nil }
+
+// idle returns why the job does not use the key, "" if it does, and the key that decides it. An
+// unused key is rejected if given, and not written.
+func (c *Config) idle(f field) (why, because string) {
+	if f.shape && c.Model.From != "" {
+		return "model.from brings its own config.json", "model.from"
+	}
+	if f.shape && c.Model.Family == Program && f.key != "model.family" {
+		return "the program's network has its own shape", "model.family"
+	}
+	for _, o := range f.only {
+		if !o.met {
+			return o.why, o.because
+		}
+	}
+	if rule := c.Optimizer.Type; f.types != nil && !slices.Contains(f.types, rule) {
+		return rule + " has no " + strings.TrimPrefix(f.key, "optimizer."), "optimizer.type"
+	}
+	return "", ""
+}
+
+// Unfit rejects the conflicts of a section's keys.
+func (r *Reader) Unfit(section string) {
+	for _, f := range r.fields() {
+		if f.not.is && strings.HasPrefix(f.key, section+".") {
+			r.Refuse(f.not.wrong, f.not.right, append([]string{f.key}, f.not.with...)...)
+		}
+	}
+}
+
+// Unused rejects given keys that the job does not use.
+func (r *Reader) Unused() {
+	for _, f := range r.fields() {
+		if why, because := r.config.idle(f); why != "" && r.Has(f.key) && (r.Has(because) || !r.Bad[because]) {
+			r.Wrong(r.Given[f.key].At, f.key, "not used: "+why, fmt.Sprintf("remove it (--set %s=null removes it)", f.key))
+		}
+	}
+}

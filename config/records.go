@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"zeroth/config/tree"
 )
 
 // records is a list of mappings with the same keys. The keys form a table of their own: item(i)
@@ -52,7 +54,7 @@ func (v records) schema() object {
 }
 
 // set stores all items or none. It returns the first problem; read returns all.
-func (v records) set(n *node) string {
+func (v records) set(n *tree.Node) string {
 	if problems := v.read("", n); len(problems) > 0 {
 		return strings.TrimPrefix(problems[0].Key+": ", ": ") + problems[0].Wrong
 	}
@@ -61,16 +63,16 @@ func (v records) set(n *node) string {
 
 // read stores the items, or none if one has a problem. Problems have keys such as
 // "optimizer.groups[1].lr".
-func (v records) read(key string, n *node) (ps Problems) {
+func (v records) read(key string, n *tree.Node) (ps tree.Problems) {
 	v.resize(0)
 	switch {
-	case n.kind != list:
-		return Problems{newProblem(n.at, key, n.String()+" is not a list", "want "+v.want())}
-	case len(n.items) > v.most:
-		return Problems{newProblem(n.at, key, fmt.Sprintf("%d items, more than %d", len(n.items), v.most), "")}
+	case n.Kind != tree.List:
+		return tree.Problems{tree.NewProblem(n.At, key, n.String()+" is not a list", "want "+v.want())}
+	case len(n.Items) > v.most:
+		return tree.Problems{tree.NewProblem(n.At, key, fmt.Sprintf("%d items, more than %d", len(n.Items), v.most), "")}
 	}
-	v.resize(len(n.items))
-	for i, item := range n.items {
+	v.resize(len(n.Items))
+	for i, item := range n.Items {
 		ps = append(ps, v.readItem(fmt.Sprintf("%s[%d]", key, i), item, v.item(i))...)
 	}
 	if len(ps) > 0 {
@@ -79,32 +81,32 @@ func (v records) read(key string, n *node) (ps Problems) {
 	return ps
 }
 
-func (v records) readItem(key string, n *node, keys []field) (ps Problems) {
-	if n.kind != mapping {
-		return Problems{newProblem(n.at, key, n.String()+" is not a mapping", "want a "+v.one+", such as "+example(keys))}
+func (v records) readItem(key string, n *tree.Node, keys []field) (ps tree.Problems) {
+	if n.Kind != tree.Mapping {
+		return tree.Problems{tree.NewProblem(n.At, key, n.String()+" is not a mapping", "want a "+v.one+", such as "+example(keys))}
 	}
 	var names []string
 	for _, f := range keys {
 		names = append(names, f.key)
-		p := n.find(f.key)
+		p := n.Find(f.key)
 		switch {
-		case p != nil && p.value.kind != nothing:
-			if wrong := f.value.set(p.value); wrong != "" {
-				ps = append(ps, newProblem(p.value.at, join(key, f.key), wrong, "want "+f.value.want()+f.example()))
+		case p != nil && p.Value.Kind != tree.Nothing:
+			if wrong := f.value.set(p.Value); wrong != "" {
+				ps = append(ps, tree.NewProblem(p.Value.At, tree.Join(key, f.key), wrong, "want "+f.value.want()+f.example()))
 			}
 		case !optional(f.value):
-			ps = append(ps, newProblem(n.at, key, "lacks "+f.key, "want "+example(keys)))
+			ps = append(ps, tree.NewProblem(n.At, key, "lacks "+f.key, "want "+example(keys)))
 		}
 	}
-	for _, p := range n.pairs {
-		if slices.Contains(names, p.key) {
+	for _, p := range n.Pairs {
+		if slices.Contains(names, p.Key) {
 			continue
 		}
 		advice := "want one of " + strings.Join(names, ", ")
-		if near := Nearest(p.key, names); near != "" {
+		if near := tree.Nearest(p.Key, names); near != "" {
 			advice = "did you mean " + near + "?"
 		}
-		ps = append(ps, newProblem(p.at, join(key, p.key), "unknown key", advice))
+		ps = append(ps, tree.NewProblem(p.At, tree.Join(key, p.Key), "unknown key", advice))
 	}
 	return ps
 }

@@ -18,7 +18,7 @@ func Schema() map[string]any {
 	root["title"] = "zeroth job file"
 	root["type"] = "object"
 	root["required"] = []string{"data"}
-	for _, f := range new(Config).fields() {
+	for _, f := range new(Config).fields("") {
 		in, parts := root, strings.Split(f.key, ".")
 		for _, name := range parts[:len(parts)-1] {
 			all := in["properties"].(object)
@@ -71,7 +71,7 @@ func schemaOf(v value) object {
 	case pattern:
 		return object{"type": scalars, "minLength": 1, "maxLength": longestPattern}
 	case measure:
-		return object{"type": []string{"string", "boolean", "null"}, "pattern": metricPattern, "maxLength": longestMetric}
+		return object{"type": []string{"string", "boolean", "null"}, "pattern": metricPattern, "maxLength": LongestMetric}
 	case reals:
 		return typed("array", object{"items": bounded(v.ok), "minItems": 2, "maxItems": 2})
 	case choice, dtype:
@@ -101,7 +101,7 @@ func schemaOf(v value) object {
 	case perLayer:
 		return typed("object", object{"maxProperties": mostPatterns, "additionalProperties": object{"type": "number", "exclusiveMinimum": 0}})
 	case retention:
-		last, every := object{"type": "integer", "minimum": 1, "maximum": hf.Most}, object{"type": "integer", "minimum": 1, "maximum": mostSteps}
+		last, every := object{"type": "integer", "minimum": 1, "maximum": hf.Most}, object{"type": "integer", "minimum": 1, "maximum": MostSteps}
 		return object{"type": []string{"integer", "object", "null"}, "minimum": 1, "maximum": hf.Most, "minProperties": 1, "additionalProperties": false,
 			"properties": object{"last": last, "every_steps": every, "best": object{"enum": metrics}}}
 	}

@@ -4,24 +4,21 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"zeroth/config/tree"
 
 	"github.com/goccy/go-yaml"
-
-	"zeroth/job/jobtest"
 )
 
-// invalid returns why a value violates a schema, "" if it does not. It supports the part of
+// Invalid returns why a value violates a schema, "" if it does not. It supports the part of
 // draft-07 that our schema uses. An unknown keyword fails the test, so the schema cannot contain
 // unchecked ones.
-func invalid(t *testing.T, schema map[string]any, v any, at string) string {
+func Invalid(t *testing.T, schema map[string]any, v any, at string) string {
 	t.Helper()
 	for word, want := range schema {
 		if why := breach(t, schema, word, want, v, at); why != "" {
@@ -51,7 +48,7 @@ func breach(t *testing.T, schema map[string]any, word string, want, v any, at st
 	case "const":
 		wrong = !reflect.DeepEqual(want, v)
 	case "not":
-		wrong = invalid(t, want.(map[string]any), v, at) == ""
+		wrong = Invalid(t, want.(map[string]any), v, at) == ""
 	case "minimum":
 		wrong = number && x < want.(float64)
 	case "exclusiveMinimum":
@@ -82,7 +79,7 @@ func breach(t *testing.T, schema map[string]any, word string, want, v any, at st
 		}
 	case "items":
 		for i, item := range list {
-			if why := invalid(t, want.(map[string]any), item, fmt.Sprintf("%s[%d]", at, i)); why != "" {
+			if why := Invalid(t, want.(map[string]any), item, fmt.Sprintf("%s[%d]", at, i)); why != "" {
 				return why
 			}
 		}
@@ -96,7 +93,7 @@ func breach(t *testing.T, schema map[string]any, word string, want, v any, at st
 			if !known && schema["additionalProperties"] == false {
 				return fmt.Sprintf("%s.%s is not known", at, key)
 			}
-			if why := invalid(t, of, value, at+"."+key); why != "" {
+			if why := Invalid(t, of, value, at+"."+key); why != "" {
 				return why
 			}
 		}
@@ -128,8 +125,8 @@ func isOf(name string, v any) bool {
 	return false
 }
 
-// schema returns the job file's schema as a program reads it.
-func schema(t *testing.T) (s map[string]any) {
+// SchemaJSON returns the job file's schema as a program reads it.
+func SchemaJSON(t *testing.T) (s map[string]any) {
 	t.Helper()
 	raw, err := json.Marshal(Schema())
 	if err == nil {
@@ -141,8 +138,8 @@ func schema(t *testing.T) (s map[string]any) {
 	return s
 }
 
-// asJSON converts a YAML text to JSON values.
-func asJSON(t *testing.T, text string) (v any) {
+// AsJSON converts a YAML text to JSON values.
+func AsJSON(t *testing.T, text string) (v any) {
 	t.Helper()
 	var read any
 	err := yaml.Unmarshal([]byte(text), &read)
@@ -177,52 +174,17 @@ func numbers(v any) any {
 	return v
 }
 
-// TestSchemaAcceptsJobs checks that every example, every goal and a run's own job file satisfy the
-// schema.
-func TestSchemaAcceptsJobs(t *testing.T) {
-	s, jobs := schema(t), map[string]string{}
-	files, err := filepath.Glob("../examples/*.yaml")
-	if err != nil || len(files) < 10 {
-		t.Fatal(files, err)
-	}
-	for _, file := range files {
-		raw, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		jobs[file] = string(raw)
-	}
-	for _, g := range Goals() {
-		jobs["goal "+g.Name] = g.Text
-	}
-	jobtest.InFolder(t, jobtest.Least)
-	for i, sets := range [][]string{nil, {"model.family=llama", "optimizer.type=sgd"}, {"zero.offload.optimizer=disk", "zero.offload.path=.", "parallel.memory=1GiB"}, {"checkpoint.keep={last: 2, best: val_loss}"}} {
-		jobs[fmt.Sprint("written ", i)] = string(mustLoad(t, sets...).YAML())
-	}
-	for _, f := range new(Config).fields() {
-		jobs["example of "+f.key] = fmt.Sprintf("{data: null, %s}", f.explain().inline())
-		if strings.HasPrefix(f.key, "data.") {
-			jobs["example of "+f.key] = fmt.Sprintf("{%s}", f.explain().inline())
-		}
-	}
-	for name, text := range jobs {
-		if why := invalid(t, s, asJSON(t, text), name); why != "" {
-			t.Error(why)
-		}
-	}
-}
-
 // TestSchemaRefusesAsTheReaderDoes checks that the schema and the reader accept the same values of
 // a single key.
 func TestSchemaRefusesAsTheReaderDoes(t *testing.T) {
-	s := schema(t)
+	s := SchemaJSON(t)
 	values := []string{"0", "-1", "1", "2", "3", "4", "0.5", "0.49", "0.51", "0.999", "1.5", "-0.1", "1e30", "65537", "true", "none", "host", "bf16", "adamw", "cosine", "block", "x y", "[]", "[0.9, 0.95]", "[0.9]", "[1.0, 0.5]",
 		"5m", "1h30m", "0.5s", "5", "auto", "4GiB", "4 GB", "{last: 2}", "{best: loss}", "{}", "{bets: loss}", "{last: 0}", `[{match: "*"}]`, `[{match: "*", lr: 0}]`, `[{match: "*", lr: 0.1, weight_decay: 0}]`, "[{lr: 0.1}]", `[{match: "*", size: 1}]`, "[{path: a.txt, weight: 0.7}]", "[{path: a.txt, weight: 0}]", "[{path: a.txt}]", "[{path: a.txt, weight: 1, of: 2}]", "null", "[a.txt]", `"a.txt"`}
-	for _, f := range new(Config).fields() {
+	for _, f := range new(Config).fields("") {
 		for _, text := range values {
-			n, _ := parse([]byte(text), position{})
-			takes := n == nil || n.kind == nothing || f.value.set(n) == ""
-			if _, words := f.value.(choice); words && n != nil && n.kind == scalar && !n.quoted && text != "null" {
+			n, _ := tree.Parse([]byte(text), tree.Position{})
+			takes := n == nil || n.Kind == tree.Nothing || f.value.set(n) == ""
+			if _, words := f.value.(choice); words && n != nil && n.Kind == tree.Scalar && !n.Quoted && text != "null" {
 				takes = takes && slices.Contains(choices(f.value), text)
 			}
 			own := schemaOf(f.value)
@@ -234,9 +196,9 @@ func TestSchemaRefusesAsTheReaderDoes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			why := invalid(t, of, asJSON(t, text), f.key)
+			why := Invalid(t, of, AsJSON(t, text), f.key)
 			_, isPath := f.value.(path)
-			if isPath && n != nil && n.kind == scalar && !n.quoted && why != "" && takes {
+			if isPath && n != nil && n.Kind == tree.Scalar && !n.Quoted && why != "" && takes {
 				continue // the reader accepts a folder named 5, but an editor asks for quotes
 			}
 			if _, isTime := f.value.(duration); isTime && why == "" && !takes {
@@ -248,11 +210,11 @@ func TestSchemaRefusesAsTheReaderDoes(t *testing.T) {
 		}
 	}
 	lr := map[string]any{"data": nil, "optimizer": map[string]any{"lr": "6e-4"}}
-	if why := invalid(t, s, lr, "text"); why != "" {
+	if why := Invalid(t, s, lr, "text"); why != "" {
 		t.Error(why)
 	}
 	lr["optimizer"].(map[string]any)["lr"] = "fast"
-	if why := invalid(t, s, lr, "text"); why == "" {
+	if why := Invalid(t, s, lr, "text"); why == "" {
 		t.Error("a learning rate is fast")
 	}
 	for text, why := range map[string]string{
@@ -264,7 +226,7 @@ func TestSchemaRefusesAsTheReaderDoes(t *testing.T) {
 		"{data: {text: [a]}, zero: 3}":                                 "breaks type",
 		"{data: {text: [a]}, checkpoint: {keep: {last: 2, all: yes}}}": ".all is not known",
 	} {
-		if got := invalid(t, s, asJSON(t, text), "job"); !strings.Contains(got, why) {
+		if got := Invalid(t, s, AsJSON(t, text), "job"); !strings.Contains(got, why) {
 			t.Errorf("%s: %q, want %q", text, got, why)
 		}
 	}
@@ -278,13 +240,13 @@ func TestSchemaHasEveryKey(t *testing.T) {
 		for name, p := range s["properties"].(map[string]any) {
 			of := p.(map[string]any)
 			if _, section := of["properties"]; section && of["minProperties"] == nil {
-				walk(join(in, name), of)
+				walk(tree.Join(in, name), of)
 			} else {
-				found = append(found, join(in, name))
+				found = append(found, tree.Join(in, name))
 			}
 		}
 	}
-	walk("", schema(t))
+	walk("", SchemaJSON(t))
 	want := Keys()
 	slices.Sort(found)
 	slices.Sort(want)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"zeroth/config/tree"
 	"zeroth/job/hf"
 )
 
@@ -16,20 +17,20 @@ type sources struct {
 
 const weighted = `{path: "a.jsonl", weight: 0.7}`
 
-func (v sources) set(n *node) string {
+func (v sources) set(n *tree.Node) string {
 	paths, weights := *n, []float64(nil)
-	paths.items = slices.Clone(n.items)
-	for i, item := range n.items {
-		if item.kind != mapping {
+	paths.Items = slices.Clone(n.Items)
+	for i, item := range n.Items {
+		if item.Kind != tree.Mapping {
 			continue
 		}
 		path, weight, wrong := weigh(item)
 		if wrong != "" {
 			return fmt.Sprintf("item %d: %s", i+1, wrong)
 		}
-		paths.items[i], weights = path, append(weights, weight)
+		paths.Items[i], weights = path, append(weights, weight)
 	}
-	if n := len(n.items); len(weights) > 0 && len(weights) < n {
+	if n := len(n.Items); len(weights) > 0 && len(weights) < n {
 		return fmt.Sprintf("%d of the %d items have a weight: the share of the others is unknown", len(weights), n)
 	}
 	if wrong := v.patterns.set(&paths); wrong != "" {
@@ -40,20 +41,20 @@ func (v sources) set(n *node) string {
 }
 
 // weigh returns the path and weight of an item.
-func weigh(item *node) (path *node, weight float64, wrong string) {
-	for _, p := range item.pairs {
-		if p.key != "path" && p.key != "weight" {
-			return nil, 0, fmt.Sprintf("unknown key %s; want path and weight", p.key)
+func weigh(item *tree.Node) (path *tree.Node, weight float64, wrong string) {
+	for _, p := range item.Pairs {
+		if p.Key != "path" && p.Key != "weight" {
+			return nil, 0, fmt.Sprintf("unknown key %s; want path and weight", p.Key)
 		}
 	}
-	of, by := item.find("path"), item.find("weight")
-	if of == nil || by == nil || of.value.kind != scalar {
+	of, by := item.Find("path"), item.Find("weight")
+	if of == nil || by == nil || of.Value.Kind != tree.Scalar {
 		return nil, 0, "want both path, a text, and weight"
 	}
-	if wrong = (real{&weight, hf.Positive, "a positive number"}).set(by.value); wrong != "" {
+	if wrong = (real{&weight, hf.Positive, "a positive number"}).set(by.Value); wrong != "" {
 		wrong = "weight: " + wrong
 	}
-	return of.value, weight, wrong
+	return of.Value, weight, wrong
 }
 
 func (v sources) want() string { return v.patterns.want() + ", or with weights [" + weighted + "]" }
@@ -64,7 +65,7 @@ func (v sources) yaml() string {
 	}
 	items := make([]string, len(*v.p))
 	for i, s := range *v.p {
-		items[i] = fmt.Sprintf("{path: %s, weight: %s}", Quote(s), formatReal((*v.weights)[i]))
+		items[i] = fmt.Sprintf("{path: %s, weight: %s}", tree.Quote(s), FormatReal((*v.weights)[i]))
 	}
 	return "[" + strings.Join(items, ", ") + "]"
 }

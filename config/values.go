@@ -1,8 +1,6 @@
 package config
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	gopath "path"
 	"regexp"
@@ -11,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"zeroth/config/tree"
 	"zeroth/device"
 	"zeroth/job/hf"
 	"zeroth/job/show"
@@ -21,7 +20,7 @@ import (
 // returns what is wrong. want describes valid values. yaml returns the stored value so that Load
 // reads it back unchanged.
 type value interface {
-	set(n *node) (wrong string)
+	set(n *tree.Node) (wrong string)
 	want() string
 	yaml() string
 }
@@ -32,8 +31,8 @@ type count struct {
 	lo, hi int
 }
 
-func (v count) set(n *node) string {
-	x, wrong := whole(n)
+func (v count) set(n *tree.Node) string {
+	x, wrong := tree.Whole(n)
 	if wrong == "" && (x < int64(v.lo) || x > int64(v.hi)) {
 		wrong = outside(x, int64(v.lo), int64(v.hi))
 	}
@@ -56,32 +55,11 @@ func outside(x, lo, hi int64) string {
 func (v count) want() string { return fmt.Sprintf("a whole number from %d to %d", v.lo, v.hi) }
 func (v count) yaml() string { return strconv.Itoa(*v.p) }
 
-// octal matches digits that some parsers read as octal, others as decimal.
-var octal = regexp.MustCompile(`^[-+]?0[0-9]`)
-
-// whole parses an integer.
-func whole(n *node) (x int64, wrong string) {
-	switch {
-	case n.kind != scalar || n.quoted:
-		return 0, n.String() + " is not a whole number"
-	case octal.MatchString(n.text):
-		return 0, n.String() + " begins with a 0, which may mean octal"
-	}
-	x, err := strconv.ParseInt(n.text, 10, 64)
-	switch {
-	case errors.Is(err, strconv.ErrRange):
-		return 0, n.String() + " is too large"
-	case err != nil:
-		return 0, n.String() + " is not a whole number"
-	}
-	return x, ""
-}
-
 // shards is a positive count, or -1 for ranks / replicate.
 type shards struct{ p *int }
 
-func (v shards) set(n *node) string {
-	x, wrong := whole(n)
+func (v shards) set(n *tree.Node) string {
+	x, wrong := tree.Whole(n)
 	if wrong == "" && x != -1 && (x < 1 || x > MostRanks) {
 		wrong = outside(x, 1, MostRanks)
 	}
@@ -99,8 +77,8 @@ func (v shards) yaml() string { return "-1" } // always ranks / replicate when w
 // stage is a ZeRO stage.
 type stage struct{ p *int }
 
-func (v stage) set(n *node) string {
-	x, wrong := whole(n)
+func (v stage) set(n *tree.Node) string {
+	x, wrong := tree.Whole(n)
 	if wrong == "" && (x < 0 || x > 3) {
 		wrong = fmt.Sprintf("there is no stage %d", x)
 	}
@@ -118,15 +96,15 @@ func (v stage) yaml() string { return strconv.Itoa(*v.p) }
 // seed is any 64-bit number.
 type seed struct{ p *uint64 }
 
-func (v seed) set(n *node) string {
-	y, wrong := whole(n)
-	x, err := strconv.ParseUint(n.text, 10, 64)
+func (v seed) set(n *tree.Node) string {
+	y, wrong := tree.Whole(n)
+	x, err := strconv.ParseUint(n.Text, 10, 64)
 	switch {
 	case wrong == "" && y < 0:
 		return n.String() + " is negative"
 	case wrong == "":
 		*v.p = uint64(y)
-	case err == nil && !n.quoted && !octal.MatchString(n.text): // uses all 64 bits
+	case err == nil && !n.Quoted && !tree.Octal.MatchString(n.Text): // uses all 64 bits
 		*v.p, wrong = x, ""
 	}
 	return wrong
@@ -142,8 +120,8 @@ type real struct {
 	what string
 }
 
-func (v real) set(n *node) string {
-	x, wrong := number(n)
+func (v real) set(n *tree.Node) string {
+	x, wrong := tree.Number(n)
 	if wrong == "" && !v.ok(x) {
 		wrong = n.String() + " is out of range"
 	}
@@ -154,7 +132,7 @@ func (v real) set(n *node) string {
 }
 
 func (v real) want() string { return v.what }
-func (v real) yaml() string { return formatReal(*v.p) }
+func (v real) yaml() string { return FormatReal(*v.p) }
 
 // some is a positive real. 0 means unset and is not written.
 type some struct{ real }
@@ -168,7 +146,7 @@ type perhaps struct {
 	what string
 }
 
-func (v perhaps) set(n *node) string {
+func (v perhaps) set(n *tree.Node) string {
 	x := new(float64)
 	wrong := real{x, v.ok, v.what}.set(n)
 	if wrong == "" {
@@ -183,46 +161,17 @@ func (v perhaps) yaml() string {
 	if v.empty() {
 		return "null"
 	}
-	return formatReal(**v.p)
+	return FormatReal(**v.p)
 }
 
-// formatReal returns the shortest text that parses as x: 6e-4, but 0.01.
-func formatReal(x float64) string {
+// FormatReal returns the shortest text that parses as x: 6e-4, but 0.01.
+func FormatReal(x float64) string {
 	g := strings.Replace(strconv.FormatFloat(x, 'g', -1, 64), "e-0", "e-", 1)
 	e := strings.Replace(strconv.FormatFloat(x, 'e', -1, 64), "e-0", "e-", 1)
 	if len(e) < len(g) && !strings.Contains(e, "+") {
 		return e
 	}
 	return g
-}
-
-// decimal matches numbers without hexadecimal digits and underscores.
-var decimal = regexp.MustCompile(`^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$`)
-
-// number parses a finite float.
-func number(n *node) (x float64, wrong string) {
-	if n.kind != scalar || n.quoted {
-		return 0, n.String() + " is not a number"
-	}
-	switch strings.ToLower(strings.TrimLeft(n.text, "+-.")) {
-	case "nan":
-		return 0, n.text + " is not a usable number"
-	case "inf", "infinity":
-		return 0, n.text + " is not finite"
-	}
-	x, err := strconv.ParseFloat(n.text, 64)
-	mantissa, _, _ := strings.Cut(strings.ToLower(n.text), "e")
-	switch {
-	case !decimal.MatchString(n.text):
-		return 0, n.String() + " is not a number"
-	case octal.MatchString(n.text):
-		return 0, n.String() + " begins with a 0, which may mean octal"
-	case err != nil:
-		return 0, n.String() + " is too large"
-	case x == 0 && strings.ContainsAny(mantissa, "123456789"):
-		return 0, n.String() + " is too small"
-	}
-	return x, ""
 }
 
 // reals is a list of two numbers.
@@ -232,12 +181,12 @@ type reals struct {
 	what string
 }
 
-func (v reals) set(n *node) string {
-	if n.kind != list || len(n.items) != 2 {
-		return fmt.Sprintf("%s is not a list of two numbers", n.listed())
+func (v reals) set(n *tree.Node) string {
+	if n.Kind != tree.List || len(n.Items) != 2 {
+		return fmt.Sprintf("%s is not a list of two numbers", n.Listed())
 	}
 	var xs [2]float64
-	for i, item := range n.items {
+	for i, item := range n.Items {
 		if wrong := (real{&xs[i], v.ok, v.what}).set(item); wrong != "" {
 			return wrong
 		}
@@ -252,16 +201,16 @@ const MostGPUs = 1 << 10
 // ordinals is a list of distinct GPUs, or "auto", stored as an empty list.
 type ordinals struct{ p *[]int }
 
-func (v ordinals) set(n *node) string {
-	if n.kind == scalar && n.text == "auto" {
+func (v ordinals) set(n *tree.Node) string {
+	if n.Kind == tree.Scalar && n.Text == "auto" {
 		*v.p = nil
 		return ""
 	}
-	if n.kind != list || len(n.items) == 0 {
-		return fmt.Sprintf("%s is not a list of GPUs", n.listed())
+	if n.Kind != tree.List || len(n.Items) == 0 {
+		return fmt.Sprintf("%s is not a list of GPUs", n.Listed())
 	}
-	out := make([]int, len(n.items))
-	for i, item := range n.items {
+	out := make([]int, len(n.Items))
+	for i, item := range n.Items {
 		if wrong := (count{&out[i], 0, MostGPUs}).set(item); wrong != "" {
 			return wrong
 		}
@@ -286,12 +235,12 @@ func (v ordinals) yaml() string {
 // counts is a list of numbers of at least 1; unset if empty.
 type counts struct{ p *[]int }
 
-func (v counts) set(n *node) string {
-	if n.kind != list || len(n.items) == 0 {
-		return fmt.Sprintf("%s is not a list of numbers", n.listed())
+func (v counts) set(n *tree.Node) string {
+	if n.Kind != tree.List || len(n.Items) == 0 {
+		return fmt.Sprintf("%s is not a list of numbers", n.Listed())
 	}
-	out := make([]int, len(n.items))
-	for i, item := range n.items {
+	out := make([]int, len(n.Items))
+	for i, item := range n.Items {
 		if wrong := (count{&out[i], 1, hf.MostLayers}).set(item); wrong != "" {
 			return wrong
 		}
@@ -304,17 +253,9 @@ func (v counts) empty() bool  { return len(*v.p) == 0 }
 func (v counts) want() string { return "a list of whole numbers of at least 1, such as [7, 5]" }
 func (v counts) yaml() string { return strings.ReplaceAll(fmt.Sprint(*v.p), " ", ", ") }
 
-// listed returns String, or for a list its length.
-func (n *node) listed() string {
-	if n.kind == list {
-		return fmt.Sprintf("a list of %d items", len(n.items))
-	}
-	return n.String()
-}
-
 func (v reals) want() string { return v.what }
 func (v reals) yaml() string {
-	return fmt.Sprintf("[%s, %s]", formatReal(v.p[0]), formatReal(v.p[1]))
+	return fmt.Sprintf("[%s, %s]", FormatReal(v.p[0]), FormatReal(v.p[1]))
 }
 
 // choice is one of a few words.
@@ -323,19 +264,19 @@ type choice struct {
 	names []string
 }
 
-func (v choice) set(n *node) string {
-	if n.kind != scalar {
+func (v choice) set(n *tree.Node) string {
+	if n.Kind != tree.Scalar {
 		return n.String() + " is not a name"
 	}
-	if !slices.Contains(v.names, n.text) {
-		return n.String() + " is not a valid value" + didYouMean(n.text, v.names)
+	if !slices.Contains(v.names, n.Text) {
+		return n.String() + " is not a valid value" + didYouMean(n.Text, v.names)
 	}
-	*v.p = n.text
+	*v.p = n.Text
 	return ""
 }
 
 func didYouMean(word string, names []string) string {
-	if near := Nearest(word, names); near != "" {
+	if near := tree.Nearest(word, names); near != "" {
 		return "; did you mean " + near + "?"
 	}
 	return ""
@@ -351,7 +292,7 @@ type dtype struct {
 	types []device.DType
 }
 
-func (v dtype) set(n *node) string {
+func (v dtype) set(n *tree.Node) string {
 	var name string
 	wrong := choice{&name, v.names()}.set(n)
 	for _, t := range v.types {
@@ -375,56 +316,32 @@ func (v dtype) yaml() string { return v.p.String() }
 // text is a string, quoted or not.
 type text struct{ p *string }
 
-func (v text) set(n *node) string {
-	if n.kind != scalar {
+func (v text) set(n *tree.Node) string {
+	if n.Kind != tree.Scalar {
 		return n.String() + " is not text"
 	}
-	*v.p = n.text
+	*v.p = n.Text
 	return ""
 }
 
 func (v text) empty() bool  { return *v.p == "" }
 func (v text) want() string { return "text, in quotes if it has : or # or brackets" }
-func (v text) yaml() string { return Quote(*v.p) }
+func (v text) yaml() string { return tree.Quote(*v.p) }
 
 // day is a date.
 type day struct{ p *string }
 
-func (v day) set(n *node) string {
-	if _, err := time.Parse(time.DateOnly, n.text); n.kind != scalar || err != nil {
+func (v day) set(n *tree.Node) string {
+	if _, err := time.Parse(time.DateOnly, n.Text); n.Kind != tree.Scalar || err != nil {
 		return n.String() + " is not a date"
 	}
-	*v.p = n.text
+	*v.p = n.Text
 	return ""
 }
 
 func (v day) empty() bool  { return *v.p == "" }
 func (v day) want() string { return "a date such as 2026-01-31" }
-func (v day) yaml() string { return Quote(*v.p) }
-
-// Quote writes a double-quoted YAML string: JSON's is one.
-func Quote(s string) string {
-	var b strings.Builder
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(s); err != nil {
-		panic(fmt.Sprintf("config: quoting %q: %v", s, err)) // a string always encodes
-	}
-	return visible(strings.TrimSuffix(b.String(), "\n"))
-}
-
-// visible returns YAML with invisible characters escaped. All texts must be double-quoted.
-func visible(yaml string) string {
-	var b strings.Builder
-	for _, r := range yaml {
-		if invisible(r) {
-			b.WriteString(escape(r))
-		} else {
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
+func (v day) yaml() string { return tree.Quote(*v.p) }
 
 // longestPattern bounds a group's pattern, in bytes.
 const longestPattern = 200
@@ -432,29 +349,29 @@ const longestPattern = 200
 // pattern is a pattern of path.Match.
 type pattern struct{ p *string }
 
-func (v pattern) set(n *node) string {
-	_, err := gopath.Match(n.text, "")
+func (v pattern) set(n *tree.Node) string {
+	_, err := gopath.Match(n.Text, "")
 	switch {
-	case n.kind != scalar || n.text == "" || err != nil:
+	case n.Kind != tree.Scalar || n.Text == "" || err != nil:
 		return n.String() + " is not a pattern"
-	case len(n.text) > longestPattern:
-		return fmt.Sprintf("a pattern of %d bytes, more than %d", len(n.text), longestPattern)
+	case len(n.Text) > longestPattern:
+		return fmt.Sprintf("a pattern of %d bytes, more than %d", len(n.Text), longestPattern)
 	}
-	*v.p = n.text
+	*v.p = n.Text
 	return ""
 }
 
 func (v pattern) want() string { return `a pattern of names, such as "*.bias"` }
-func (v pattern) yaml() string { return Quote(*v.p) }
+func (v pattern) yaml() string { return tree.Quote(*v.p) }
 
 // measure is the name of a metric.
 type measure struct{ p *string }
 
-func (v measure) set(n *node) string {
-	if n.kind != scalar || !metricName.MatchString(n.text) || len(n.text) > longestMetric {
+func (v measure) set(n *tree.Node) string {
+	if n.Kind != tree.Scalar || !MetricName.MatchString(n.Text) || len(n.Text) > LongestMetric {
 		return n.String() + " is not the name of a metric"
 	}
-	*v.p = n.text
+	*v.p = n.Text
 	return ""
 }
 
@@ -464,15 +381,15 @@ func (v measure) yaml() string { return *v.p }
 // texts is a list of strings.
 type texts struct{ p *[]string }
 
-func (v texts) set(n *node) string {
-	if n.kind == scalar {
+func (v texts) set(n *tree.Node) string {
+	if n.Kind == tree.Scalar {
 		return fmt.Sprintf("%s is not a list", n)
 	}
-	if n.kind != list {
+	if n.Kind != tree.List {
 		return n.String() + " is not a list of texts"
 	}
-	out := make([]string, len(n.items))
-	for i, item := range n.items {
+	out := make([]string, len(n.Items))
+	for i, item := range n.Items {
 		if wrong := (text{&out[i]}).set(item); wrong != "" {
 			return wrong
 		}
@@ -486,7 +403,7 @@ func (v texts) want() string { return `a list of texts, such as ["a.txt", "docs/
 func (v texts) yaml() string {
 	quoted := make([]string, len(*v.p))
 	for i, s := range *v.p {
-		quoted[i] = Quote(s)
+		quoted[i] = tree.Quote(s)
 	}
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
@@ -501,26 +418,26 @@ type perLayer struct {
 	what string
 }
 
-func (v perLayer) set(n *node) string {
-	if n.kind != mapping {
+func (v perLayer) set(n *tree.Node) string {
+	if n.Kind != tree.Mapping {
 		return n.String() + " is not a mapping"
 	}
-	if len(n.pairs) > mostPatterns {
-		return fmt.Sprintf("%d names are more than %d", len(n.pairs), mostPatterns)
+	if len(n.Pairs) > mostPatterns {
+		return fmt.Sprintf("%d names are more than %d", len(n.Pairs), mostPatterns)
 	}
 	var out []nn.Pattern
-	for _, p := range n.pairs {
+	for _, p := range n.Pairs {
 		var x float64
-		wrong := real{&x, v.ok, v.what}.set(p.value)
-		if wrong == "" && len(p.key) > mostPatterns {
-			wrong = fmt.Sprintf("a name of %d bytes is longer than %d", len(p.key), mostPatterns)
+		wrong := real{&x, v.ok, v.what}.set(p.Value)
+		if wrong == "" && len(p.Key) > mostPatterns {
+			wrong = fmt.Sprintf("a name of %d bytes is longer than %d", len(p.Key), mostPatterns)
 		}
-		pattern, err := nn.NewPattern(p.key, x)
+		pattern, err := nn.NewPattern(p.Key, x)
 		if wrong == "" && err != nil {
 			wrong = err.Error()
 		}
 		if wrong != "" {
-			return p.key + ": " + wrong
+			return p.Key + ": " + wrong
 		}
 		out = append(out, pattern)
 	}
@@ -533,7 +450,7 @@ func (v perLayer) want() string { return "a mapping of names of layers, each to 
 func (v perLayer) yaml() string {
 	var pairs []string
 	for _, p := range *v.p {
-		pairs = append(pairs, Quote(p.Name)+": "+formatReal(p.Value))
+		pairs = append(pairs, tree.Quote(p.Name)+": "+FormatReal(p.Value))
 	}
 	return "{" + strings.Join(pairs, ", ") + "}"
 }
@@ -544,11 +461,11 @@ const Longest = 365 * 24 * time.Hour
 // duration is a time span like 30s or 5m.
 type duration struct{ p *time.Duration }
 
-func (v duration) set(n *node) string {
-	if n.kind != scalar {
+func (v duration) set(n *tree.Node) string {
+	if n.Kind != tree.Scalar {
 		return n.String() + " is not a time span"
 	}
-	d, err := time.ParseDuration(n.text)
+	d, err := time.ParseDuration(n.Text)
 	if err != nil {
 		return n.String() + " is not a time span"
 	}
@@ -564,3 +481,20 @@ func (v duration) set(n *node) string {
 
 func (v duration) want() string { return "a number with its unit, such as 30s or 5m" }
 func (v duration) yaml() string { return v.p.String() }
+
+// Limits of settings.
+const (
+	MostRanks  = 1 << 16 // of a job
+	MostSteps  = 1_000_000_000
+	MostBatch  = 1 << 30 // sequences per step
+	MostMemory = 1 << 60 // bytes
+)
+
+// metricPattern matches the names of metrics, which TensorBoard, MLflow and Prometheus accept
+// unchanged.
+const metricPattern = `^[a-z][a-z0-9_]*$`
+
+var MetricName = regexp.MustCompile(metricPattern)
+
+// LongestMetric bounds the name of a metric, in bytes.
+const LongestMetric = 64

@@ -3,15 +3,15 @@ package job
 import (
 	"fmt"
 
-	"zeroth/config"
 	"zeroth/data"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/show"
+	"zeroth/job/spec"
 )
 
 // shortSchedule returns a note if the run has fewer steps than its schedule takes.
-func shortSchedule(c *config.Config) string {
+func shortSchedule(c *spec.Job) string {
 	s, steps := c.Schedule, c.Train.Steps
 	switch left := steps - s.Warmup - s.Lag; {
 	case left < 0:
@@ -26,18 +26,18 @@ func shortSchedule(c *config.Config) string {
 
 // header returns the lines printed before step 1.
 func header(j *setup.Job, set *data.Set, out string, ranks []*setup.Rank) report.Header {
-	c, n := j.Config, 0
-	for _, p := range config.Parameters(c) {
+	c, n := j.Job, 0
+	for _, p := range spec.Parameters(c) {
 		n += p.Numel()
 	}
-	mesh, host := config.Mesh(c), int64(0)
+	mesh, host := spec.Mesh(c), int64(0)
 	if h := ranks[0].Host; h != nil {
 		host = h.Usage().Peak.Total()
 	}
 	return report.Header{
-		Model: fmt.Sprintf("%s %s", config.Network(c).Name, show.Compact(float64(n))), Parameters: int64(n), Groups: config.Groups(c),
+		Model: fmt.Sprintf("%s %s", spec.Network(c).Name, show.Compact(float64(n))), Parameters: int64(n), Groups: spec.Groups(c),
 		Ranks: c.Parallel.Ranks, Pipeline: c.Parallel.Pipeline, Context: c.Parallel.Context, Tensor: c.Parallel.Tensor, Master: c.Parallel.Master, Shard: mesh.Shard, Replicate: mesh.Replicate, Stage: c.Zero.Stage,
-		Precision: c.Precision.String(), Device: setup.Where(j), GlobalBatch: c.Train.Batch, TokensPerStep: config.TokensPerStep(c), Steps: c.Train.Steps, Epochs: c.Train.Epochs,
+		Precision: c.Precision.String(), Device: setup.Where(j), GlobalBatch: c.Train.Batch, TokensPerStep: spec.TokensPerStep(c), Steps: c.Train.Steps, Epochs: c.Train.Epochs,
 		DataTokens: set.Train.Windows() * int64(c.Model.Context), Out: out, MemoryPerRank: peak(ranks),
 		HostPerRank: host, DiskPerRank: ranks[0].Trainer.DiskBytes(), Offload: c.Zero.Offload.String(),
 	}

@@ -5,12 +5,12 @@ import (
 	"slices"
 
 	"zeroth/checkpoint"
-	"zeroth/config"
 	"zeroth/data"
 	"zeroth/input"
 	"zeroth/input/hub"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 )
 
 // inherit takes over the files and the config.json that a checkpoint carries. For old checkpoints
@@ -72,7 +72,7 @@ func carryTokenizer(j *setup.Job, set *data.Set, b *beginning) error {
 // ends of a text to the generation settings that it carries.
 func carryEnds(j *setup.Job, set *data.Set) error {
 	turn := int32(-1)
-	if d := config.Source(j.Config).Documents; d.Format == "chat" {
+	if d := spec.Source(j.Job).Documents; d.Format == "chat" {
 		if c, err := data.NewChat(set.Tokenizer, d.Date); err == nil { // a resumed run may have token files of chats
 			turn = c.EndOfTurn()
 		}

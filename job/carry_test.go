@@ -9,17 +9,17 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
-	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
+	"zeroth/job/spec/spectest"
 	"zeroth/job/state"
 	"zeroth/nn"
 )
 
 // TestForeignAttachments checks that a forged checkpoint cannot choose where its files are written.
 func TestForeignAttachments(t *testing.T) {
-	folder := configtest.ModelFolder(t, hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, Eps: 1e-5}})
+	folder := spectest.ModelFolder(t, hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, Eps: 1e-5}})
 	for path, want := range map[string]string{
 		"tokenizer.json": "",
 		"../escaped":     `has "../escaped" attached, which is not a file of a model`,
@@ -57,7 +57,7 @@ func TestForeignAttachments(t *testing.T) {
 // TestAttachmentsHaveALimit checks that files are read up to a limit, which is checked before
 // memory is allocated.
 func TestAttachmentsHaveALimit(t *testing.T) {
-	folder := configtest.ModelFolder(t, hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, Eps: 1e-5}})
+	folder := spectest.ModelFolder(t, hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 8, Vocab: 16, Eps: 1e-5}})
 	big, err := os.Create(filepath.Join(folder, "tokenizer.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -88,13 +88,13 @@ func TestCarriedTokenizer(t *testing.T) {
 		"other": {true, "data.tokenizer=bytes", []string{"", "vocab.json", "merges.txt", "tokenizer_config.json"}, "the model's tokenizer files are not copied: this run trains with another tokenizer"},
 		"none":  {false, "data.tokenizer=bytes", []string{"generation_config.json", "", "vocab.json", "merges.txt", "tokenizer_config.json"}, ""},
 	} {
-		from := configtest.ModelFolder(t, m)
+		from := spectest.ModelFolder(t, m)
 		jobtest.Write(t, from+"/generation_config.json", settings)
 		if c.tokenizer {
 			jobtest.WriteVocabulary(t, from, 300)
 		}
 		obs := &heard{}
-		if err := Run(t.Context(), configtest.MustLoad(t, append(strings.Fields(c.sets), "model.from="+from)...), Options{Out: name, Observer: obs}); err != nil {
+		if err := Run(t.Context(), spectest.MustLoad(t, append(strings.Fields(c.sets), "model.from="+from)...), Options{Out: name, Observer: obs}); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}

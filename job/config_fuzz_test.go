@@ -5,13 +5,14 @@ import (
 	"path/filepath"
 	"testing"
 
-	"zeroth/config"
+	"zeroth/config/tree"
 	"zeroth/input"
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 	"zeroth/nn"
 )
 
@@ -27,7 +28,7 @@ func FuzzHardware(f *testing.F) {
 	for _, s := range []string{`{"flops": {"bf16": 1}, "memory": 1, "links": [{"ranks": 2, "bandwidth": 1, "latency": 0}, {"bandwidth": 1e24, "latency": 1000}]}`, "{}", "[[[", `{"name": "\u001b"}`, `{"memory": 1e999}`, `{"flops": {"bf16": 1, "bf16": 2}}`} {
 		f.Add(s)
 	}
-	c, err := config.Draft("", []string{"model={layers: 1, heads: 1, width: 8, context: 8}"})
+	c, err := spec.Draft("", []string{"model={layers: 1, heads: 1, width: 8, context: 8}"})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -57,7 +58,7 @@ func FuzzPlanOfModel(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		jobtest.Write(t, path, s)
-		c, err := config.Draft("", []string{"model.from=" + config.Quote(path)})
+		c, err := spec.Draft("", []string{"model.from=" + tree.Quote(path)})
 		if err != nil {
 			if !input.IsInput(err) {
 				t.Fatalf("said: %q", err)

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
+	"zeroth/job/spec/spectest"
 )
 
 // TestDamagedMetrics checks that a damaged metrics file does not keep a run from continuing: the
@@ -51,7 +51,7 @@ func TestDamagedMetrics(t *testing.T) {
 		}},
 	} {
 		out := fmt.Sprint("run", i)
-		if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=5", "checkpoint.save_on_exit=false"), Options{Out: out, Observer: &heard{}}); err != nil {
+		if err := Run(t.Context(), spectest.MustLoad(t, "checkpoint.every=5", "checkpoint.save_on_exit=false"), Options{Out: out, Observer: &heard{}}); err != nil {
 			t.Fatal(err)
 		}
 		path := out + "/metrics.jsonl"
@@ -62,7 +62,7 @@ func TestDamagedMetrics(t *testing.T) {
 		raw = c.do(raw)
 		jobtest.Write(t, path, string(raw))
 		h := &heard{}
-		if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=5"), Options{Out: out, Resume: "latest", Observer: h}); err != nil {
+		if err := Run(t.Context(), spectest.MustLoad(t, "checkpoint.every=5"), Options{Out: out, Resume: "latest", Observer: h}); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
@@ -89,7 +89,7 @@ func TestDamagedMetrics(t *testing.T) {
 	if err := os.Mkdir("run0/metrics.jsonl", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=9", "checkpoint.every=5"), Options{Out: "run0", Resume: "latest", Observer: &heard{}}); err != nil || !input.Exists("run0/metrics.jsonl.damaged-2") {
+	if err := Run(t.Context(), spectest.MustLoad(t, "train.steps=9", "checkpoint.every=5"), Options{Out: "run0", Resume: "latest", Observer: &heard{}}); err != nil || !input.Exists("run0/metrics.jsonl.damaged-2") {
 		t.Errorf("a folder in the file's place: %v", err)
 	}
 }
@@ -108,7 +108,7 @@ func TestMetricsDamagedMeanwhile(t *testing.T) {
 		}
 		jobtest.Write(t, "run/metrics.jsonl", strings.Replace(string(raw), `{"step":2,`, `#"step":2,`, 1))
 	}}
-	if err := Run(t.Context(), configtest.MustLoad(t), Options{Out: "run", Observer: h}); err != nil || !input.Exists("run/loss.svg") {
+	if err := Run(t.Context(), spectest.MustLoad(t), Options{Out: "run", Observer: h}); err != nil || !input.Exists("run/loss.svg") {
 		t.Fatal(err)
 	}
 	if told := strings.Join(h.notes, "\n"); !strings.Contains(told, "unreadable lines are not drawn") {

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config"
-	"zeroth/config/configtest"
 	"zeroth/data"
 	"zeroth/input"
 	"zeroth/job/jobtest"
+	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 )
 
 // TestLossOfDocuments checks that the loss is the mean over the learned targets: padding and
@@ -29,7 +29,7 @@ func TestLossOfDocuments(t *testing.T) {
 		t.Helper()
 		h := &heard{}
 		sets = append(sets, "data.text=", "data.documents=[sums.jsonl]", "data.format=prompt", "data.tokenizer=bytes", "model.family=llama", "train.steps=3", "train.batch=8", "precision=fp32", "train.eval_every=0")
-		if err := Run(t.Context(), configtest.MustLoad(t, sets...), Options{Out: filepath.Join(t.TempDir(), "run"), Observer: h}); err != nil {
+		if err := Run(t.Context(), spectest.MustLoad(t, sets...), Options{Out: filepath.Join(t.TempDir(), "run"), Observer: h}); err != nil {
 			t.Fatal(err)
 		}
 		for _, s := range h.steps {
@@ -63,7 +63,7 @@ func TestTrimmedDropout(t *testing.T) {
 	for _, sets := range [][]string{{"train.micro_batch=8"}, {"train.micro_batch=1"}, {"train.micro_batch=2", "parallel.ranks=2", "zero.stage=3"}, {"train.micro_batch=8", "parallel.ranks=2", "parallel.pipeline=2"}} {
 		h := &heard{}
 		sets = append([]string{"parallel.ranks=1", "data.text=", "data.documents=[docs.jsonl]", "data.tokenizer=bytes", "data.validation=0", "model.context=48", "model.layers=2", "model.dropout=0.3", "train.steps=3", "train.batch=8", "train.accumulate=null", "precision=fp32", "train.eval_every=0"}, sets...)
-		if err := Run(t.Context(), configtest.MustLoad(t, sets...), Options{Out: filepath.Join(t.TempDir(), "run"), Observer: h}); err != nil {
+		if err := Run(t.Context(), spectest.MustLoad(t, sets...), Options{Out: filepath.Join(t.TempDir(), "run"), Observer: h}); err != nil {
 			t.Fatal(err)
 		}
 		var losses []float64
@@ -97,7 +97,7 @@ func TestPackedRunIsUnpacked(t *testing.T) {
 	run := func(sets ...string) (losses []float64) {
 		t.Helper()
 		h := &heard{}
-		if err := Run(t.Context(), configtest.MustLoad(t, append(base, sets...)...), Options{Out: filepath.Join(t.TempDir(), "run"), Observer: h}); err != nil {
+		if err := Run(t.Context(), spectest.MustLoad(t, append(base, sets...)...), Options{Out: filepath.Join(t.TempDir(), "run"), Observer: h}); err != nil {
 			t.Fatal(err)
 		}
 		for _, s := range h.steps {
@@ -110,7 +110,7 @@ func TestPackedRunIsUnpacked(t *testing.T) {
 		if want[3] > want[0]-0.1 {
 			t.Errorf("%s: losses %v", family, want)
 		}
-		set, err := data.Open(t.Context(), config.Source(configtest.MustLoad(t, append(base, family, "data.pack=true", "train.batch=1", "train.micro_batch=1", "parallel.ranks=1")...)))
+		set, err := data.Open(t.Context(), spec.Source(spectest.MustLoad(t, append(base, family, "data.pack=true", "train.batch=1", "train.micro_batch=1", "parallel.ranks=1")...)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +144,7 @@ func TestPackedRunGoesOn(t *testing.T) {
 	run := func(out, resume, steps, weight string) (losses []float64, err error) {
 		t.Helper()
 		h := &heard{}
-		c := configtest.MustLoad(t, "data={documents: [{path: docs.jsonl, weight: "+weight+"}, {path: more.jsonl, weight: 1}], tokenizer: bytes, pack: true, validation: 0.1}", "train.steps="+steps,
+		c := spectest.MustLoad(t, "data={documents: [{path: docs.jsonl, weight: "+weight+"}, {path: more.jsonl, weight: 1}], tokenizer: bytes, pack: true, validation: 0.1}", "train.steps="+steps,
 			"schedule.type=constant", "checkpoint.every=3", "parallel.ranks=2", "model.context=16", "train.eval_every=4")
 		err = Run(t.Context(), c, Options{Out: out, Resume: resume, Observer: h})
 		for _, s := range h.steps {
@@ -172,7 +172,7 @@ func TestDocumentsKeepTheirFormat(t *testing.T) {
 	jobtest.InTinyFolder(t)
 	jobtest.Write(t, "sums.jsonl", strings.Repeat("{\"prompt\": \"1+1=\", \"completion\": \"2\"}\n", 40))
 	run := func(resume, steps, more string) error {
-		c := configtest.MustLoad(t, "data={documents: [sums.jsonl], validation: 0.1, tokenizer: bytes"+more+"}", "train.steps="+steps, "checkpoint.every=2", "model.context=8")
+		c := spectest.MustLoad(t, "data={documents: [sums.jsonl], validation: 0.1, tokenizer: bytes"+more+"}", "train.steps="+steps, "checkpoint.every=2", "model.context=8")
 		return Run(t.Context(), c, Options{Out: "r", Resume: resume})
 	}
 	if err := errors.Join(run("", "2", ", format: prompt, pack: true"), run("latest", "4", "")); err != nil {
@@ -187,7 +187,7 @@ func TestResumeRefusesAnotherOrder(t *testing.T) {
 	jobtest.Write(t, "sums.jsonl", strings.Repeat("{\"text\": \"1+1=2\"}\n", 40))
 	jobtest.Write(t, "dev.jsonl", "{\"text\": \"2+2=4\"}\n")
 	run := func(resume, steps string, sets ...string) error {
-		c := configtest.MustLoad(t, append(sets, "data.text=", "data.documents=[sums.jsonl]", "data.tokenizer=bytes", "train.steps="+steps, "train.eval_every=0", "checkpoint.every=2", "model.context=8", "train.lora.rank=2")...)
+		c := spectest.MustLoad(t, append(sets, "data.text=", "data.documents=[sums.jsonl]", "data.tokenizer=bytes", "train.steps="+steps, "train.eval_every=0", "checkpoint.every=2", "model.context=8", "train.lora.rank=2")...)
 		return Run(t.Context(), c, Options{Out: "r", Resume: resume})
 	}
 	if err := run("", "2", "data.pack=true", "train.lora.alpha=4"); err != nil {
@@ -215,7 +215,7 @@ func TestResumeRefusesAnotherOrder(t *testing.T) {
 // longest document, that job.yaml says so, and that a resume keeps it.
 func TestFittedContext(t *testing.T) {
 	jobtest.InTinyFolder(t)
-	if err := Run(t.Context(), configtest.MustLoad(t, "model.family=llama", "model.context=256", "train.steps=1", "train.eval_every=0"), Options{Out: "made"}); err != nil {
+	if err := Run(t.Context(), spectest.MustLoad(t, "model.family=llama", "model.context=256", "train.steps=1", "train.eval_every=0"), Options{Out: "made"}); err != nil {
 		t.Fatal(err)
 	}
 	longest := func(bytes int) string {
@@ -238,7 +238,7 @@ func TestFittedContext(t *testing.T) {
 		jobtest.Write(t, "dev.jsonl", c.dev)
 		jobtest.Write(t, "tune.yaml", "model: {from: made/model}\ndata: {documents: [docs.jsonl], validation_documents: [dev.jsonl], tokenizer: bytes}\ntrain: {steps: 1, batch: 2, eval_every: 0}\nparallel: {ranks: 2}\n")
 		for i, resume := range []string{"", "latest"} {
-			job, err := config.Load("tune.yaml", append(strings.Fields(c.sets), fmt.Sprintf("train.steps=%d", i+1), "checkpoint.every=1"))
+			job, err := spec.Load("tune.yaml", append(strings.Fields(c.sets), fmt.Sprintf("train.steps=%d", i+1), "checkpoint.every=1"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -249,7 +249,7 @@ func TestFittedContext(t *testing.T) {
 			if told := strings.Join(h.notes, "\n"); i == 0 && !strings.Contains(told, c.told) || (i > 0 || c.told == "") && strings.Contains(told, "longest document needs") {
 				t.Errorf("%s %s: %s", c.name, resume, told)
 			}
-			if saved, err := config.Load(filepath.Join(c.name, "job.yaml"), nil); err != nil || saved.Model.Context != c.want {
+			if saved, err := spec.Load(filepath.Join(c.name, "job.yaml"), nil); err != nil || saved.Model.Context != c.want {
 				t.Errorf("%s %s: %v, %d tokens", c.name, resume, err, saved.Model.Context)
 			}
 		}

@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
-	"zeroth/config"
-	"zeroth/config/configtest"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
+	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 	"zeroth/job/state"
 )
 
@@ -24,7 +24,7 @@ func TestEarlyStop(t *testing.T) {
 	run := func(out string, sets ...string) *heard {
 		t.Helper()
 		h := &heard{}
-		if err := Run(t.Context(), configtest.MustLoad(t, sets...), Options{Out: out, Resume: "latest", Observer: h}); err != nil {
+		if err := Run(t.Context(), spectest.MustLoad(t, sets...), Options{Out: out, Resume: "latest", Observer: h}); err != nil {
 			t.Fatal(err)
 		}
 		return h
@@ -74,7 +74,7 @@ func TestEarlyStopOfPipelines(t *testing.T) {
 			"train.early_stop={metric: val_loss, patience: 2}", "checkpoint.every=2"}
 		run := func(out string, sets ...string) *heard {
 			h := &heard{}
-			if err := Run(t.Context(), configtest.MustLoad(t, sets...), Options{Out: out, Observer: h}); err != nil {
+			if err := Run(t.Context(), spectest.MustLoad(t, sets...), Options{Out: out, Observer: h}); err != nil {
 				t.Fatal(err)
 			}
 			return h
@@ -122,7 +122,7 @@ func TestEarlyStopProblems(t *testing.T) {
 		"train.early_stop={metric: val_loss}":              "train.early_stop.metric: not used: train.early_stop.patience is 0",
 		"train={early_stop: {patience: 3}, eval_every: 0}": "train.early_stop.patience: early stopping needs evaluations, but the job has none",
 	} {
-		if _, err := config.Load("job.yaml", []string{set}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := spec.Load("job.yaml", []string{set}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v\nwant %s", set, err, want)
 		}
 	}

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config"
-	"zeroth/config/configtest"
 	"zeroth/data"
 	"zeroth/input"
 	"zeroth/job/jobtest"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 )
 
 // TestEpochs checks that a run of epochs takes as many steps as it needs to read every window that
@@ -21,8 +21,8 @@ import (
 func TestEpochs(t *testing.T) {
 	jobtest.InTinyFolder(t)
 	base := []string{"train.steps=null", "train.batch=null", "train.micro_batch=1", "parallel.ranks=4", "train.accumulate=2", "train.eval_every=0"}
-	c := configtest.MustLoad(t, append(base, "train.epochs=1")...)
-	set, err := data.Open(t.Context(), config.Source(c))
+	c := spectest.MustLoad(t, append(base, "train.epochs=1")...)
+	set, err := data.Open(t.Context(), spec.Source(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestEpochs(t *testing.T) {
 	windows := int(set.Train.Windows())
 	for epochs, want := range map[string]int{"1": windows, "0.5": (windows + 1) / 2, "2": 2 * windows} {
 		t.Run(epochs, func(t *testing.T) {
-			c, h, out := configtest.MustLoad(t, append(base, "train.epochs="+epochs)...), &heard{}, "run"+epochs
+			c, h, out := spectest.MustLoad(t, append(base, "train.epochs="+epochs)...), &heard{}, "run"+epochs
 			if err := Run(t.Context(), c, Options{Out: out, Observer: h}); err != nil {
 				t.Fatal(err)
 			}
@@ -38,7 +38,7 @@ func TestEpochs(t *testing.T) {
 			if len(h.steps) != steps || h.header.Steps != steps || h.sums[0].Steps != steps || fmt.Sprint(h.header.Epochs) != epochs {
 				t.Errorf("%d steps, the header has %d for %v epochs, the end %d; want %d", len(h.steps), h.header.Steps, h.header.Epochs, h.sums[0].Steps, steps)
 			}
-			like := configtest.MustLoad(t, append(base, fmt.Sprintf("train.steps=%d", steps))...)
+			like := spectest.MustLoad(t, append(base, fmt.Sprintf("train.steps=%d", steps))...)
 			for i, s := range h.steps {
 				if lr := setup.Schedule(like).At(i); s.LR != lr {
 					t.Errorf("step %d: learning rate %g, want %g", s.Step, s.LR, lr)
@@ -48,7 +48,7 @@ func TestEpochs(t *testing.T) {
 			if err != nil || !strings.Contains(string(raw), fmt.Sprintf("  epochs: %s # steps: %d\n", epochs, steps)) || strings.Contains(string(raw), "  steps:") {
 				t.Errorf("%s (%v)", raw, err)
 			}
-			if _, err := config.Load(out+"/job.yaml", nil); err != nil {
+			if _, err := spec.Load(out+"/job.yaml", nil); err != nil {
 				t.Error(err)
 			}
 			counts := make([]int, windows)
@@ -77,7 +77,7 @@ func TestEpochs(t *testing.T) {
 func TestEpochsGoOn(t *testing.T) {
 	jobtest.InTinyFolder(t)
 	sets := []string{"train.steps=null", "train.epochs=0.1", "schedule=null", "checkpoint.every=2", "checkpoint.save_on_exit=true"}
-	goOn := func(c *config.Config) *heard {
+	goOn := func(c *spec.Job) *heard {
 		t.Helper()
 		h := &heard{}
 		if err := Run(t.Context(), c, Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
@@ -85,9 +85,9 @@ func TestEpochsGoOn(t *testing.T) {
 		}
 		return h
 	}
-	all := goOn(configtest.MustLoad(t, sets...))
+	all := goOn(spectest.MustLoad(t, sets...))
 	before := listing(t, "run")
-	if h := goOn(configtest.MustLoad(t, sets...)); len(h.steps) > 0 || !strings.Contains(strings.Join(h.notes, "\n"), "a larger train.epochs would continue from it") {
+	if h := goOn(spectest.MustLoad(t, sets...)); len(h.steps) > 0 || !strings.Contains(strings.Join(h.notes, "\n"), "a larger train.epochs would continue from it") {
 		t.Errorf("nothing is left: %v", h.notes)
 	}
 	after := listing(t, "run")
@@ -97,16 +97,16 @@ func TestEpochsGoOn(t *testing.T) {
 		}
 	}
 	// The job does not say how long: as in the checkpoint.
-	if h := goOn(configtest.MustLoad(t, "train.steps=null", "schedule=null")); len(h.steps) > 0 {
+	if h := goOn(spectest.MustLoad(t, "train.steps=null", "schedule=null")); len(h.steps) > 0 {
 		t.Errorf("%d steps though the checkpoint's epochs are done", len(h.steps))
 	}
-	more := goOn(configtest.MustLoad(t, append(sets, "train.epochs=0.2")...))
+	more := goOn(spectest.MustLoad(t, append(sets, "train.epochs=0.2")...))
 	told := strings.Join(more.notes, "\n")
 	if len(all.steps)+len(more.steps) != more.header.Steps || more.header.Steps < 2*len(all.steps)-1 || !strings.Contains(told, "changed since the checkpoint: train.epochs 0.1 → 0.2") ||
 		!strings.Contains(told, fmt.Sprintf("learning rate of step %d: ", len(all.steps)+1)) {
 		t.Errorf("%d steps, then %d of %d\n%s", len(all.steps), len(more.steps), more.header.Steps, told)
 	}
-	next, b, err := startOf(configtest.MustLoad(t, "train.steps=50", "schedule=null", "checkpoint.dir=run/ckpt"), "latest")
+	next, b, err := startOf(spectest.MustLoad(t, "train.steps=50", "schedule=null", "checkpoint.dir=run/ckpt"), "latest")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,12 +119,12 @@ func TestEpochsGoOn(t *testing.T) {
 // TestEpochProblems checks that epochs together with steps, and too many epochs, are refused.
 func TestEpochProblems(t *testing.T) {
 	jobtest.InTinyFolder(t)
-	_, err := config.Load("job.yaml", []string{"train.epochs=1"})
+	_, err := spec.Load("job.yaml", []string{"train.epochs=1"})
 	if err == nil || !strings.Contains(err.Error(), "train.epochs: steps and epochs are both given; want one of the two") {
 		t.Error(err)
 	}
 	for _, epochs := range []string{"1e12", "1e300"} {
-		err = Run(t.Context(), configtest.MustLoad(t, "train.steps=null", "train.epochs="+epochs), Options{Out: "run"})
+		err = Run(t.Context(), spectest.MustLoad(t, "train.steps=null", "train.epochs="+epochs), Options{Out: "run"})
 		if !input.IsInput(err) || !strings.Contains(err.Error(), "steps, more than 1000000000; want fewer") || input.Exists("run/job.yaml") {
 			t.Error(err)
 		}

@@ -8,12 +8,12 @@ import (
 	"slices"
 	"time"
 
-	"zeroth/config"
 	"zeroth/data"
 	"zeroth/input"
 	"zeroth/job/fit"
 	"zeroth/job/report"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/zero"
 )
 
@@ -35,14 +35,14 @@ type Evaluating struct {
 
 // Evaluate computes the loss of the model in model.from on the job's validation data or, where it has
 // none, on all of its data. It writes nothing. notify receives notices and occasional progress.
-func Evaluate(ctx context.Context, c *config.Config, o Evaluating, notify func(string)) (e Evaluation, err error) {
+func Evaluate(ctx context.Context, c *spec.Job, o Evaluating, notify func(string)) (e Evaluation, err error) {
 	if c.Model.From == "" {
 		return e, input.BadInput(errors.New("there is no model to evaluate: model.from is missing"))
 	}
 	observer := report.Observers{notes(notify)}
 	c = c.Copy()
 	in := inputs{evaluates: true, whole: o.Stride > 0}
-	change := func(c *config.Config) {
+	change := func(c *spec.Job) {
 		c.Train.Batch = 1 // no step needs a batch of samples
 		if o.All {
 			c.Data.Validation = 0

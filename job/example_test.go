@@ -10,10 +10,10 @@ import (
 	"strings"
 
 	"zeroth/checkpoint"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job"
 	"zeroth/job/report"
+	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/shard"
 )
@@ -89,8 +89,8 @@ func small(width, context int) *nn.Model {
 }
 
 // load reads a job file.
-func load(file string, sets ...string) *config.Config {
-	c, err := config.Load(file, sets)
+func load(file string, sets ...string) *spec.Job {
+	c, err := spec.Load(file, sets)
 	check(err)
 	return c
 }

@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job/jobtest"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 )
 
 // TestJobsThatAreNoFiles checks that only regular files are read, without blocking on others.
@@ -18,16 +18,16 @@ func TestJobsThatAreNoFiles(t *testing.T) {
 	if err := os.Symlink("job.yaml", "link.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := config.Load("link.yaml", nil); err != nil {
+	if _, err := spec.Load("link.yaml", nil); err != nil {
 		t.Errorf("a link to a job: %v", err)
 	}
 	for path, want := range map[string]string{
 		"/dev/zero": "it is a device, not a regular file", "pipe": "it is a pipe, not a regular file", ".": "it is a folder, not a regular file",
 	} {
 		loads := map[string]func() error{
-			"a job":     func() error { _, err := config.Load(path, nil); return err },
+			"a job":     func() error { _, err := spec.Load(path, nil); return err },
 			"a machine": func() error { _, err := sim.OpenHardware(path); return err },
-			"a model":   func() error { _, err := config.Draft("", []string{"model.from=" + path}); return err },
+			"a model":   func() error { _, err := spec.Draft("", []string{"model.from=" + path}); return err },
 		}
 		for of, load := range loads {
 			says := want

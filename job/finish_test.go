@@ -8,19 +8,19 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/safetensors"
-	"zeroth/config"
-	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
 )
 
 // written trains nothing: it fills a job's ranks and exports their parameters.
-func written(t *testing.T, c *config.Config, folder string) {
+func written(t *testing.T, c *spec.Job, folder string) {
 	t.Helper()
 	j := setup.Local(c)
 	ranks, err := setup.Open(j)
@@ -46,9 +46,9 @@ func TestExportAndStart(t *testing.T) {
 		{"zero.stage=3", "parallel.ranks=3"},
 		{"zero.stage=1", "parallel={ranks: 4, replicate: 2}", "precision=fp32"},
 	} {
-		c, folder := configtest.MustLoad(t, append(sets, "train.seed=9")...), fmt.Sprintf("hf%d", i)
+		c, folder := spectest.MustLoad(t, append(sets, "train.seed=9")...), fmt.Sprintf("hf%d", i)
 		written(t, c, folder)
-		from, err := openWeights(t.Context(), setup.Planned(configtest.MustLoad(t, "model={from: "+folder+"}", "data.tokenizer=bytes")))
+		from, err := openWeights(t.Context(), setup.Planned(spectest.MustLoad(t, "model={from: "+folder+"}", "data.tokenizer=bytes")))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +111,7 @@ func TestFolderThatDoesNotFit(t *testing.T) {
 		t.Fatal(err)
 	}
 	jobtest.Write(t, "job.yaml", "data: {text: [a.txt]}\nmodel:\n  from: hf\n")
-	c := configtest.MustLoad(t, "train.batch=4000", "data.tokenizer=bytes")
+	c := spectest.MustLoad(t, "train.batch=4000", "data.tokenizer=bytes")
 	err = Run(t.Context(), c, Options{Out: "run", Observer: &heard{}})
 	lines := strings.Split(fmt.Sprint(err), "\n")
 	if len(lines) != 2 || !strings.HasPrefix(lines[0], "job.yaml:1:14: data.text: ") ||

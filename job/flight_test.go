@@ -11,10 +11,10 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
 	"zeroth/collective/flight"
-	"zeroth/config/configtest"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
 	"zeroth/job/setup"
+	"zeroth/job/spec/spectest"
 )
 
 // TestFaultIsDumped checks that ranks of one process that diverge are dumped, and that the dumps
@@ -30,7 +30,7 @@ func TestFaultIsDumped(t *testing.T) {
 		{collectivetest.Fault{Err: own}, ""},
 	} {
 		out := fmt.Sprint("run", i)
-		err := Run(t.Context(), configtest.MustLoad(t, "parallel.ranks=3", "train.micro_batch=1"), Options{Out: out, Hooks: setup.Hooks{
+		err := Run(t.Context(), spectest.MustLoad(t, "parallel.ranks=3", "train.micro_batch=1"), Options{Out: out, Hooks: setup.Hooks{
 			WrapGroups: func(rank int, g collective.Ranks) collective.Ranks {
 				if rank == 1 {
 					g.Shard = collectivetest.Faulty(g.Shard, collectivetest.At(5, c.fault))
@@ -70,7 +70,7 @@ func TestDumpIsAsked(t *testing.T) {
 			close(seen)
 		}
 	}}
-	if err := Run(t.Context(), configtest.MustLoad(t), Options{Out: "run", Observer: quiet{h}, Dump: asked}); err != nil {
+	if err := Run(t.Context(), spectest.MustLoad(t), Options{Out: "run", Observer: quiet{h}, Dump: asked}); err != nil {
 		t.Fatal(err)
 	}
 	<-seen

@@ -4,11 +4,12 @@ import (
 	"context"
 	"fmt"
 	"strings"
-
 	"zeroth/config"
+
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 	"zeroth/job/state"
 	"zeroth/shard"
 )
@@ -23,7 +24,7 @@ func (r *run) countFlops(context.Context) error {
 	if name := r.c.Report.Machine; name != "" {
 		var err error
 		if h, err = sim.OpenHardware(name); err != nil {
-			return config.Problems{config.ProblemOf(r.c, "report.machine", strings.TrimPrefix(err.Error(), "--machine "), "")}
+			return config.Problems{spec.ProblemOf(r.c, "report.machine", strings.TrimPrefix(err.Error(), "--machine "), "")}
 		}
 	} else if r.c.On() == "cuda" {
 		h = sim.PresetOf(setup.Where(r.job))

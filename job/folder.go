@@ -22,6 +22,7 @@ import (
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/show"
+	"zeroth/job/spec"
 	"zeroth/job/state"
 	"zeroth/job/watch"
 )
@@ -57,7 +58,7 @@ func (e inUse) Unwrap() error { return e.Locked }
 // lockFolders creates and locks the folders of a run, so that a folder that cannot be written
 // to is an error before any work. A fresh run needs an empty run folder and a folder without
 // checkpoints; it never overwrites another run.
-func lockFolders(c *config.Config, out string, fresh bool, saves vfs.FS) (*folders, error) {
+func lockFolders(c *spec.Job, out string, fresh bool, saves vfs.FS) (*folders, error) {
 	f := &folders{out: out, made: Missing(out)}
 	err := cmp.Or(namesFit(c, out), probeOffload(c))
 	if err == nil {
@@ -75,7 +76,7 @@ func lockFolders(c *config.Config, out string, fresh bool, saves vfs.FS) (*folde
 
 // namesFit returns an error if the paths of files in a folder would be longer than the system
 // allows. The last of them are written after all steps.
-func namesFit(c *config.Config, out string) error {
+func namesFit(c *spec.Job, out string) error {
 	if tooLong(out) {
 		return input.BadInput(fmt.Errorf("--out has %d bytes, so the names of files in it would exceed the system's limit; name a folder with a shorter path", len(out)))
 	}
@@ -157,7 +158,7 @@ func ownOutputs(out string) error {
 }
 
 // onDisk returns the folder of checkpoints, or that on disk for checkpoints in object storage.
-func onDisk(c *config.Config, out string) string {
+func onDisk(c *spec.Job, out string) string {
 	if s3.Is(c.Checkpoint.Dir) {
 		return cmp.Or(c.Checkpoint.Local, filepath.Join(out, state.CheckpointFolder))
 	}
@@ -179,7 +180,7 @@ func Held(out string) error {
 }
 
 // takeCheckpoints locks the folder of checkpoints.
-func takeCheckpoints(c *config.Config, f *folders, fresh bool, fsys vfs.FS) (err error) {
+func takeCheckpoints(c *spec.Job, f *folders, fresh bool, fsys vfs.FS) (err error) {
 	dir := c.Checkpoint.Dir
 	if !s3.Is(dir) {
 		f.made = append(Missing(dir), f.made...)
@@ -219,20 +220,20 @@ func probe(fsys vfs.FS, name string) error {
 }
 
 // probeOffload returns an error if the folder to offload to is not writable.
-func probeOffload(c *config.Config) error {
+func probeOffload(c *spec.Job) error {
 	o := c.Zero.Offload
 	if !o.Disk() {
 		return nil
 	}
 	if err := probe(vfs.OS{}, filepath.Join(o.Path, probeName)); err != nil {
-		return config.Problems{config.ProblemOf(c, "zero.offload.path", fmt.Sprintf("%s: nothing can be written there: %v", o.Path, input.Cause(err)), config.OffloadPath)}
+		return config.Problems{spec.ProblemOf(c, "zero.offload.path", fmt.Sprintf("%s: nothing can be written there: %v", o.Path, input.Cause(err)), config.OffloadPath)}
 	}
 	return nil
 }
 
 // without returns an error if a folder contains checkpoints of another run, which retention
 // would delete.
-func without(c *config.Config, dir string, fsys vfs.FS) error {
+func without(c *spec.Job, dir string, fsys vfs.FS) error {
 	list, err := checkpoint.ListIn(fsys, dir)
 	if err != nil {
 		return err
@@ -244,8 +245,8 @@ func without(c *config.Config, dir string, fsys vfs.FS) error {
 }
 
 // badFolder returns a problem with the folder of checkpoints.
-func badFolder(c *config.Config, wrong, right string) error {
-	return config.Problems{config.ProblemOf(c, "checkpoint.dir", wrong, right)}
+func badFolder(c *spec.Job, wrong, right string) error {
+	return config.Problems{spec.ProblemOf(c, "checkpoint.dir", wrong, right)}
 }
 
 // release unlocks the folders, and removes those that this run created and that are still

@@ -10,10 +10,10 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
-	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
+	"zeroth/job/spec/spectest"
 	"zeroth/job/watch"
 )
 
@@ -22,7 +22,7 @@ import (
 func TestFoldersLeaveNothing(t *testing.T) {
 	jobtest.InFolder(t, jobtest.Least)
 	for _, sets := range [][]string{nil, {"checkpoint.every=1"}, {"checkpoint.every=1", "checkpoint.dir=x/y/new"}, {"checkpoint.every=1", "checkpoint.dir=other/folder"}} {
-		c := configtest.MustLoad(t, sets...)
+		c := spectest.MustLoad(t, sets...)
 		if c.Checkpoint.Dir == "" {
 			c.Checkpoint.Dir = "x/y/new/ckpt"
 		}
@@ -37,7 +37,7 @@ func TestFoldersLeaveNothing(t *testing.T) {
 			}
 		}
 	}
-	c := configtest.MustLoad(t)
+	c := spectest.MustLoad(t)
 	if err := os.Mkdir("x", 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestFoldersLeaveNothing(t *testing.T) {
 // creating and locking it does not block a new run, but that other empty folders do.
 func TestFolderOfCheckpointsIsEmpty(t *testing.T) {
 	jobtest.InFolder(t, jobtest.Least)
-	c := configtest.MustLoad(t, "checkpoint.every=1")
+	c := spectest.MustLoad(t, "checkpoint.every=1")
 	c.Checkpoint.Dir = "x/ckpt"
 	for _, folder := range []string{"ckpt", "other"} {
 		if err := os.MkdirAll("x/"+folder, 0o755); err != nil {
@@ -109,7 +109,7 @@ func TestFolderOfAKilledRun(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c := configtest.MustLoad(t, "checkpoint.every=1")
+	c := spectest.MustLoad(t, "checkpoint.every=1")
 	c.Checkpoint.Dir = "x/ckpt"
 	f, err := lockFolders(c, "x", true, vfs.OS{})
 	if err != nil {
@@ -126,7 +126,7 @@ func TestLinkForARunFolderStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, out := range []string{"link", "link/run"} {
-		if f, err := lockFolders(configtest.MustLoad(t), out, true, vfs.OS{}); err == nil {
+		if f, err := lockFolders(spectest.MustLoad(t), out, true, vfs.OS{}); err == nil {
 			f.release()
 			t.Errorf("--out %s is accepted", out)
 		}
@@ -141,7 +141,7 @@ func TestLinkForARunFolderStays(t *testing.T) {
 func TestFoldersAreOneRuns(t *testing.T) {
 	jobtest.InFolder(t, jobtest.Least)
 	on := func(out, dir string) (*folders, error) {
-		c := configtest.MustLoad(t, "checkpoint.every=1", "checkpoint.dir="+dir)
+		c := spectest.MustLoad(t, "checkpoint.every=1", "checkpoint.dir="+dir)
 		return lockFolders(c, out, false, vfs.OS{})
 	}
 	for _, first := range [][2]string{{"a", "a/ckpt"}, {"a", "a"}, {"a", "c"}} {
@@ -171,7 +171,7 @@ func TestFoldersAreOneRuns(t *testing.T) {
 // another run, which retention would delete.
 func TestFolderOfCheckpoints(t *testing.T) {
 	jobtest.InTinyFolder(t)
-	if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=7"), Options{Out: "old", Observer: &heard{}}); err != nil {
+	if err := Run(t.Context(), spectest.MustLoad(t, "checkpoint.every=7"), Options{Out: "old", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ dir, want string }{
@@ -181,7 +181,7 @@ func TestFolderOfCheckpoints(t *testing.T) {
 		{"old/ckpt", "checkpoint.dir: old/ckpt has checkpoints of another run, up to step 7; want a new folder, or --resume to continue from one of them"},
 	} {
 		h := &heard{}
-		err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=1", "checkpoint.on_error=continue", "checkpoint.dir="+c.dir), Options{Out: "run", Observer: h})
+		err := Run(t.Context(), spectest.MustLoad(t, "checkpoint.every=1", "checkpoint.on_error=continue", "checkpoint.dir="+c.dir), Options{Out: "run", Observer: h})
 		if !input.IsInput(err) || !strings.Contains(err.Error(), c.want) || len(h.steps) > 0 || input.Exists("run") {
 			t.Errorf("%s: %v\nwant %s", c.dir, err, c.want)
 		}
@@ -202,7 +202,7 @@ func TestLongFolders(t *testing.T) {
 	}
 	for bytes, want := range map[int]string{3550: "", 3650: "--out has 3650 bytes", 3990: "--out has 3990 bytes", 4250: "--out has 4250 bytes"} {
 		h := &heard{}
-		err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=7"), Options{Out: deep(bytes), Observer: h})
+		err := Run(t.Context(), spectest.MustLoad(t, "checkpoint.every=7"), Options{Out: deep(bytes), Observer: h})
 		if want == "" && err == nil && input.Exists(filepath.Join(deep(bytes), "model", "model.safetensors")) {
 			continue
 		}
@@ -213,7 +213,7 @@ func TestLongFolders(t *testing.T) {
 			t.Errorf("%d bytes: the folder is left", bytes)
 		}
 	}
-	err := Run(t.Context(), configtest.MustLoad(t, "checkpoint={every: 7, dir: "+deep(3990)+"}"), Options{Out: "run", Observer: &heard{}})
+	err := Run(t.Context(), spectest.MustLoad(t, "checkpoint={every: 7, dir: "+deep(3990)+"}"), Options{Out: "run", Observer: &heard{}})
 	if !input.IsInput(err) || !strings.Contains(err.Error(), "checkpoint.dir: it has 3990 bytes") || input.Exists("run") {
 		t.Errorf("checkpoint.dir: %v", err)
 	}
@@ -223,11 +223,11 @@ func TestLongFolders(t *testing.T) {
 // parameters.
 func TestNothingToResume(t *testing.T) {
 	jobtest.InTinyFolder(t)
-	if err := Run(t.Context(), configtest.MustLoad(t), Options{Out: "run", Observer: &heard{}}); err != nil {
+	if err := Run(t.Context(), spectest.MustLoad(t), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
 	want := "--resume latest: there is no checkpoint to continue from, and step 0 would overwrite the parameters in run/model; "
-	if err := Run(t.Context(), configtest.MustLoad(t), Options{Out: "run", Resume: "latest", Observer: &heard{}}); !input.IsInput(err) || !strings.HasPrefix(err.Error(), want) {
+	if err := Run(t.Context(), spectest.MustLoad(t), Options{Out: "run", Resume: "latest", Observer: &heard{}}); !input.IsInput(err) || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -238,7 +238,7 @@ func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
 	jobtest.InTinyFolder(t)
 	trainedRun(t)
 	for _, which := range []string{"latest", "7", "run/ckpt/step-00000007"} {
-		c := configtest.MustLoad(t, "checkpoint.dir=run/ckpt", "train.steps=8", "checkpoint.every=100")
+		c := spectest.MustLoad(t, "checkpoint.dir=run/ckpt", "train.steps=8", "checkpoint.every=100")
 		r := newRun(c, Options{Out: "run", Resume: which, Observer: &heard{}})
 		if err := r.findStart(t.Context()); err != nil {
 			t.Fatal(err)
@@ -260,7 +260,7 @@ func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
 		}
 		r.start.close()
 	}
-	none := configtest.MustLoad(t, "train.steps=8", "checkpoint.every=100", "checkpoint.dir=run/none")
+	none := spectest.MustLoad(t, "train.steps=8", "checkpoint.every=100", "checkpoint.dir=run/none")
 	r := newRun(none, Options{Out: "new", Resume: "latest", Observer: &heard{}})
 	if err := r.findStart(t.Context()); err != nil || r.checkUnchanged(t.Context()) != nil {
 		t.Errorf("none yet: %v, %v", err, r.checkUnchanged(t.Context()))
@@ -277,7 +277,7 @@ func TestFolderToOffloadTo(t *testing.T) {
 	if _, err := os.Stat("/proc/self"); err != nil {
 		t.Skip("no folder here is closed to root")
 	}
-	err := Run(t.Context(), configtest.MustLoad(t, "zero.offload={optimizer: disk, path: /proc}"), Options{Out: "run", Observer: &heard{}})
+	err := Run(t.Context(), spectest.MustLoad(t, "zero.offload={optimizer: disk, path: /proc}"), Options{Out: "run", Observer: &heard{}})
 	if want := "zero.offload.path: /proc: nothing can be written there: "; !input.IsInput(err) || !strings.Contains(err.Error(), want) || input.Exists("run") {
 		t.Errorf("got %v\nwant %s", err, want)
 	}
@@ -293,12 +293,12 @@ func TestTwoRunsOffloadToOneFolder(t *testing.T) {
 	sets := []string{"zero.offload={optimizer: disk, parameters: disk, path: disk}", "train.steps=5"}
 	outer := &heard{onStep: func(s report.Step) {
 		if s.Step == 3 {
-			if err := Run(t.Context(), configtest.MustLoad(t, sets...), Options{Out: "inner", Observer: &heard{}}); err != nil {
+			if err := Run(t.Context(), spectest.MustLoad(t, sets...), Options{Out: "inner", Observer: &heard{}}); err != nil {
 				t.Error(err)
 			}
 		}
 	}}
-	if err := Run(t.Context(), configtest.MustLoad(t, sets...), Options{Out: "outer", Observer: outer}); err != nil {
+	if err := Run(t.Context(), spectest.MustLoad(t, sets...), Options{Out: "outer", Observer: outer}); err != nil {
 		t.Fatal(err)
 	}
 	a, err := os.ReadFile("inner/model/model.safetensors")

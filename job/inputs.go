@@ -19,13 +19,14 @@ import (
 	"zeroth/job/machine"
 	"zeroth/job/report"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 )
 
 // fitContext sets the length of sequences in a job that leaves it to the longest document. Planning
 // needs the length, so it opens the data and returns the set. It returns other jobs unchanged,
 // without a set.
-func fitContext(ctx context.Context, c *config.Config, in inputs, obs report.Observers) (*config.Config, *data.Set, error) {
-	if !config.FollowsData(c) {
+func fitContext(ctx context.Context, c *spec.Job, in inputs, obs report.Observers) (*spec.Job, *data.Set, error) {
+	if !spec.FollowsData(c) {
 		return c, nil, nil
 	}
 	set, err := openData(ctx, c, in, obs)
@@ -68,12 +69,12 @@ func (r *run) fetchWeights(ctx context.Context) error {
 	if r.start.from != nil {
 		from = r.start.base
 	}
-	if !hub.Is(from) || r.start.from != nil && !config.Tunes(r.c) {
+	if !hub.Is(from) || r.start.from != nil && !spec.Tunes(r.c) {
 		return nil
 	}
 	_, err := hub.Fetch(ctx, from, hub.Weights, r.observers.Note)
 	if input.IsInput(err) {
-		return config.Problems{config.ProblemOf(r.c, "model.from", err.Error(), "")}
+		return config.Problems{spec.ProblemOf(r.c, "model.from", err.Error(), "")}
 	}
 	return err
 }
@@ -101,7 +102,7 @@ type inputs struct {
 // openInputs opens the data and, unless the run continues from a checkpoint, the initial
 // parameters. All problems are reported at once.
 func openInputs(j *setup.Job, ctx context.Context, in inputs, obs report.Observers) (set *data.Set, w *hf.Weights, err error) {
-	c := j.Config
+	c := j.Job
 	var problems config.Problems
 	if set = in.set; set == nil {
 		set, err = openData(ctx, c, in, obs)
@@ -116,7 +117,7 @@ func openInputs(j *setup.Job, ctx context.Context, in inputs, obs report.Observe
 		problems, err, wrong = nil, context.Cause(ctx), nil
 	}
 	if wrong != nil {
-		problems = append(problems, config.ProblemOf(c, "model.from", wrong.Error(), ""))
+		problems = append(problems, spec.ProblemOf(c, "model.from", wrong.Error(), ""))
 	}
 	if err = problemsOf(problems, err); err == nil {
 		return set, w, nil
@@ -138,8 +139,8 @@ func problemsOf(problems config.Problems, err error) error {
 }
 
 // openData opens a job's data on a machine whose ranks need so many bytes.
-func openData(ctx context.Context, c *config.Config, in inputs, obs report.Observers) (*data.Set, error) {
-	s := config.Source(c)
+func openData(ctx context.Context, c *spec.Job, in inputs, obs report.Observers) (*data.Set, error) {
+	s := spec.Source(c)
 	s.Evaluate, s.Whole = in.evaluates, in.whole
 	s.Progress = reading(obs)
 	if free := machine.Machine().Free; free > 0 { // the ranks need their part of it
@@ -150,7 +151,7 @@ func openData(ctx context.Context, c *config.Config, in inputs, obs report.Obser
 
 // openWeights opens the initial parameters and reads the files that are carried with them.
 func openWeights(ctx context.Context, j *setup.Job) (*hf.Weights, error) {
-	c := j.Config
+	c := j.Job
 	w := &hf.Weights{Seed: c.Train.Seed}
 	if folder := c.Train.LoRA.From; folder != "" {
 		a, err := hf.OpenAdapter(folder, c.Model)
@@ -179,11 +180,11 @@ func openWeights(ctx context.Context, j *setup.Job) (*hf.Weights, error) {
 
 // rounded returns notices about frozen parameters that are stored with more digits than the
 // job computes with.
-func rounded(c *config.Config, from *hf.ModelTensors) []string {
-	if !config.Tunes(c) || c.Precision == device.F32 {
+func rounded(c *spec.Job, from *hf.ModelTensors) []string {
+	if !spec.Tunes(c) || c.Precision == device.F32 {
 		return nil
 	}
-	for _, p := range config.Parameters(c) {
+	for _, p := range spec.Parameters(c) {
 		t, ok := from.Tensor(from.Names[p.Name])
 		if p.Frozen && ok && t.DType == safetensors.F32 {
 			return []string{fmt.Sprintf("frozen parameters are stored in %v: the float32 ones of %s are rounded, also in exports; precision: fp32 avoids this", c.Precision, c.Model.From)}

@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"zeroth/checkpoint/vfs"
-	"zeroth/config"
 	"zeroth/data"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 	"zeroth/job/state"
 	"zeroth/optim"
 	"zeroth/zero"
@@ -20,7 +20,7 @@ import (
 
 // loop is one rank's training loop. It belongs to the rank's goroutine.
 type loop struct {
-	c        *config.Config
+	c        *spec.Job
 	rank     *setup.Rank
 	set      *data.Set
 	rec      *recorder // rank 0 reports
@@ -59,8 +59,8 @@ func newLoop(of *run, r *setup.Rank) *loop {
 	c, set, b := of.c, of.set, of.start
 	l := &loop{
 		c: c, rank: r, set: set, rec: of.rec, chosen: of.chosen, schedule: setup.Schedule(c), metrics: map[string]float64{},
-		share:  data.Share{Ranks: config.Mesh(c).DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
-		reader: config.Mesh(c).DataRank(r.Rank),
+		share:  data.Share{Ranks: spec.Mesh(c).DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
+		reader: spec.Mesh(c).DataRank(r.Rank),
 		counts: counts{at: b.Step, samples: b.Samples, tokens: b.Tokens},
 		evals:  evals{early: earlyOf(c, b.Early), owed: of.rec.owed || b.Owed},
 		saves:  saves{saver: of.savers[r.LocalIndex], model: of.job.ModelJSON(), base: b.Base, kept: -1},
@@ -173,7 +173,7 @@ func (l *loop) stale() bool { return l.at < l.c.Train.Steps && isStale(l.c, &l.e
 
 // earlyOf returns the evaluations so far for the job's early stop. Those by another metric do not
 // count.
-func earlyOf(c *config.Config, was *state.Early) state.Early {
+func earlyOf(c *spec.Job, was *state.Early) state.Early {
 	s := c.Train.EarlyStop
 	e := state.Early{Metric: s.Metric, Max: s.Mode == "max"}
 	if e.Metric == "val_loss" {
@@ -186,7 +186,7 @@ func earlyOf(c *config.Config, was *state.Early) state.Early {
 }
 
 // isStale reports whether the job's patience with evaluations that do not improve is used up.
-func isStale(c *config.Config, e *state.Early) bool {
+func isStale(c *spec.Job, e *state.Early) bool {
 	patience := c.Train.EarlyStop.Patience
 	return patience > 0 && earlyOf(c, e).Stale >= patience
 }
@@ -230,7 +230,7 @@ func (l *loop) named(means []float64) map[string]float64 {
 		return nil
 	}
 	own := map[string]float64{}
-	for i, name := range config.Network(l.c).Metrics {
+	for i, name := range spec.Network(l.c).Metrics {
 		own[name] = means[i]
 	}
 	return own

@@ -17,14 +17,14 @@ import (
 	"go.uber.org/goleak"
 
 	"zeroth/collective"
-	"zeroth/config"
-	"zeroth/config/configtest"
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 	"zeroth/job/state"
 )
 
@@ -65,7 +65,7 @@ func (h *heard) Event(e report.Event) {
 func TestTrain(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	jobtest.InTinyFolder(t)
-	c := configtest.MustLoad(t, "sample={prompt: 'line ', tokens: 5}")
+	c := spectest.MustLoad(t, "sample={prompt: 'line ', tokens: 5}")
 	h := &heard{}
 	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func TestTrain(t *testing.T) {
 func TestHeader(t *testing.T) {
 	jobtest.InTinyFolder(t)
 	h := &heard{}
-	c := configtest.MustLoad(t, "device=cpu", "parallel={ranks: 4, replicate: 2}", "train.steps=1")
+	c := spectest.MustLoad(t, "device=cpu", "parallel={ranks: 4, replicate: 2}", "train.steps=1")
 	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	const parameters = (256+8)*8 + 2*8 + 12*8*8 + 13*8
-	set, err := data.Open(t.Context(), config.Source(c))
+	set, err := data.Open(t.Context(), spec.Source(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestStop(t *testing.T) {
 			}
 		}}
 		out := fmt.Sprintf("run%d", c.at)
-		if err := Run(ctx, configtest.MustLoad(t, "train.steps=1000", "sample.tokens=5", "parallel.ranks=3"), Options{Out: out, Observer: h}); !stoppedBy(err, reason, len(h.steps)) {
+		if err := Run(ctx, spectest.MustLoad(t, "train.steps=1000", "sample.tokens=5", "parallel.ranks=3"), Options{Out: out, Observer: h}); !stoppedBy(err, reason, len(h.steps)) {
 			t.Errorf("error %v, want %v after step %d", err, reason, len(h.steps))
 		}
 		if n := len(h.steps); n < c.at || n > c.atMost {
@@ -187,7 +187,7 @@ func TestStopAtTheEnd(t *testing.T) {
 			stop()
 		}
 	}}
-	if err := Run(ctx, configtest.MustLoad(t, "train.eval_every=0"), Options{Out: "run", Observer: h}); err != nil {
+	if err := Run(ctx, spectest.MustLoad(t, "train.eval_every=0"), Options{Out: "run", Observer: h}); err != nil {
 		t.Error(err)
 	}
 	if len(h.sums) != 1 || h.sums[0].Stopped || h.sums[0].Steps != 7 {
@@ -203,7 +203,7 @@ func TestStopWhileReading(t *testing.T) {
 	ctx, stop := context.WithCancelCause(t.Context())
 	stop(reason)
 	h := &heard{}
-	if err := Run(ctx, configtest.MustLoad(t), Options{Out: "run", Observer: h}); !stoppedBy(err, reason, 0) || input.Exists("run") || len(h.sums) > 0 {
+	if err := Run(ctx, spectest.MustLoad(t), Options{Out: "run", Observer: h}); !stoppedBy(err, reason, 0) || input.Exists("run") || len(h.sums) > 0 {
 		t.Errorf("error %v, want %v; summary %v", err, reason, h.sums)
 	}
 }
@@ -213,7 +213,7 @@ func TestStopWhileReading(t *testing.T) {
 func TestTrainCannotWrite(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	jobtest.InTinyFolder(t)
-	c := configtest.MustLoad(t)
+	c := spectest.MustLoad(t)
 	for _, name := range []string{"job.yaml", "loss.svg", "model/model.safetensors.tmp"} { // folders where files should be
 		if err := os.MkdirAll(name+".run/"+name+"/x", 0o777); err != nil {
 			t.Fatal(err)
@@ -239,8 +239,8 @@ func TestValidationSamples(t *testing.T) {
 		{"parallel.ranks=4", "train.micro_batch=1"},
 		{"parallel.ranks=1", "train.accumulate=2"},
 	} {
-		c := configtest.MustLoad(t, sets...)
-		set, err := data.Open(t.Context(), config.Source(c))
+		c := spectest.MustLoad(t, sets...)
+		set, err := data.Open(t.Context(), spec.Source(c))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -281,8 +281,8 @@ func TestValidationSamples(t *testing.T) {
 // order, and are dealt to ranks and micro-batches in turn.
 func TestTrainingSamples(t *testing.T) {
 	jobtest.InTinyFolder(t)
-	c := configtest.MustLoad(t, "parallel.ranks=2", "train.accumulate=2")
-	set, err := data.Open(t.Context(), config.Source(c))
+	c := spectest.MustLoad(t, "parallel.ranks=2", "train.accumulate=2")
+	set, err := data.Open(t.Context(), spec.Source(c))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +309,7 @@ func TestTrainingSamples(t *testing.T) {
 // returned.
 func TestTogether(t *testing.T) {
 	jobtest.InTinyFolder(t)
-	ranks, err := setup.Open(setup.Local(configtest.MustLoad(t, "parallel.ranks=3")))
+	ranks, err := setup.Open(setup.Local(spectest.MustLoad(t, "parallel.ranks=3")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +359,7 @@ func TestReadingIsReported(t *testing.T) {
 func TestValidationLossIsNoNumber(t *testing.T) {
 	jobtest.InTinyFolder(t)
 	h := &heard{}
-	c := configtest.MustLoad(t, "train.steps=1", "train.eval_every=1", "optimizer.lr=1e30", "schedule={type: constant, warmup: 0}", "checkpoint={every: 1, keep: {best: val_loss, last: 2}}", "precision=fp32")
+	c := spectest.MustLoad(t, "train.steps=1", "train.eval_every=1", "optimizer.lr=1e30", "schedule={type: constant, warmup: 0}", "checkpoint={every: 1, keep: {best: val_loss, last: 2}}", "precision=fp32")
 	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +375,7 @@ func TestValidationLossIsNoNumber(t *testing.T) {
 	if _, ok := ck.Metrics["val_loss"]; ok || ck.Metrics["loss"] == 0 {
 		t.Errorf("metrics of the checkpoint: %v", ck.Metrics)
 	}
-	err = Run(t.Context(), configtest.MustLoad(t, "train.steps=2", "checkpoint.every=1"), Options{Out: "run", Resume: "latest", Observer: h})
+	err = Run(t.Context(), spectest.MustLoad(t, "train.steps=2", "checkpoint.every=1"), Options{Out: "run", Resume: "latest", Observer: h})
 	if err == nil || !strings.Contains(err.Error(), "lower the learning rate") {
 		t.Errorf("the next step: %v", err)
 	}
@@ -396,7 +396,7 @@ func TestScheduleLongerThanTheRun(t *testing.T) {
 		"train={epochs: 0.001, eval_every: 0}":     "schedule.warmup of 3 steps is longer than the run of 1: the learning rate only rises to 0.0002 and never reaches optimizer.lr 0.0006",
 	} {
 		h := &heard{}
-		if err := Run(t.Context(), configtest.MustLoad(t, sets), Options{Out: t.TempDir(), Observer: h}); err != nil {
+		if err := Run(t.Context(), spectest.MustLoad(t, sets), Options{Out: t.TempDir(), Observer: h}); err != nil {
 			t.Fatal(err)
 		}
 		has := slices.DeleteFunc(h.notes, func(s string) bool { return !strings.HasPrefix(s, "schedule.") })

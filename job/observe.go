@@ -3,8 +3,8 @@ package job
 import (
 	"fmt"
 
-	"zeroth/config"
 	"zeroth/job/plan"
+	"zeroth/job/spec"
 	"zeroth/zero"
 )
 
@@ -54,7 +54,7 @@ func (o *Observation) end(l *loop) {
 
 // compare plans the run and adds what was measured. If the run issued other work than planned,
 // differs says where, and Plan.Measured stays nil.
-func (o *Observation) compare(c *config.Config) (differs string, err error) {
+func (o *Observation) compare(c *spec.Job) (differs string, err error) {
 	if o == nil || o.got.Step == 0 {
 		return "", nil
 	}

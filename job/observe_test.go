@@ -4,16 +4,16 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config/configtest"
 	"zeroth/job/jobtest"
 	"zeroth/job/plan"
+	"zeroth/job/spec/spectest"
 )
 
 // TestUnplannedEventsAreReported checks that a run that differs from its plan is reported and
 // continues.
 func TestUnplannedEventsAreReported(t *testing.T) {
 	jobtest.InFolder(t, jobtest.Least)
-	c := configtest.MustLoad(t)
+	c := spectest.MustLoad(t)
 	p, err := plan.New(c, plan.Machine{})
 	if err != nil {
 		t.Fatal(err)

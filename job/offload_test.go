@@ -5,10 +5,10 @@ import (
 	"slices"
 	"testing"
 
-	"zeroth/config/configtest"
 	"zeroth/job/jobtest"
 	"zeroth/job/setup"
 	"zeroth/job/show"
+	"zeroth/job/spec/spectest"
 )
 
 // TestOffloadIsReported checks that the header reports how much is offloaded and where, and that
@@ -20,7 +20,7 @@ func TestOffloadIsReported(t *testing.T) {
 	}
 	jobtest.Write(t, "disk/zeroth-beef-rank-0.offload", "")
 	h := &heard{}
-	c := configtest.MustLoad(t, "train.steps=1", "zero.offload={optimizer: disk, parameters: host, path: disk, ratio: 0.5}")
+	c := spectest.MustLoad(t, "train.steps=1", "zero.offload={optimizer: disk, parameters: host, path: disk, ratio: 0.5}")
 	if err := Run(t.Context(), c, Options{Out: "run", Observer: h}); err != nil {
 		t.Fatal(err)
 	}

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/job/jobtest"
+	"zeroth/job/spec/spectest"
 )
 
 // TestRunFolderIsItsOwn checks that a resumed run writes through no link in its folder and blocks
@@ -19,7 +19,7 @@ import (
 func TestRunFolderIsItsOwn(t *testing.T) {
 	jobtest.InTinyFolder(t)
 	run := func(steps string) error {
-		return Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=1", "checkpoint.keep=9", "train.steps="+steps), Options{Out: "run", Resume: "latest", Observer: &heard{}})
+		return Run(t.Context(), spectest.MustLoad(t, "checkpoint.every=1", "checkpoint.keep=9", "train.steps="+steps), Options{Out: "run", Resume: "latest", Observer: &heard{}})
 	}
 	if err := run("2"); err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func TestRunFolderIsItsOwn(t *testing.T) {
 		{"model/config.json", link("../../victim"), "a link"}, {"model/model.safetensors", pipe, "a pipe"}, {"model/model.safetensors.tmp", link("../../victim"), "a link"},
 		{"model/additional_chat_templates", link("../../victims"), "a link"},
 	} {
-		before := tree(t, "run")
+		before := everything(t, "run")
 		path := "run/" + c.name
 		_ = os.Rename(path, "aside") // if it is there
 		if err := c.put(path); err != nil {
@@ -64,7 +64,7 @@ func TestRunFolderIsItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = os.Rename("aside", path)
-		if after := tree(t, "run"); after != before {
+		if after := everything(t, "run"); after != before {
 			t.Errorf("%s in the place of %s: the folder has changed:\n%s\n%s", c.what, c.name, before, after)
 		}
 	}
@@ -87,7 +87,7 @@ func TestRunFolderIsItsOwn(t *testing.T) {
 }
 
 // tree is the names and contents in a folder.
-func tree(t *testing.T, folder string) string {
+func everything(t *testing.T, folder string) string {
 	t.Helper()
 	var all strings.Builder
 	var walk func(string)

@@ -14,6 +14,7 @@ import (
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 	"zeroth/job/watch"
 )
 
@@ -30,7 +31,7 @@ func (r *run) publish(context.Context) (err error) {
 		if strings.HasPrefix(c.Listen, "unix:") {
 			hint = "want unix: and a path of at most 107 bytes in a folder that exists"
 		}
-		return config.Problems{config.ProblemOf(r.c, "report.listen", err.Error(), hint)}
+		return config.Problems{spec.ProblemOf(r.c, "report.listen", err.Error(), hint)}
 	}
 	r.observers = append(r.observers, r.watch)
 	r.observers.Note("live page: " + r.server.String())

@@ -13,6 +13,7 @@ import (
 	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job/report"
+	"zeroth/job/spec"
 	"zeroth/job/state"
 	"zeroth/job/watch"
 )
@@ -83,7 +84,7 @@ func (r *recorder) writeEvents(job []byte) (err error) {
 }
 
 // sendMLflow begins to send to the job's MLflow server.
-func (r *recorder) sendMLflow(c *config.Config) {
+func (r *recorder) sendMLflow(c *spec.Job) {
 	var params [][2]string
 	for _, key := range config.Keys() {
 		if text := c.Text(key); text != "" {

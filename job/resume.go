@@ -18,6 +18,7 @@ import (
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 	"zeroth/job/show"
+	"zeroth/job/spec"
 	"zeroth/job/state"
 	"zeroth/zero"
 )
@@ -30,7 +31,7 @@ type resumed struct {
 
 // find opens the checkpoint to resume from: "latest", a step, or a folder. It returns nil for
 // "latest" if there is none yet.
-func find(c *config.Config, which string) (*resumed, error) {
+func find(c *spec.Job, which string) (*resumed, error) {
 	path, err := checkpoint.Resolve(c.Checkpoint.Dir, which)
 	if errors.Is(err, checkpoint.ErrNone) && which == "latest" {
 		return nil, nil
@@ -62,9 +63,9 @@ type beginning struct {
 	weights *hf.Weights
 	from    *resumed // nil without a checkpoint
 	state.Progress
-	base string         // model.from, if the job that goes on says it; empty without a checkpoint
-	was  *config.Config // the job that made the checkpoint, as far as it is known; else nil
-	news []string       // what is other than in the checkpoint, or as there though the job does not say it
+	base string    // model.from, if the job that goes on says it; empty without a checkpoint
+	was  *spec.Job // the job that made the checkpoint, as far as it is known; else nil
+	news []string  // what is other than in the checkpoint, or as there though the job does not say it
 }
 
 func (b *beginning) close() {
@@ -123,7 +124,7 @@ func restore(ctx context.Context, r *resumed, t *zero.Trainer, workers int) erro
 
 // startOf returns the job as it continues from the checkpoint that which names, or as it is if
 // which is empty.
-func startOf(c *config.Config, which string) (*config.Config, *beginning, error) {
+func startOf(c *spec.Job, which string) (*spec.Job, *beginning, error) {
 	b := &beginning{}
 	if which == "" {
 		return c, b, nil
@@ -137,7 +138,7 @@ func startOf(c *config.Config, which string) (*config.Config, *beginning, error)
 		return c, b, err
 	}
 	b.from, b.Progress, b.base = r, r.Progress, c.Model.From
-	b.was = config.SettingsOf(r.Config)
+	b.was = spec.SettingsOf(r.Config)
 	next, news, err := continued(c, r, b.was)
 	if err != nil {
 		b.close()
@@ -149,7 +150,7 @@ func startOf(c *config.Config, which string) (*config.Config, *beginning, error)
 
 // assume completes the position of a run that another program began: what it read of its data, in
 // the samples of the job, of which an epoch has sequences. It returns a line about it, or "".
-func (b *beginning) assume(c *config.Config, sequences int64) string {
+func (b *beginning) assume(c *spec.Job, sequences int64) string {
 	if b.Data != "" || !b.Trained() {
 		return ""
 	}
@@ -171,12 +172,12 @@ func (b *beginning) assume(c *config.Config, sequences int64) string {
 // continued returns the job for a run that continues from a checkpoint. Keys that the job leaves
 // out have the checkpoint's values. A changed key is an error if the state would mean something else,
 // and a notice otherwise.
-func continued(c *config.Config, r *resumed, was *config.Config) (next *config.Config, news []string, err error) {
+func continued(c *spec.Job, r *resumed, was *spec.Job) (next *spec.Job, news []string, err error) {
 	model, err := state.ModelOf(r.Checkpoint, r.Progress)
 	if err != nil {
 		return nil, nil, err
 	}
-	next, differs, problems := c.Continued(config.Before{Job: was, Partial: r.Data == "", Model: model, Context: r.Progress.Context, Unpadded: r.Legacy(), File: filepath.Join(r.Path, "state.json")})
+	next, differs, problems := c.Continued(spec.Before{Job: was, Partial: r.Data == "", Model: model, Context: r.Progress.Context, Unpadded: r.Legacy(), File: filepath.Join(r.Path, "state.json")})
 	var errs []error
 	for _, p := range problems {
 		errs = append(errs, fmt.Errorf("  %w", p))
@@ -188,7 +189,7 @@ func continued(c *config.Config, r *resumed, was *config.Config) (next *config.C
 }
 
 // unlike returns errors for changed keys that would give the state another meaning.
-func unlike(c *config.Config, differs []string, r *resumed, was *config.Config) (errs []error) {
+func unlike(c *spec.Job, differs []string, r *resumed, was *spec.Job) (errs []error) {
 	for _, d := range differs {
 		errs = append(errs, fmt.Errorf("  %s", d))
 	}
@@ -200,7 +201,7 @@ func unlike(c *config.Config, differs []string, r *resumed, was *config.Config) 
 		return errs
 	}
 	const other = "that would be another model; start a new run from it with `zeroth ckpt export` and model.from"
-	held := func(c *config.Config) bool { return len(c.Data.Held) > 0 }
+	held := func(c *spec.Job) bool { return len(c.Data.Held) > 0 }
 	for _, x := range []struct {
 		key   string
 		other bool
@@ -223,7 +224,7 @@ func unlike(c *config.Config, differs []string, r *resumed, was *config.Config) 
 
 // whatIsNew returns notices about keys that changed since the checkpoint, and about those
 // that were taken from it.
-func whatIsNew(c *config.Config, next, was *config.Config, p state.Progress) (lines []string) {
+func whatIsNew(c *spec.Job, next, was *spec.Job, p state.Progress) (lines []string) {
 	if was == nil || !p.Trained() {
 		return nil
 	}
@@ -257,7 +258,7 @@ func whatIsNew(c *config.Config, next, was *config.Config, p state.Progress) (li
 
 // newEvaluation returns a line if evaluations are over other sequences than those
 // before, though the jobs agree: train.eval_batches counted the micro-batches of a rank.
-func newEvaluation(was, next *config.Config, p state.Progress) string {
+func newEvaluation(was, next *spec.Job, p state.Progress) string {
 	a, b := was.Train.EvalBatches*was.Train.MicroBatch*was.Parallel.Ranks, next.Train.EvalBatches*next.Train.Batch
 	if a == b || next.Train.EvalEvery == 0 || !p.Legacy() {
 		return ""
@@ -267,7 +268,7 @@ func newEvaluation(was, next *config.Config, p state.Progress) string {
 
 // newRate returns a notice about the learning rate of the next step if the schedule or the
 // number of steps changed, or "".
-func newRate(was, next *config.Config, p state.Progress) string {
+func newRate(was, next *spec.Job, p state.Progress) string {
 	a, b := setup.Schedule(was), setup.Schedule(next)
 	if a == b {
 		return ""
@@ -277,7 +278,7 @@ func newRate(was, next *config.Config, p state.Progress) string {
 
 // goesOn returns an error if a job with this data cannot continue from a checkpoint. r may be
 // nil.
-func goesOn(c *config.Config, r *resumed, which, data string) error {
+func goesOn(c *spec.Job, r *resumed, which, data string) error {
 	if r == nil {
 		return nil
 	}
@@ -289,13 +290,13 @@ func goesOn(c *config.Config, r *resumed, which, data string) error {
 
 // sameBase returns an error if the folder of the frozen model has other parameters than the
 // checkpoint: the run would continue with the checkpoint's.
-func sameBase(ctx context.Context, c *config.Config, b *beginning, which string) error {
-	if b.base == "" || b.Base == "" || !config.Tunes(c) {
+func sameBase(ctx context.Context, c *spec.Job, b *beginning, which string) error {
+	if b.base == "" || b.Base == "" || !spec.Tunes(c) {
 		return nil
 	}
 	wrong := func(err error) error {
 		if input.IsInput(err) {
-			return config.Problems{config.ProblemOf(c, "model.from", err.Error(), "")}
+			return config.Problems{spec.ProblemOf(c, "model.from", err.Error(), "")}
 		}
 		return err
 	}
@@ -317,7 +318,7 @@ func sameBase(ctx context.Context, c *config.Config, b *beginning, which string)
 
 // fits returns an error that lists which tensors and data keep a job from continuing from a
 // checkpoint.
-func fits(c *config.Config, r *resumed, data string) error {
+func fits(c *spec.Job, r *resumed, data string) error {
 	var errs []error
 	want, atOnce := map[string]bool{}, false
 	for _, t := range state.Tensors(c) {

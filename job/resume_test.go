@@ -14,18 +14,18 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
-	"zeroth/config"
-	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
+	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 	"zeroth/job/state"
 )
 
 // trainedRun trains the tiny job into run, with a checkpoint at its end.
 func trainedRun(t *testing.T, sets ...string) {
 	t.Helper()
-	if err := Run(t.Context(), configtest.MustLoad(t, append([]string{"checkpoint.every=100", "checkpoint.save_on_exit=true"}, sets...)...), Options{Out: "run", Observer: &heard{}}); err != nil {
+	if err := Run(t.Context(), spectest.MustLoad(t, append([]string{"checkpoint.every=100", "checkpoint.save_on_exit=true"}, sets...)...), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -60,7 +60,7 @@ func TestResumeOfAFinishedRun(t *testing.T) {
 	before := listing(t, "run")
 	for _, steps := range []string{"7", "5"} {
 		h := &heard{}
-		if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=100", "train.steps="+steps), Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
+		if err := Run(t.Context(), spectest.MustLoad(t, "checkpoint.every=100", "train.steps="+steps), Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
 			t.Fatal(err)
 		}
 		want := []string{fmt.Sprintf("nothing to do: step 7 of %s is done and saved to run/ckpt/step-00000007; a larger train.steps would continue from it", steps)}
@@ -72,7 +72,7 @@ func TestResumeOfAFinishedRun(t *testing.T) {
 		}
 	}
 	h := &heard{}
-	if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=100", "train.steps=9"), Options{Out: "run", Resume: "latest", Observer: h}); err != nil || len(h.steps) != 2 {
+	if err := Run(t.Context(), spectest.MustLoad(t, "checkpoint.every=100", "train.steps=9"), Options{Out: "run", Resume: "latest", Observer: h}); err != nil || len(h.steps) != 2 {
 		t.Errorf("a larger train.steps: %v, %d steps", err, len(h.steps))
 	}
 }
@@ -81,7 +81,7 @@ func TestResumeOfAFinishedRun(t *testing.T) {
 // manifest are intact, is refused like all damage, naming the newest intact checkpoint.
 func TestResumeOfDamagedData(t *testing.T) {
 	jobtest.InTinyFolder(t)
-	if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=3", "checkpoint.save_on_exit=false"), Options{Out: "run", Observer: &heard{}}); err != nil {
+	if err := Run(t.Context(), spectest.MustLoad(t, "checkpoint.every=3", "checkpoint.save_on_exit=false"), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range [][2]string{{"run/ckpt/step-00000006", "the newest intact one is run/ckpt/step-00000003 (have 3)"}, {"run/ckpt/step-00000003", "there is no intact one"}} {
@@ -93,7 +93,7 @@ func TestResumeOfDamagedData(t *testing.T) {
 		raw[len(raw)-1] ^= 1 // of what rank 1 reads alone
 		jobtest.Write(t, path, string(raw))
 		before := listing(t, "run")
-		err = Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=3", "train.steps=9"), Options{Out: "run", Resume: c[0], Observer: &heard{}})
+		err = Run(t.Context(), spectest.MustLoad(t, "checkpoint.every=3", "train.steps=9"), Options{Out: "run", Resume: c[0], Observer: &heard{}})
 		if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), path[len(c[0])+1:]+": offset ") || !strings.Contains(err.Error(), c[1]) {
 			t.Errorf("%v, want %s", err, c[1])
 		}
@@ -122,7 +122,7 @@ func TestResumeOfARunWithoutItsParameters(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := &heard{}
-	if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=100"), Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
+	if err := Run(t.Context(), spectest.MustLoad(t, "checkpoint.every=100"), Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := os.ReadFile("run/model/model.safetensors"); err != nil || string(again) != string(raw) {
@@ -140,7 +140,7 @@ func TestResumeOfARunWithoutItsParameters(t *testing.T) {
 		t.Errorf("told %s", told)
 	}
 	before := listing(t, "run")
-	if err := Run(t.Context(), configtest.MustLoad(t, "checkpoint.every=100"), Options{Out: "run", Resume: "latest", Observer: h}); err != nil || !reflect.DeepEqual(listing(t, "run"), before) {
+	if err := Run(t.Context(), spectest.MustLoad(t, "checkpoint.every=100"), Options{Out: "run", Resume: "latest", Observer: h}); err != nil || !reflect.DeepEqual(listing(t, "run"), before) {
 		t.Errorf("now it is finished: %v", err)
 	}
 }
@@ -159,7 +159,7 @@ func TestResumeComparesTheModel(t *testing.T) {
 	}
 	_ = ck.Close()
 
-	c := configtest.MustLoad(t, "model.layers=1", "train.steps=4", "checkpoint.every=100") // what it does not say has other defaults
+	c := spectest.MustLoad(t, "model.layers=1", "train.steps=4", "checkpoint.every=100") // what it does not say has other defaults
 	h := &heard{}
 	if err := Run(t.Context(), c, Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
 		t.Fatal(err)
@@ -175,13 +175,13 @@ func TestResumeComparesTheModel(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(now, cfg) {
 		t.Errorf("config.json is %v (%v)\nwas %v", now, err, cfg)
 	}
-	again, err := config.Load("run/job.yaml", nil)
+	again, err := spec.Load("run/job.yaml", nil)
 	if err != nil || again.Model.KV != 1 || again.Model.Theta != 5000 || !again.Model.Tied || again.Model.FFN != 24 {
 		t.Errorf("job.yaml: %v %+v", err, again)
 	}
 
 	before := listing(t, "run")
-	err = Run(t.Context(), configtest.MustLoad(t, append(llama, "model.layers=1", "model.heads=2", "model.kv_heads=2", "model.rope_theta=6000", "model.tied=false", "model.context=4", "model.vocab=300")...), Options{Out: "run", Resume: "latest", Observer: h})
+	err = Run(t.Context(), spectest.MustLoad(t, append(llama, "model.layers=1", "model.heads=2", "model.kv_heads=2", "model.rope_theta=6000", "model.tied=false", "model.context=4", "model.vocab=300")...), Options{Out: "run", Resume: "latest", Observer: h})
 	for _, want := range []string{"--resume latest: run/ckpt/step-00000004 does not fit the job:\n", "\n  model.heads is 4 in it, 2 in the job (--set model.heads=2)", "\n  model.kv_heads is 1 in it, 2 in the job", "\n  model.rope_theta is 5000 in it, 6000 in the job",
 		"\n  model.tied is true in it, false in the job", "\n  model.context is 8 in it, 4 in the job", "\n  model.vocab is 256 in it, 300 in the job"} {
 		if !input.IsInput(err) || !strings.Contains(err.Error(), want) {
@@ -201,19 +201,19 @@ func TestResumeComparesTheModel(t *testing.T) {
 		{`"rope_scaling": null`, `"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}`, "the scaling of rotary positions is none in it, llama3 by 8 from 8192 positions, frequencies 1 to 4 in the job"},
 	} {
 		jobtest.Write(t, "folder/config.json", regexp.MustCompile(c.old).ReplaceAllString(string(raw), c.new))
-		err := Run(t.Context(), configtest.MustLoad(t, "model=null", "model.from=folder"), Options{Out: "run", Resume: "latest", Observer: h})
+		err := Run(t.Context(), spectest.MustLoad(t, "model=null", "model.from=folder"), Options{Out: "run", Resume: "latest", Observer: h})
 		if !input.IsInput(err) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v\nwant %s", err, c.want)
 		}
 	}
 	jobtest.Write(t, "folder/config.json", string(raw))
-	if err := Run(t.Context(), configtest.MustLoad(t, "model=null", "model.from=folder", "train.steps=5", "checkpoint.every=100"), Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
+	if err := Run(t.Context(), spectest.MustLoad(t, "model=null", "model.from=folder", "train.steps=5", "checkpoint.every=100"), Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
 		t.Errorf("the same model from a folder: %v", err)
 	}
 	if err := os.RemoveAll("folder"); err != nil {
 		t.Fatal(err)
 	}
-	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=6", "checkpoint.every=100"), Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
+	if err := Run(t.Context(), spectest.MustLoad(t, "train.steps=6", "checkpoint.every=100"), Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
 		t.Errorf("the folder it came from is gone: %v", err)
 	}
 	if text, err := os.ReadFile("run/job.yaml"); err != nil || !strings.Contains(string(text), "from: \"folder\"") {
@@ -227,8 +227,8 @@ func TestResumeComparesTheModel(t *testing.T) {
 func TestResumeComparesTheTraining(t *testing.T) {
 	jobtest.InTinyFolder(t)
 	trainedRun(t, "optimizer={lr: 1e-3, betas: [0.8, 0.9], weight_decay: 0.02}", "schedule={type: linear, min_lr: 2e-4, warmup: 2}", "train.clip=0.5", "precision=fp32", "train.batch=8", "train.micro_batch=null", "train.seed=9", "data.validation=0.2")
-	goOn := func(sets ...string) (*config.Config, []string, error) {
-		c := configtest.MustLoad(t, append(sets, "checkpoint.dir=run/ckpt")...)
+	goOn := func(sets ...string) (*spec.Job, []string, error) {
+		c := spectest.MustLoad(t, append(sets, "checkpoint.dir=run/ckpt")...)
 		next, b, err := startOf(c, "latest")
 		if err != nil {
 			return nil, nil, err
@@ -289,7 +289,7 @@ func TestResumeComparesGroups(t *testing.T) {
 		`optimizer.groups=[{match: "*.bias", lr: 1e-4}]`: `changed since the checkpoint: optimizer.groups ` + groups + ` → [{match: "*.bias", lr: 1e-4}]`,
 		"optimizer.groups=[]":                            "changed since the checkpoint: optimizer.groups " + groups + " → none",
 	} {
-		_, b, err := startOf(configtest.MustLoad(t, set, "checkpoint.dir=run/ckpt"), "latest")
+		_, b, err := startOf(spectest.MustLoad(t, set, "checkpoint.dir=run/ckpt"), "latest")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -306,7 +306,7 @@ func TestResumeKeepsTheDecay(t *testing.T) {
 	jobtest.InTinyFolder(t)
 	trainedRun(t, "schedule={type: wsd, decay: 3}")
 	for set, want := range map[string]int{"train.seed=null": 3, "train.steps=100": 10, "schedule={type: wsd, decay: 5}": 5} {
-		next, b, err := startOf(configtest.MustLoad(t, "schedule=null", "train.steps=null", "checkpoint.dir=run/ckpt", set), "latest")
+		next, b, err := startOf(spectest.MustLoad(t, "schedule=null", "train.steps=null", "checkpoint.dir=run/ckpt", set), "latest")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -337,10 +337,10 @@ func TestResumeOfOlderCheckpoints(t *testing.T) {
 				delete(s, key)
 			}
 		})
-		if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=8"), Options{Out: t.TempDir(), Resume: "old/step-00000007", Observer: h}); err != nil || len(h.steps) != 1 {
+		if err := Run(t.Context(), spectest.MustLoad(t, "train.steps=8"), Options{Out: t.TempDir(), Resume: "old/step-00000007", Observer: h}); err != nil || len(h.steps) != 1 {
 			t.Errorf("without %v: %v, %d steps", without, err, len(h.steps))
 		}
-		if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=8", "model.width=16"), Options{Out: t.TempDir(), Resume: "old/step-00000007", Observer: h}); !input.IsInput(err) {
+		if err := Run(t.Context(), spectest.MustLoad(t, "train.steps=8", "model.width=16"), Options{Out: t.TempDir(), Resume: "old/step-00000007", Observer: h}); !input.IsInput(err) {
 			t.Errorf("without %v: another model: %v", without, err)
 		}
 	}
@@ -353,7 +353,7 @@ func TestResumeOfNewerCheckpoints(t *testing.T) {
 	rewriteState(t, "run/ckpt/step-00000007", "new", func(s map[string]any) {
 		s["format"], s["loss_scale"], s["version"] = state.Format+1, "by layer", "zeroth 7.1.0"
 	})
-	err := Run(t.Context(), configtest.MustLoad(t, "train.steps=8"), Options{Out: "out", Resume: "new/step-00000007"})
+	err := Run(t.Context(), spectest.MustLoad(t, "train.steps=8"), Options{Out: "out", Resume: "new/step-00000007"})
 	if !input.IsInput(err) || !strings.Contains(err.Error(), fmt.Sprintf("format %d", state.Format+1)) || !strings.Contains(err.Error(), "zeroth 7.1.0") {
 		t.Error(err)
 	}
@@ -414,7 +414,7 @@ func TestObservedAfterAnEvaluation(t *testing.T) {
 	}
 	jobtest.Write(t, "run/metrics.jsonl", regexp.MustCompile(`\{"step":3,"val_loss".*\n`).ReplaceAllString(string(raw), ""))
 	o, h := &Observation{}, &heard{}
-	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=5", "model.layers=3"), Options{Out: "run", Resume: "latest", Observer: h, Timeline: o}); err != nil {
+	if err := Run(t.Context(), spectest.MustLoad(t, "train.steps=5", "model.layers=3"), Options{Out: "run", Resume: "latest", Observer: h, Timeline: o}); err != nil {
 		t.Fatal(err)
 	}
 	if len(h.evals) == 0 || h.evals[0].Step != 3 || o.Plan == nil || o.Plan.Measured.Step != 5 {

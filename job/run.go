@@ -25,6 +25,7 @@ import (
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 	"zeroth/job/state"
 	"zeroth/job/watch"
 	"zeroth/job/world"
@@ -67,7 +68,7 @@ type Options struct {
 //
 // Steps run in order, on every process of the run. What can go wrong is found as early and
 // as cheaply as possible, and before openRunFolder nothing is written but locks.
-func Run(ctx context.Context, c *config.Config, o Options) (err error) {
+func Run(ctx context.Context, c *spec.Job, o Options) (err error) {
 	if c, err = o.Complete(c); err != nil {
 		return err
 	}
@@ -93,14 +94,14 @@ func Run(ctx context.Context, c *config.Config, o Options) (err error) {
 
 // Complete returns the job with the network, the data and the rule of the options. plan.New and
 // package fit compute its memory and step time.
-func (o Options) Complete(c *config.Config) (*config.Config, error) {
-	return c.With(config.Own{Model: o.Model, Data: o.Data, Validation: o.Validation, Rule: o.Rule})
+func (o Options) Complete(c *spec.Job) (*spec.Job, error) {
+	return c.With(spec.Own{Model: o.Model, Data: o.Data, Validation: o.Validation, Rule: o.Rule})
 }
 
 // Enter loads a job and joins the other processes that the launcher has started, according to the
 // environment: see docs/cluster.md. The caller must call leave after the run, or after an
 // error.
-func (o *Options) Enter(ctx context.Context, file string, sets []string) (c *config.Config, leave func(), err error) {
+func (o *Options) Enter(ctx context.Context, file string, sets []string) (c *spec.Job, leave func(), err error) {
 	leave = func() {}
 	here, err := launch.Find(launch.Flags{Parent: os.Getppid()}, os.LookupEnv)
 	if err != nil {
@@ -130,11 +131,11 @@ type run struct {
 	Options
 	observers report.Observers // Observer, and the live page
 	self      setup.Self       // of World
-	given     *config.Config   // the job as Run got it
+	given     *spec.Job        // the job as Run got it
 
-	c     *config.Config // findStart: with its checkpoint.dir, and as it continues from a checkpoint
-	start *beginning     // findStart
-	steps int            // findStart: done, those of earlier runs included; train updates it
+	c     *spec.Job  // findStart: with its checkpoint.dir, and as it continues from a checkpoint
+	start *beginning // findStart
+	steps int        // findStart: done, those of earlier runs included; train updates it
 
 	job     *setup.Job      // placeRanks: c and its ranks
 	plan    setup.Footprint // planMemory: of a rank, as this launch places it
@@ -162,7 +163,7 @@ type run struct {
 // errNothingToDo ends a run whose results exist already.
 var errNothingToDo = errors.New("nothing to do")
 
-func newRun(c *config.Config, o Options) *run {
+func newRun(c *spec.Job, o Options) *run {
 	if o.World == nil {
 		o.World = setup.Alone{}
 	}
@@ -368,7 +369,7 @@ func (r *run) countSteps(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.c, r.job.Config = c, c
+	r.c, r.job.Job = c, c
 	if was := from.was; was != nil && from.Data != "" && (c.Train.Epochs > 0 || was.Train.Epochs > 0) {
 		was, err := was.Settled(r.set.Train.Windows(), from.Step, from.Samples)
 		if err != nil {
@@ -408,7 +409,7 @@ func (r *run) checkModel(ctx context.Context) (err error) {
 	}
 	from.Base, err = from.weights.Check(ctx, c.Model)
 	if input.IsInput(err) {
-		return config.Problems{config.ProblemOf(c, "model.from", err.Error(), "")}
+		return config.Problems{spec.ProblemOf(c, "model.from", err.Error(), "")}
 	}
 	return err
 }

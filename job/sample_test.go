@@ -12,17 +12,17 @@ import (
 
 	"go.uber.org/goleak"
 
-	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/job/generate"
 	"zeroth/job/jobtest"
+	"zeroth/job/spec/spectest"
 )
 
 // trained makes a run of a few steps in the folder "run".
 func trained(t *testing.T, sets ...string) {
 	t.Helper()
 	jobtest.InTinyFolder(t)
-	if err := Run(t.Context(), configtest.MustLoad(t, append([]string{"train.steps=3"}, sets...)...), Options{Out: "run", Observer: &heard{}}); err != nil {
+	if err := Run(t.Context(), spectest.MustLoad(t, append([]string{"train.steps=3"}, sets...)...), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
 }

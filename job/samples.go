@@ -3,8 +3,8 @@ package job
 import (
 	"math/bits"
 
-	"zeroth/config"
 	"zeroth/data"
+	"zeroth/job/spec"
 	"zeroth/zero"
 )
 
@@ -28,9 +28,9 @@ type evaluated struct {
 }
 
 // evaluate returns the samples of an evaluation of at most most samples; 0: of all windows.
-func evaluate(c *config.Config, rank int, most int64, parts ...windows) *evaluated {
-	m := config.Mesh(c)
-	e := &evaluated{parts: parts, n: most, fields: config.Fields(c), reader: m.DataRank(rank),
+func evaluate(c *spec.Job, rank int, most int64, parts ...windows) *evaluated {
+	m := spec.Mesh(c)
+	e := &evaluated{parts: parts, n: most, fields: spec.Fields(c), reader: m.DataRank(rank),
 		share: data.Share{Ranks: m.DataRanks(), Accumulate: 1, MicroBatch: c.Train.MicroBatch}}
 	for _, p := range parts {
 		e.all += p.Windows()

@@ -19,15 +19,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"zeroth/checkpoint"
-	"zeroth/config"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/job/state"
 )
 
 // benchJob is a job of 25 million parameters, 303 MB of state, with data that
 // is not read.
-func benchJob(b *testing.B, sets ...string) *config.Config {
+func benchJob(b *testing.B, sets ...string) *spec.Job {
 	b.Helper()
 	dir := b.TempDir()
 	file := filepath.Join(dir, "job.yaml")
@@ -35,7 +35,7 @@ func benchJob(b *testing.B, sets ...string) *config.Config {
 	if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
 		b.Fatal(err)
 	}
-	c, err := config.Load(file, append(sets, "checkpoint.every=1", "checkpoint.keep=1", "checkpoint.compress=never", "checkpoint.dir="+filepath.Join(dir, "ckpt")))
+	c, err := spec.Load(file, append(sets, "checkpoint.every=1", "checkpoint.keep=1", "checkpoint.compress=never", "checkpoint.dir="+filepath.Join(dir, "ckpt")))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func ranksOf(b *testing.B, j *setup.Job) []*setup.Rank {
 }
 
 // stateBytes is the size of all state.
-func stateBytes(c *config.Config, r *setup.Rank) (n int64) {
+func stateBytes(c *spec.Job, r *setup.Rank) (n int64) {
 	for _, t := range state.Tensors(c) {
 		n += t.Bytes()
 	}
@@ -146,7 +146,7 @@ func BenchmarkSaveState(b *testing.B) {
 			a, s := setup.Local(benchJob(b, sets...)), setup.Local(benchJob(b, append(sets, "checkpoint.async=false")...))
 			async, sync := ranksOf(b, a), ranksOf(b, s)
 			asyncSavers, syncSavers := saversOf(b, a, async), saversOf(b, s, sync)
-			bytes := stateBytes(a.Config, async[0])
+			bytes := stateBytes(a.Job, async[0])
 			saveOnce(b, async, asyncSavers, 1) // touches the staging memory's pages
 			step := 1
 			for b.Loop() {

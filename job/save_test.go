@@ -12,11 +12,11 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
-	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
 	"zeroth/job/setup"
+	"zeroth/job/spec/spectest"
 	"zeroth/job/state"
 	"zeroth/shard"
 )
@@ -26,12 +26,12 @@ import (
 func TestRetentionThatFails(t *testing.T) {
 	jobtest.InFolder(t, jobtest.Least)
 	for _, onError := range []string{"stop", "continue"} {
-		c := configtest.MustLoad(t, "checkpoint.dir=ckpt", "checkpoint.on_error="+onError)
+		c := spectest.MustLoad(t, "checkpoint.dir=ckpt", "checkpoint.on_error="+onError)
 		other, err := checkpoint.Begin("ckpt", 1, checkpoint.Options{}) // holds the lock
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &state.Saver{J: &setup.Job{Config: c}, Rank: &setup.Rank{}, Kept: make(chan error, 1)}
+		s := &state.Saver{J: &setup.Job{Job: c}, Rank: &setup.Rank{}, Kept: make(chan error, 1)}
 		s.Kept <- s.Retain(nil)
 		var out bytes.Buffer
 		l := &loop{c: c, rank: &setup.Rank{}, saves: saves{saver: s}, rec: &recorder{Observers: report.Observers{report.NewProgress(&out)}}}
@@ -57,7 +57,7 @@ func TestOneRankFailsBeforeASave(t *testing.T) {
 		t.Run("async "+async, func(t *testing.T) {
 			defer goleak.VerifyNone(t)
 			jobtest.InFolder(t, jobtest.Least)
-			c := configtest.MustLoad(t, "model={layers: 1, heads: 1, width: 8, context: 4}", "data.validation=0", "train.steps=3", "train.micro_batch=1", "parallel.ranks=3", "parallel.timeout=5s", "checkpoint.every=1", "checkpoint.keep=1", "checkpoint.async="+async)
+			c := spectest.MustLoad(t, "model={layers: 1, heads: 1, width: 8, context: 4}", "data.validation=0", "train.steps=3", "train.micro_batch=1", "parallel.ranks=3", "parallel.timeout=5s", "checkpoint.every=1", "checkpoint.keep=1", "checkpoint.async="+async)
 			broken, o := errors.New("a broken disk"), Options{Out: "run"}
 			o.Hooks.Files = vfstest.Hook{FS: vfs.OS{}, Before: func(op vfstest.Op) error {
 				if op.Do == "rename" && strings.Contains(op.Name, "/step-") {
@@ -76,7 +76,7 @@ func TestOneRankFailsBeforeASave(t *testing.T) {
 // which the run reports once before it continues.
 func TestRetentionKeepsForeignFiles(t *testing.T) {
 	jobtest.InFolder(t, jobtest.Least)
-	c := configtest.MustLoad(t, "checkpoint.dir=ckpt", "checkpoint.keep=1", "checkpoint.on_error=stop")
+	c := spectest.MustLoad(t, "checkpoint.dir=ckpt", "checkpoint.keep=1", "checkpoint.on_error=stop")
 	save := func(step int64) {
 		s, err := checkpoint.Begin("ckpt", step, checkpoint.Options{})
 		if err != nil {
@@ -95,7 +95,7 @@ func TestRetentionKeepsForeignFiles(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	s := &state.Saver{J: &setup.Job{Config: c}, Rank: &setup.Rank{}, Reported: map[string]bool{}}
+	s := &state.Saver{J: &setup.Job{Job: c}, Rank: &setup.Rank{}, Reported: map[string]bool{}}
 	l := &loop{c: c, rank: &setup.Rank{}, saves: saves{saver: s}, rec: &recorder{Observers: report.Observers{report.NewProgress(&out)}}}
 	for step := range int64(4) {
 		save(step + 1)
@@ -123,7 +123,7 @@ func TestRetentionKeepsForeignFiles(t *testing.T) {
 // command draws them.
 func TestMissingPlotsAreDrawn(t *testing.T) {
 	jobtest.InFolder(t, jobtest.Least)
-	c := configtest.MustLoad(t, "model={layers: 1, heads: 1, width: 8, context: 4}", "data.validation=0", "train.steps=2", "train.batch=2", "parallel.ranks=1", "train.micro_batch=1", "checkpoint.every=1")
+	c := spectest.MustLoad(t, "model={layers: 1, heads: 1, width: 8, context: 4}", "data.validation=0", "train.steps=2", "train.batch=2", "parallel.ranks=1", "train.micro_batch=1", "checkpoint.every=1")
 	if err := os.MkdirAll("run/loss.svg/x", 0o777); err != nil {
 		t.Fatal(err)
 	}

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config/configtest"
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
+	"zeroth/job/spec/spectest"
 	"zeroth/job/state"
 )
 
@@ -77,7 +77,7 @@ func TestForgedState(t *testing.T) {
 	} {
 		withState(t, ck, "forged", state)
 		h := &heard{}
-		err := Run(t.Context(), configtest.MustLoad(t, "train.steps=9"), Options{Out: t.TempDir(), Resume: "forged/step-00000007", Observer: h})
+		err := Run(t.Context(), spectest.MustLoad(t, "train.steps=9"), Options{Out: t.TempDir(), Resume: "forged/step-00000007", Observer: h})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "state.json") || len(h.steps) > 0 {
 			t.Errorf("%.200s\ngot  %v\nwant %s", state, err, want)
 		}
@@ -86,11 +86,11 @@ func TestForgedState(t *testing.T) {
 		}
 	}
 	withState(t, ck, "fine", dynamic)
-	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=9", "precision=fp16"), Options{Out: t.TempDir(), Resume: "fine/step-00000007", Observer: &heard{}}); err != nil {
+	if err := Run(t.Context(), spectest.MustLoad(t, "train.steps=9", "precision=fp16"), Options{Out: t.TempDir(), Resume: "fine/step-00000007", Observer: &heard{}}); err != nil {
 		t.Error(err)
 	}
 	withState(t, ck, "empty", "")
-	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=9"), Options{Out: t.TempDir(), Resume: "empty/step-00000007", Observer: &heard{}}); err == nil || !strings.Contains(err.Error(), "state.json: it is empty, so the position in the data is unknown") {
+	if err := Run(t.Context(), spectest.MustLoad(t, "train.steps=9"), Options{Out: t.TempDir(), Resume: "empty/step-00000007", Observer: &heard{}}); err == nil || !strings.Contains(err.Error(), "state.json: it is empty, so the position in the data is unknown") {
 		t.Errorf("without a state: %v", err)
 	}
 }

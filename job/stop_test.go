@@ -10,11 +10,11 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
-	"zeroth/config/configtest"
 	"zeroth/fsdp"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
 	"zeroth/job/setup"
+	"zeroth/job/spec/spectest"
 	"zeroth/job/state"
 	"zeroth/tests/nightly"
 	"zeroth/zero"
@@ -48,7 +48,7 @@ func TestStopAtAnyEvent(t *testing.T) {
 			ctx, stop := context.WithCancelCause(t.Context())
 			defer stop(nil)
 			s, h = &stopper{at: at, stop: stop}, &heard{}
-			err = Run(ctx, configtest.MustLoad(t, sets...), Options{Out: out, Resume: "latest", Observer: h, Hooks: setup.Hooks{WrapTrainer: func(rank int, z *zero.Config) {
+			err = Run(ctx, spectest.MustLoad(t, sets...), Options{Out: out, Resume: "latest", Observer: h, Hooks: setup.Hooks{WrapTrainer: func(rank int, z *zero.Config) {
 				if rank == 1 {
 					z.Listener = s
 				}
@@ -147,13 +147,13 @@ func TestStopWhileFilling(t *testing.T) {
 	sets := []string{"train.steps=4", "checkpoint={every: 2, dir: ckpt}"}
 	for _, step := range []int{0, 2} {
 		ctx, stop := context.WithCancelCause(t.Context())
-		err := Run(ctx, configtest.MustLoad(t, sets...), Options{Out: "run", Resume: "latest", Observer: &heard{}, Hooks: setup.Hooks{WrapTrainer: func(int, *zero.Config) { stop(errEnough) }}})
+		err := Run(ctx, spectest.MustLoad(t, sets...), Options{Out: "run", Resume: "latest", Observer: &heard{}, Hooks: setup.Hooks{WrapTrainer: func(int, *zero.Config) { stop(errEnough) }}})
 		var s *Stopped
 		if !errors.As(err, &s) || !errors.Is(err, errEnough) || s.Step != step {
 			t.Errorf("%v, want %v after step %d", err, errEnough, step)
 		}
 		if step == 0 {
-			if err := Run(t.Context(), configtest.MustLoad(t, append(sets, "train.steps=2")...), Options{Out: "run", Observer: &heard{}}); err != nil {
+			if err := Run(t.Context(), spectest.MustLoad(t, append(sets, "train.steps=2")...), Options{Out: "run", Observer: &heard{}}); err != nil {
 				t.Error(err)
 			}
 		}

@@ -10,15 +10,16 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"zeroth/config"
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/input"
 	"zeroth/input/s3"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 )
 
 // useStore prepares checkpoints in object storage: the folder on disk, the lease, and, if the run has
@@ -57,7 +58,7 @@ func (r *run) useStore(ctx context.Context) (err error) {
 
 // badLocal converts an error of the folder on disk to a problem of its key, and returns other
 // errors unchanged.
-func badLocal(c *config.Config, err error) error {
+func badLocal(c *spec.Job, err error) error {
 	path := ""
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {
 		path = e.Path
@@ -67,12 +68,12 @@ func badLocal(c *config.Config, err error) error {
 	if path == "" || s3.Is(path) || !s3.Is(c.Checkpoint.Dir) {
 		return err
 	}
-	return config.Problems{config.ProblemOf(c, "checkpoint.local", fmt.Sprintf("%s: checkpoints cannot be saved there: %v", path, input.Cause(err)), "want a folder that can be created and written to")}
+	return config.Problems{spec.ProblemOf(c, "checkpoint.local", fmt.Sprintf("%s: checkpoints cannot be saved there: %v", path, input.Cause(err)), "want a folder that can be created and written to")}
 }
 
 // diskFull adds advice, the key for another folder, to the error of a save that failed on a full or
 // read-only disk. It recognizes errors of other ranks by their text.
-func diskFull(c *config.Config, err error) error {
+func diskFull(c *spec.Job, err error) error {
 	causes := []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EACCES}
 	if err == nil || !slices.ContainsFunc(causes, func(cause error) bool { return strings.Contains(err.Error(), cause.Error()) }) {
 		return err

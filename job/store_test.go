@@ -15,12 +15,12 @@ import (
 
 	"zeroth/checkpoint/store"
 	"zeroth/collective"
-	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/input/s3/s3test"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
 	"zeroth/job/setup"
+	"zeroth/job/spec/spectest"
 )
 
 // TestStopWithoutServer checks that a run stopped while the server of its checkpoints refuses
@@ -42,7 +42,7 @@ func TestStopWithoutServer(t *testing.T) {
 			stop(reason)
 		}
 	}}
-	err := Run(ctx, configtest.MustLoad(t, sets...), Options{Out: "run", Observer: h})
+	err := Run(ctx, spectest.MustLoad(t, sets...), Options{Out: "run", Observer: h})
 	var s *Stopped
 	if !errors.As(err, &s) || !strings.HasPrefix(s.Checkpoint, "s3://runs/a/step-") {
 		t.Fatalf("%v", err)
@@ -53,7 +53,7 @@ func TestStopWithoutServer(t *testing.T) {
 		t.Errorf("%q", h.notes)
 	}
 	server.Fail(nil)
-	if err := Run(t.Context(), configtest.MustLoad(t, append(sets, "train.steps=9")...), Options{Out: "run", Resume: "latest"}); err != nil {
+	if err := Run(t.Context(), spectest.MustLoad(t, append(sets, "train.steps=9")...), Options{Out: "run", Resume: "latest"}); err != nil {
 		t.Fatal(err)
 	}
 	if mark := strings.TrimPrefix(s.Checkpoint, "s3://runs/") + "/COMMIT"; !slices.Contains(server.Keys(t), mark) {
@@ -67,7 +67,7 @@ func TestDamagedLocal(t *testing.T) {
 	s3test.Serve(t)
 	jobtest.InTinyFolder(t)
 	sets := []string{"checkpoint.every=2", "checkpoint.dir=s3://runs/a", "checkpoint.local=scratch"}
-	if err := Run(t.Context(), configtest.MustLoad(t, append(sets, "train.steps=2")...), Options{Out: "run"}); err != nil {
+	if err := Run(t.Context(), spectest.MustLoad(t, append(sets, "train.steps=2")...), Options{Out: "run"}); err != nil {
 		t.Fatal(err)
 	}
 	files, err := filepath.Glob("scratch/step-00000002/*")
@@ -87,7 +87,7 @@ func TestDamagedLocal(t *testing.T) {
 		}
 		step += 2
 		h := &heard{}
-		if err := Run(t.Context(), configtest.MustLoad(t, append(sets, fmt.Sprint("train.steps=", step))...), Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
+		if err := Run(t.Context(), spectest.MustLoad(t, append(sets, fmt.Sprint("train.steps=", step))...), Options{Out: "run", Resume: "latest", Observer: h}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if !slices.ContainsFunc(h.notes, func(s string) bool { return strings.HasPrefix(s, "removing step-") }) {
@@ -103,13 +103,13 @@ func TestLocalFolder(t *testing.T) {
 	jobtest.Write(t, "file", "")
 	sets := []string{"train.steps=2", "checkpoint.every=2", "checkpoint.dir=s3://runs/a"}
 	for local, want := range map[string]string{"file": "--set checkpoint.local=file: checkpoint.local: ", "file/deep": "file: checkpoints cannot be saved there: not a directory; want a folder"} {
-		err := Run(t.Context(), configtest.MustLoad(t, append(sets, "checkpoint.local="+local)...), Options{Out: "run-" + local[:4]})
+		err := Run(t.Context(), spectest.MustLoad(t, append(sets, "checkpoint.local="+local)...), Options{Out: "run-" + local[:4]})
 		if !input.IsInput(err) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", local, err, want)
 		}
 	}
 	for dir, want := range map[string]string{"s3://runs/a": "another disk with checkpoint.local", "ckpt": "another disk with checkpoint.dir"} {
-		c := configtest.MustLoad(t, "checkpoint.every=2", "checkpoint.dir="+dir)
+		c := spectest.MustLoad(t, "checkpoint.every=2", "checkpoint.dir="+dir)
 		full := fmt.Errorf("rank 1: write x: %v", syscall.ENOSPC)
 		if err := diskFull(c, full); !errors.Is(err, full) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
@@ -164,7 +164,7 @@ func TestStopWhileDownloading(t *testing.T) {
 			}
 			return false
 		})
-		err := Run(ctx, configtest.MustLoad(t, append(sets, "train.steps=2")...), Options{Out: "run"})
+		err := Run(ctx, spectest.MustLoad(t, append(sets, "train.steps=2")...), Options{Out: "run"})
 		if s := (*Stopped)(nil); !errors.As(err, &s) || !errors.Is(err, reason) || input.IsInput(err) {
 			t.Errorf("%q: %v", sets, err)
 		}

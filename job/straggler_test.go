@@ -13,10 +13,10 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
-	"zeroth/config/configtest"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
 	"zeroth/job/setup"
+	"zeroth/job/spec/spectest"
 )
 
 // A rank that needs longer for everything is measured and named, once, on a clock
@@ -27,7 +27,7 @@ func TestStragglerIsNamed(t *testing.T) {
 	const steps, from, to = 100, 10, 70
 	for _, stage := range []int{0, 3} {
 		synctest.Test(t, func(t *testing.T) {
-			c := configtest.MustLoad(t, "parallel.ranks=3", "train.steps=100", "train.eval_every=0", "train.micro_batch=1", fmt.Sprint("zero.stage=", stage))
+			c := spectest.MustLoad(t, "parallel.ranks=3", "train.steps=100", "train.eval_every=0", "train.micro_batch=1", fmt.Sprint("zero.stage=", stage))
 			var done atomic.Int64 // steps of rank 0, so that a step at the edges may be of either kind
 			h, out := &heard{onStep: func(s report.Step) { done.Store(int64(s.Step)) }}, fmt.Sprint("run", stage)
 			err := Run(t.Context(), c, Options{Out: out, Observer: h, Hooks: setup.Hooks{WrapGroups: func(rank int, g collective.Ranks) collective.Ranks {

@@ -7,10 +7,10 @@ import (
 	"unsafe"
 
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/fsdp"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/shard"
 	"zeroth/zero"
 )
@@ -26,7 +26,7 @@ type stream struct {
 
 // collect sends the parameters selected by which to the process of rank 0, which calls take
 // for each part, decoded, from any goroutine.
-func collect(c *config.Config, ranks []*setup.Rank, which func(name string) bool, take func(zero.Part, []float32) error) error {
+func collect(c *spec.Job, ranks []*setup.Rank, which func(name string) bool, take func(zero.Part, []float32) error) error {
 	var codes hf.Decoder
 	put := func(p zero.Part, src []float32) error {
 		if p.Param.Codes != nil {
@@ -35,7 +35,7 @@ func collect(c *config.Config, ranks []*setup.Rank, which func(name string) bool
 		return take(p, src)
 	}
 	want := map[string]shard.Param{}
-	for _, p := range config.Parameters(c) {
+	for _, p := range spec.Parameters(c) {
 		if which(p.Name) {
 			want[p.Name] = fsdp.Stored(p)
 		}

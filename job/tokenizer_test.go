@@ -12,12 +12,12 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config"
-	"zeroth/config/configtest"
+	"zeroth/config/tree"
 	"zeroth/input"
 	"zeroth/job/generate"
 	"zeroth/job/jobtest"
 	"zeroth/job/show"
+	"zeroth/job/spec/spectest"
 )
 
 // sampleWith samples with the given options and collects its notices in notes.
@@ -34,7 +34,7 @@ func sampleWith(t *testing.T, o generate.Options) (text string, notes []string, 
 func TestRunsKeepTheirTokenizer(t *testing.T) {
 	jobtest.InTinyFolder(t)
 	jobtest.WriteVocabulary(t, "own", 300)
-	if err := Run(t.Context(), configtest.MustLoad(t, "train.steps=3", "data.tokenizer=gpt2", "data.vocab=own"), Options{Out: "run", Observer: &heard{}}); err != nil {
+	if err := Run(t.Context(), spectest.MustLoad(t, "train.steps=3", "data.tokenizer=gpt2", "data.vocab=own"), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
 	}
 	o := generate.Options{Run: "run", Prompt: "line 1", Tokens: 20, Rules: generate.Rules{Temperature: 1}, Seed: 5}
@@ -92,7 +92,7 @@ func TestSampleEnds(t *testing.T) {
 		"list":            {"config.json": strings.Replace(string(cfg), `"eos_token_id": null`, `"eos_token_id": [300, `+id+`]`, 1)},
 		"generation":      {"generation_config.json": `{"eos_token_id": ` + id + `}`},
 		"generation list": {"generation_config.json": `{"eos_token_id": [1, ` + id + `]}`},
-		"tokenizer":       {"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "eos_token": ` + config.Quote(jobtest.Spelt(end)) + `}`},
+		"tokenizer":       {"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "eos_token": ` + tree.Quote(jobtest.Spelt(end)) + `}`},
 	} {
 		dir := filepath.Join(t.TempDir(), "model")
 		if err := os.CopyFS(dir, os.DirFS("run/model")); err != nil {
@@ -180,7 +180,7 @@ func TestTokensOfAType(t *testing.T) {
 	for _, sets := range [][]string{{"data.tokens=[small.bin]"}, {"data.tokens=[wide.bin]", "data.dtype=int64"}} {
 		h := &heard{}
 		out := filepath.Join(t.TempDir(), "run")
-		if err := Run(t.Context(), configtest.MustLoad(t, append(sets, "data.text=", "model.vocab=256", "train.steps=2", "data.tokenizer=bytes")...), Options{Out: out, Observer: h}); err != nil {
+		if err := Run(t.Context(), spectest.MustLoad(t, append(sets, "data.text=", "model.vocab=256", "train.steps=2", "data.tokenizer=bytes")...), Options{Out: out, Observer: h}); err != nil {
 			t.Fatal(err)
 		}
 		losses = append(losses, h.steps[1].Loss)

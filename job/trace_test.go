@@ -12,11 +12,11 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config"
 	"zeroth/job/plan"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 	"zeroth/zero"
 )
 
@@ -34,7 +34,7 @@ func TestTraceOfARun(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, traced := range []bool{true, false} {
-		c, err := config.Load(file, []string{"device=cpu", "zero.offload.optimizer=host"})
+		c, err := spec.Load(file, []string{"device=cpu", "zero.offload.optimizer=host"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +79,7 @@ func TestCounters(t *testing.T) {
 		{"zero.stage=0"},
 		{"zero.stage=2", "zero.offload.optimizer=host", "train.accumulate=2"},
 	} {
-		c, err := config.Load(file, append([]string{"model.layers=3", "model.heads=2", "model.width=32", "model.context=8",
+		c, err := spec.Load(file, append([]string{"model.layers=3", "model.heads=2", "model.width=32", "model.context=8",
 			"train.micro_batch=1", "train.steps=4", "parallel.ranks=2", "train.eval_every=2"}, sets...))
 		if err != nil {
 			t.Fatal(err)
@@ -104,7 +104,7 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-func checkCounters(t *testing.T, write func(io.Writer) error, c *config.Config, ranks, steps int) {
+func checkCounters(t *testing.T, write func(io.Writer) error, c *spec.Job, ranks, steps int) {
 	t.Helper()
 	var text strings.Builder
 	if err := write(&text); err != nil {
@@ -171,7 +171,7 @@ func TestMeasuredIsPlanned(t *testing.T) {
 		{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host", "train.accumulate=2"},
 		{"zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path=" + dir, "checkpoint.every=1"},
 	} {
-		c, err := config.Load(file, append([]string{"model.layers=3", "model.heads=2", "model.width=32", "model.context=8",
+		c, err := spec.Load(file, append([]string{"model.layers=3", "model.heads=2", "model.width=32", "model.context=8",
 			"train.micro_batch=2", "train.steps=3", "parallel.ranks=2", "train.eval_every=1"}, sets...))
 		if err != nil {
 			t.Fatal(err)

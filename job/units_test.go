@@ -9,11 +9,11 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/config/configtest"
 	"zeroth/data"
 	"zeroth/fsdp"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
+	"zeroth/job/spec/spectest"
 	"zeroth/zero"
 )
 
@@ -25,7 +25,7 @@ func TestUnitsOfAllRanks(t *testing.T) {
 		var stats [2]zero.Stats
 		var state [2]map[string]float32
 		for i := range stats {
-			c := configtest.Fitted(t, "device=cpu", fmt.Sprintf("zero.stage=%d", stage), "parallel.ranks=3", "precision=fp32", "train.micro_batch=1", "train.batch=3", "optimizer.weight_decay=0.5",
+			c := spectest.Fitted(t, "device=cpu", fmt.Sprintf("zero.stage=%d", stage), "parallel.ranks=3", "precision=fp32", "train.micro_batch=1", "train.batch=3", "optimizer.weight_decay=0.5",
 				"model.layers=2", "model.width=16", "model.context=8")
 			apart := func(_ int, z *zero.Config) {
 				if i == 1 {

@@ -13,10 +13,10 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
-	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job/report"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/job/state"
 )
 
@@ -126,11 +126,11 @@ func (r *run) agreeOnJob(ctx context.Context) error {
 	for key, value := range r.given.Shared() {
 		facts = append(facts, rendezvous.Fact{Name: key, Value: value})
 	}
-	if config.FollowsData(r.given) {
+	if spec.FollowsData(r.given) {
 		facts = append(facts, rendezvous.Fact{Name: "model.context that the data needs", Value: fmt.Sprint(r.c.Model.Context)})
 	}
-	if c := r.given; config.Given(c) {
-		facts = append(facts, rendezvous.Fact{Name: "the program's network", Value: fmt.Sprint(config.Parameters(c), config.Network(c).Metrics)})
+	if c := r.given; spec.Given(c) {
+		facts = append(facts, rendezvous.Fact{Name: "the program's network", Value: fmt.Sprint(spec.Parameters(c), spec.Network(c).Metrics)})
 	}
 	for i, f := range facts {
 		if len(f.Value) > mostFact {

@@ -7,10 +7,10 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
-	"zeroth/config"
-	"zeroth/config/configtest"
 	"zeroth/job/jobtest"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 )
 
 // stating keeps what its process states.
@@ -36,7 +36,7 @@ func (onHosts) Self() setup.Self {
 func TestAccountIsOfThisLaunch(t *testing.T) {
 	jobtest.InTinyFolder(t)
 	h := &heard{}
-	if err := Run(t.Context(), configtest.MustLoad(t, "parallel.ranks=3"), Options{Out: "run", Observer: quiet{h}, World: onHosts{}}); err != nil {
+	if err := Run(t.Context(), spectest.MustLoad(t, "parallel.ranks=3"), Options{Out: "run", Observer: quiet{h}, World: onHosts{}}); err != nil {
 		t.Fatal(err)
 	}
 	if s := h.sums[0].Memory.String(); !strings.Contains(s, "exactly as planned") {
@@ -49,7 +49,7 @@ func TestAccountIsOfThisLaunch(t *testing.T) {
 func TestAddressesPerHost(t *testing.T) {
 	jobtest.InFolder(t, jobtest.Least)
 	state := func(set string) map[string]string {
-		c, err := config.Load("job.yaml", []string{set})
+		c, err := spec.Load("job.yaml", []string{set})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +87,7 @@ func TestDateOfProcess0(t *testing.T) {
 	jobtest.InFolder(t, jobtest.Least)
 	jobtest.Write(t, "a.jsonl", `{"messages": []}`)
 	for set, want := range map[string]string{"": "2020-02-03", ", date: 2021-05-06": "2021-05-06"} {
-		c := configtest.MustLoad(t, "data={documents: [a.jsonl], format: chat, tokenizer: bytes"+set+"}")
+		c := spectest.MustLoad(t, "data={documents: [a.jsonl], format: chat, tokenizer: bytes"+set+"}")
 		r := newRun(c, Options{World: dated{}})
 		if err := r.shareDate(t.Context()); err != nil || r.given.Data.Date != want {
 			t.Errorf("%s: %s, %v; want %s", set, r.given.Data.Date, err, want)
@@ -96,7 +96,7 @@ func TestDateOfProcess0(t *testing.T) {
 			t.Errorf("%s: with a context it is %v, %v", set, next, err)
 		}
 	}
-	c := configtest.MustLoad(t)
+	c := spectest.MustLoad(t)
 	if r := newRun(c, Options{World: dated{}}); r.shareDate(t.Context()) != nil || r.given.Data.Date != "" {
 		t.Errorf("without chats: %q", r.given.Data.Date)
 	}

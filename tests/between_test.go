@@ -8,9 +8,9 @@ import (
 	"zeroth/zero"
 
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 	"zeroth/shard"
 	"zeroth/zero/zerotest"
 )
@@ -79,7 +79,7 @@ func TestBetweenHostsIsPlanned(t *testing.T) {
 			if i == 0 {
 				far = 1e12
 			}
-			all := processes(t, config.Mesh(c), test.hosts) // a run closes their groups
+			all := processes(t, spec.Mesh(c), test.hosts) // a run closes their groups
 			want := planBetween(t, c, all[0], near, far)
 			got := countBetween(t, c, all, near, far)
 			if got != want || (want > 0) != (test.hosts[len(test.hosts)-1] > 0 || test.hosts[1] > 0) {
@@ -95,7 +95,7 @@ func TestBetweenHostsIsPlanned(t *testing.T) {
 }
 
 // planBetween returns the bytes that a plan predicts.
-func planBetween(t *testing.T, c *config.Config, l process, near, far float64) int64 {
+func planBetween(t *testing.T, c *spec.Job, l process, near, far float64) int64 {
 	t.Helper()
 	h := &sim.Hardware{Name: "any", Flops: map[string]float64{"fp32": 1e9, "bf16": 1e9}, Memory: 1e9, Links: []sim.Link{{Ranks: l.beside(), Bandwidth: near, Latency: 1e-6}, {Bandwidth: far, Latency: 1e-6}}}
 	s, err := sim.Simulate(setup.InWorld(c, l, setup.Hooks{}), h)
@@ -117,7 +117,7 @@ func (p process) beside() (n int) {
 
 // countBetween trains and counts the bytes that the first host's ranks send to other hosts in the
 // third step.
-func countBetween(t *testing.T, c *config.Config, all []process, near, far float64) (bytes int64) {
+func countBetween(t *testing.T, c *spec.Job, all []process, near, far float64) (bytes int64) {
 	t.Helper()
 	beside := all[0].beside()
 	links := collective.Links{Near: near, Far: far * float64(beside), NearDelay: 1e-6, FarDelay: 1e-6, HostRanks: beside}

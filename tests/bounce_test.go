@@ -10,9 +10,9 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/socket"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/shard"
 	"zeroth/zero/zerotest"
 )
@@ -118,7 +118,7 @@ func TestBounceIsPlannedIsFormula(t *testing.T) {
 		{[]string{"parallel.ranks=4", "zero.stage=3", "model.vocab=20000"}, []int{0, 1}, func(s, _ int) int { return max(3*2, 2*2+4) * s }},
 	} {
 		c := cfg(t, test.sets...)
-		m := config.Mesh(c)
+		m := spec.Mesh(c)
 		all := processes(t, m, test.hosts)
 		largest := 0
 		for _, u := range formula(c, 0).Units {
@@ -182,7 +182,7 @@ func TestHostsAgreeToTheBit(t *testing.T) {
 		c := cfg(t, append(test.sets, "model.vocab=20000", "train.steps=2")...)
 		want := trainWith(t, c, setup.Hooks{})
 		got, turn := zerotest.Outcome{State: map[string][]float32{}}, make(chan struct{}, 1)
-		all := processes(t, config.Mesh(c), test.hosts)
+		all := processes(t, spec.Mesh(c), test.hosts)
 		ends := make(chan error, len(all))
 		var open [][]*setup.Rank
 		for _, l := range all {

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/optim"
 	"zeroth/tests/nightly"
@@ -43,7 +43,7 @@ func TestDelayedUpdatesAreTwoBuffersAndALoop(t *testing.T) {
 }
 
 // twoBuffers trains a job with that loop, using a job that only computes gradients.
-func twoBuffers(t *testing.T, c *config.Config) (out zerotest.Outcome) {
+func twoBuffers(t *testing.T, c *spec.Job) (out zerotest.Outcome) {
 	t.Helper()
 	ranks, err := setup.Open(setup.Local(c))
 	if err != nil {
@@ -57,9 +57,9 @@ func twoBuffers(t *testing.T, c *config.Config) (out zerotest.Outcome) {
 	rule := setup.Rules(c)[0].(optim.Elementwise)
 	newest, inUse, state := map[string][]float32{}, map[string][]float32{}, map[string][][]float32{}
 	decay := map[string]float64{}
-	for _, p := range config.Parameters(c) {
+	for _, p := range spec.Parameters(c) {
 		w := make([]float32, p.Numel())
-		decay[p.Name] = c.Optimizer.For(p).WeightDecay
+		decay[p.Name] = c.Update(p).WeightDecay
 		p.Init.Std *= 10
 		p.At.Lo, p.At.Hi = 0, p.Numel()
 		nn.Fill(1, p, p.At, w)
@@ -123,7 +123,7 @@ func twoBuffers(t *testing.T, c *config.Config) (out zerotest.Outcome) {
 }
 
 // inCompute rounds numbers to the type that modules use.
-func inCompute(c *config.Config, x []float32) []float32 {
+func inCompute(c *spec.Job, x []float32) []float32 {
 	if c.Precision == device.F32 {
 		return x
 	}

@@ -9,9 +9,9 @@ import (
 	"zeroth/zero"
 
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/shard"
 	"zeroth/tests/nightly"
 	"zeroth/zero/zerotest"
@@ -78,7 +78,7 @@ func TestBytesByDimensionArePlanned(t *testing.T) {
 				places = []*plan.Plan{planned}
 			}
 			for at, x := range places {
-				w := &wires[config.Mesh(c).Group(0, shard.Pipeline)[at]]
+				w := &wires[spec.Mesh(c).Group(0, shard.Pipeline)[at]]
 				get := func(roles ...collective.Role) (n int64) {
 					for _, r := range roles {
 						n += w[r].Load()
@@ -100,9 +100,9 @@ func TestBytesByDimensionArePlanned(t *testing.T) {
 }
 
 // countDimensions trains and counts the bytes that each rank sends in the third step.
-func countDimensions(t *testing.T, c *config.Config, hosts []int) []dimensions {
+func countDimensions(t *testing.T, c *spec.Job, hosts []int) []dimensions {
 	t.Helper()
-	all, sent, before := processes(t, config.Mesh(c), hosts), make([]dimensions, len(hosts)), make([]dimensions, len(hosts))
+	all, sent, before := processes(t, spec.Mesh(c), hosts), make([]dimensions, len(hosts)), make([]dimensions, len(hosts))
 	var done sync.WaitGroup
 	for i, p := range all {
 		done.Go(func() {

@@ -17,10 +17,10 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
-	"zeroth/config"
 	"zeroth/job"
 	"zeroth/job/report"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 )
 
 // stepObserver calls step after each step of a run, on rank 0, and receives its notices.
@@ -67,7 +67,7 @@ func intact(t *testing.T, dir, want string) {
 func TestDiskFailsMidStep(t *testing.T) {
 	t.Parallel()
 	whole := t.TempDir()
-	job1 := func(dir, disk string) *config.Config {
+	job1 := func(dir, disk string) *spec.Job {
 		return saving(t, dir, "parallel.ranks=3", "zero.stage=3", "train.batch=12", "checkpoint.every=2", "checkpoint.keep=5", "checkpoint.async=false",
 			"zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path="+disk)
 	}
@@ -123,7 +123,7 @@ func TestDiskFailsMidStep(t *testing.T) {
 func TestDiskVanishes(t *testing.T) {
 	t.Parallel()
 	whole, dir, disk, out := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
-	sets := func(dir, disk string) *config.Config {
+	sets := func(dir, disk string) *spec.Job {
 		return saving(t, dir, "parallel.ranks=2", "zero.stage=1", "checkpoint.every=2", "checkpoint.async=false", "zero.offload.optimizer=disk", "zero.offload.path="+disk)
 	}
 	run(t, sets(whole, t.TempDir()), "")

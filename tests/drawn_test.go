@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config"
 	"zeroth/job"
 	"zeroth/job/report"
+	"zeroth/job/spec"
 	"zeroth/job/state"
 	"zeroth/tests/nightly"
 )
@@ -133,7 +133,7 @@ func familyFolders(t *testing.T) (folders []string) {
 	return folders
 }
 
-func drawnConfig(t *testing.T, sets []string) *config.Config {
+func drawnConfig(t *testing.T, sets []string) *spec.Job {
 	t.Helper()
 	dir := t.TempDir()
 	var ids []byte
@@ -148,7 +148,7 @@ func drawnConfig(t *testing.T, sets []string) *config.Config {
 	if err := os.WriteFile(file, []byte(yaml), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	c, err := config.Load(file, append([]string{"device=cpu", "train.steps=3", "train.eval_every=2", "train.eval_batches=1", "schedule.warmup=1", "sample.tokens=0"}, sets...))
+	c, err := spec.Load(file, append([]string{"device=cpu", "train.steps=3", "train.eval_every=2", "train.eval_batches=1", "schedule.warmup=1", "sample.tokens=0"}, sets...))
 	if err != nil {
 		t.Fatalf("%v: %v", sets, err)
 	}
@@ -176,7 +176,7 @@ func (l *leaving) Event(e report.Event) {
 }
 
 // asPlanned runs a job and compares its memory with the plan.
-func asPlanned(t *testing.T, c *config.Config) *leaving {
+func asPlanned(t *testing.T, c *spec.Job) *leaving {
 	t.Helper()
 	out, l, o := filepath.Join(t.TempDir(), "run"), &leaving{files: map[string]string{}}, &job.Observation{}
 	if err := job.Run(t.Context(), c, job.Options{Out: out, Observer: l, Timeline: o}); err != nil {

@@ -13,9 +13,9 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/safetensors"
-	"zeroth/config"
 	"zeroth/job"
 	"zeroth/job/hf"
+	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/tests/nightly"
 )
@@ -66,7 +66,7 @@ func TestEvaluationOfDocuments(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		c, err := config.Load(file, append([]string{"precision=fp32", "train.eval_every=0", "train.steps=1"}, sets...))
+		c, err := spec.Load(file, append([]string{"precision=fp32", "train.eval_every=0", "train.steps=1"}, sets...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -193,7 +193,7 @@ func TestValidationCountsOnce(t *testing.T) {
 				continue
 			}
 			write("job.yaml", "model: {family: llama, layers: 2, heads: 2, width: 16, context: 32}\noptimizer: {lr: 1e-2}\ndevice: cpu\nprecision: fp32\ntrain: {steps: 2, eval_every: 2}\ndata: "+kind+"\n")
-			c, err := config.Load(filepath.Join(dir, "job.yaml"), strings.Fields(sets))
+			c, err := spec.Load(filepath.Join(dir, "job.yaml"), strings.Fields(sets))
 			if err != nil {
 				t.Fatal(sets, err)
 			}
@@ -209,7 +209,7 @@ func TestValidationCountsOnce(t *testing.T) {
 			if m := regexp.MustCompile(`"val_loss":([0-9.e-]+)`).FindSubmatch(text); m != nil {
 				got, _ = strconv.ParseFloat(string(m[1]), 64)
 			}
-			if c, err = config.Load(filepath.Join(dir, "job.yaml"), []string{"parallel.ranks=1", "train.batch=1", "model={from: " + filepath.Join(out, "model") + ", context: 32}"}); err != nil {
+			if c, err = spec.Load(filepath.Join(dir, "job.yaml"), []string{"parallel.ranks=1", "train.batch=1", "model={from: " + filepath.Join(out, "model") + ", context: 32}"}); err != nil {
 				t.Fatal(err)
 			}
 			e, err := job.Evaluate(t.Context(), c, job.Evaluating{}, func(string) {})

@@ -13,9 +13,9 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
-	"zeroth/config"
 	"zeroth/data"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/shard"
 	"zeroth/tests/nightly"
 	"zeroth/zero"
@@ -38,7 +38,7 @@ type rep struct {
 
 // trained trains for some steps, with parameters that are zero, and returns how every rank ended
 // and the error that Together derives from that.
-func trained(t *testing.T, c *config.Config, steps int, wrap func(int, collective.Ranks) collective.Ranks) ([]rep, error) {
+func trained(t *testing.T, c *spec.Job, steps int, wrap func(int, collective.Ranks) collective.Ranks) ([]rep, error) {
 	t.Helper()
 	return running(t, c, wrap, func(r *setup.Rank) error {
 		for step := range steps {
@@ -51,7 +51,7 @@ func trained(t *testing.T, c *config.Config, steps int, wrap func(int, collectiv
 }
 
 // running is like trained for ranks that run f.
-func running(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, f func(*setup.Rank) error) (reports []rep, cause error) {
+func running(t *testing.T, c *spec.Job, wrap func(int, collective.Ranks) collective.Ranks, f func(*setup.Rank) error) (reports []rep, cause error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{WrapGroups: wrap}))
@@ -100,7 +100,7 @@ func (s site) befalls(f collectivetest.Fault) func(int, collective.Ranks) collec
 }
 
 // sites returns all operations of the first two steps, cycling through the ranks.
-func sites(t *testing.T, c *config.Config) (out []site) {
+func sites(t *testing.T, c *spec.Job) (out []site) {
 	t.Helper()
 	issued := map[string]int{} // operations issued so far by rank 0
 	done := map[string][]int{} // the same before each step
@@ -166,7 +166,7 @@ var faultJobs = [][]string{
 }
 
 // everywhere runs f for every site of every job.
-func everywhere(t *testing.T, f func(t *testing.T, c *config.Config, s site)) {
+func everywhere(t *testing.T, f func(t *testing.T, c *spec.Job, s site)) {
 	for _, sets := range faultJobs {
 		t.Run(strings.Join(sets, " "), func(t *testing.T) {
 			t.Parallel()
@@ -187,7 +187,7 @@ func everywhere(t *testing.T, f func(t *testing.T, c *config.Config, s site)) {
 // TestRankDiesAtAnyOperation checks that an operation that fails on one rank ends all ranks at
 // once, in the same step, and that every rank's error names the failed rank and the operation.
 func TestRankDiesAtAnyOperation(t *testing.T) {
-	everywhere(t, func(t *testing.T, c *config.Config, s site) {
+	everywhere(t, func(t *testing.T, c *spec.Job, s site) {
 		reports, cause := trained(t, c, 3, s.befalls(collectivetest.Fault{Err: errLink}))
 		for r, got := range reports {
 			var lost collective.ErrPeerLost
@@ -209,7 +209,7 @@ func TestRankDiesAtAnyOperation(t *testing.T) {
 // when the deadline passes. Every error names the rank, including those of ranks that share no
 // group with it and wait for a rank that waits for it.
 func TestRankStallsAtAnyOperation(t *testing.T) {
-	everywhere(t, func(t *testing.T, c *config.Config, s site) {
+	everywhere(t, func(t *testing.T, c *spec.Job, s site) {
 		const stall = 3 * limit / 2 // shorter than the time after which a rank is abandoned
 		reports, cause := trained(t, c, 3, s.befalls(collectivetest.Fault{Delay: stall}))
 		for r, got := range reports {
@@ -229,8 +229,8 @@ func TestRankStallsAtAnyOperation(t *testing.T) {
 // TestRankDivergesAtAnyOperation checks that all ranks that communicate with a rank detect,
 // within the deadline, that it skipped an operation, and that the errors name the rank.
 func TestRankDivergesAtAnyOperation(t *testing.T) {
-	everywhere(t, func(t *testing.T, c *config.Config, s site) {
-		m := config.Mesh(c)
+	everywhere(t, func(t *testing.T, c *spec.Job, s site) {
+		m := spec.Mesh(c)
 		share, same := m.Holders()
 		size := map[string]int{"world": c.Parallel.Ranks, "shard": m.Size(share...), "replica": m.Size(same...), "tensor": m.Tensor}
 		if size[s.group] == 1 {

@@ -10,10 +10,10 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/tests/nightly"
@@ -24,17 +24,17 @@ import (
 // frozen returns two jobs: in one, the parameters with one of names in their names are frozen; in
 // the other, they are trained but their gradients are discarded. Both divide units alike, since
 // block boundaries (every 64 elements) affect the last bit of a norm.
-func frozen(t *testing.T, c *config.Config, names ...string) (still, thrown *config.Config) {
+func frozen(t *testing.T, c *spec.Job, names ...string) (still, thrown *spec.Job) {
 	t.Helper()
 	is := func(p shard.Param) bool {
 		return slices.ContainsFunc(names, func(n string) bool { return strings.Contains(p.Name, n) })
 	}
-	still = config.Standing(c, config.Network(c).Frozen(is))
-	net := config.Network(c).Frozen(is)
+	still = spec.Standing(c, spec.Network(c).Frozen(is))
+	net := spec.Network(c).Frozen(is)
 	for i, m := range net.Modules {
 		net.Modules[i] = throwing{m, is}
 	}
-	return still, config.Standing(c, net)
+	return still, spec.Standing(c, net)
 }
 
 // throwing is a module that discards the gradients of some parameters.
@@ -64,7 +64,7 @@ func (m throwing) Backward(q nn.Ops, mem nn.Scratch, w, dw []device.Buffer, bt *
 // their gradients discarded: losses, norms, parameters and the state of the others. Frozen
 // parameters have no state and keep their initial values, in their type. The job must not use
 // weight decay, which changes parameters without a gradient.
-func frozenIsThrown(t *testing.T, c *config.Config, names ...string) zerotest.Outcome {
+func frozenIsThrown(t *testing.T, c *spec.Job, names ...string) zerotest.Outcome {
 	t.Helper()
 	c.Optimizer.WeightDecay = 0
 	still, thrown := frozen(t, c, names...)
@@ -101,13 +101,13 @@ func TestEachParameterFrozen(t *testing.T) {
 		{"precision=fp32"}, {"precision=bf16", "model.family=llama", "model.kv_heads=1"}, {"precision=fp32", "model.family=llama", "model.tied=true"},
 	} {
 		c := cfg(t, append(sets, "model.layers=1", "zero.stage=3", "parallel.ranks=1", "train.steps=2")...)
-		for _, p := range config.Parameters(c) {
+		for _, p := range spec.Parameters(c) {
 			t.Run(fmt.Sprint(sets, p.Name), func(t *testing.T) { t.Parallel(); frozenIsThrown(t, copied(c), p.Name) })
 		}
 	}
 }
 
-func copied(c *config.Config) *config.Config { x := *c; return &x }
+func copied(c *spec.Job) *spec.Job { x := *c; return &x }
 
 // manyFrozen lists units to freeze: the first blocks and the embedding, the last block, all
 // biases, all matrices of blocks.
@@ -166,14 +166,14 @@ func TestFrozenOffloaded(t *testing.T) {
 	}
 }
 
-func frozenIsPlanned(t *testing.T, c *config.Config) {
+func frozenIsPlanned(t *testing.T, c *spec.Job) {
 	t.Helper()
 	plan, err := setup.DryRun(setup.Planned(c))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := formula(c, 0)
-	want.Units, want.Peak = unitSizes(config.Network(c), setup.Rules(c)), plan.Arena // there are no closed forms for activations
+	want.Units, want.Peak = unitSizes(spec.Network(c), setup.Rules(c)), plan.Arena // there are no closed forms for activations
 	if plan.Device != want.Bytes() || plan.Host != want.Host() || plan.Disk != want.Disk() {
 		t.Errorf("planned are %v, %v and %d, by the closed forms %v, %v and %d", plan.Device, plan.Host, plan.Disk, want.Bytes(), want.Host(), want.Disk())
 	}
@@ -206,7 +206,7 @@ func TestFrozenResume(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(way), func(t *testing.T) {
 			dir := t.TempDir()
-			job1 := func(dir string, sets ...string) *config.Config {
+			job1 := func(dir string, sets ...string) *spec.Job {
 				c, _ := frozen(t, saving(t, dir, append(way[:len(way):len(way)], sets...)...), "wte", ".h.0.", ".h.1.mlp")
 				return c
 			}
@@ -227,7 +227,7 @@ func TestFrozenResume(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer ck.Close()
-			for _, p := range config.Parameters(job1(dir)) {
+			for _, p := range spec.Parameters(job1(dir)) {
 				has := 0
 				for _, kind := range []string{"master", "exp_avg", "exp_avg_sq"} {
 					if _, ok := ck.Tensor(p.Name, kind); ok {

@@ -16,11 +16,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"zeroth/checkpoint/safetensors"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/tests/nightly"
 )
@@ -127,7 +127,7 @@ func familyJob(t *testing.T, folder, tokens string, sets ...string) []string {
 
 // familyJobs calls f with a variant's job on whole matrices, and on those that 2 and 4 ranks
 // divide, where its heads can be divided so.
-func familyJobs(t *testing.T, folder, tokens string, v familyVariant, sets []string, f func(c *config.Config)) {
+func familyJobs(t *testing.T, folder, tokens string, v familyVariant, sets []string, f func(c *spec.Job)) {
 	t.Helper()
 	m, err := hf.ReadModelConfig(folder)
 	if err != nil {
@@ -156,7 +156,7 @@ func TestFamiliesAreTransformers(t *testing.T) {
 			if !nightly.Every(2, i+v.number) {
 				continue
 			}
-			familyJobs(t, folder, tokens, v, sets, func(c *config.Config) {
+			familyJobs(t, folder, tokens, v, sets, func(c *spec.Job) {
 				steps, _ := runJob(t, c)
 				if len(steps) != len(v.Losses) {
 					t.Fatalf("%d steps, want %d", len(steps), len(v.Losses))
@@ -174,7 +174,7 @@ func TestFamiliesAreTransformers(t *testing.T) {
 // TestFamiliesGradients compares the loss of the first step and the gradient of every parameter.
 func TestFamiliesGradients(t *testing.T) {
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
-		familyJobs(t, folder, tokens, v, []string{"parallel.shard=2", "optimizer.type=sgd", "optimizer.weight_decay=0", "train.steps=1", "train.clip=0"}, func(c *config.Config) {
+		familyJobs(t, folder, tokens, v, []string{"parallel.shard=2", "optimizer.type=sgd", "optimizer.weight_decay=0", "train.steps=1", "train.clip=0"}, func(c *spec.Job) {
 			loss, grads := gradients(t, c)
 			within(t, fmt.Sprintf("tensor %d: the loss", c.Parallel.Tensor), loss, v.Losses[0], 1e-6)
 			all := 0.0

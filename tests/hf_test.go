@@ -17,7 +17,6 @@ import (
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/checkpoint/safetensors/safetensorstest"
-	"zeroth/config"
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/device/cpu"
@@ -26,6 +25,7 @@ import (
 	"zeroth/job/hf"
 	"zeroth/job/report"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/zero"
 	"zeroth/zero/zerotest"
@@ -72,18 +72,18 @@ func expectations(t *testing.T) (e expected) {
 }
 
 // hfConfig returns a job that starts from a folder and trains in steps of make.py's size.
-func hfConfig(t *testing.T, from, tokens string, sets ...string) (*config.Config, error) {
+func hfConfig(t *testing.T, from, tokens string, sets ...string) (*spec.Job, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "job.yaml")
 	text := fmt.Sprintf("model: {from: %q}\ndata: {tokens: [%q], validation: 0}\n", from, filepath.Join(hfModels, tokens))
 	if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	return config.Load(file, append([]string{"train.batch=12", "train.steps=10", "train.clip=1", "train.loss_chunk=50",
+	return spec.Load(file, append([]string{"train.batch=12", "train.steps=10", "train.clip=1", "train.loss_chunk=50",
 		"precision=fp32", "optimizer.lr=1e-3", "schedule.type=constant", "schedule.warmup=0", "parallel.timeout=1m"}, sets...))
 }
 
-func mustHFConfig(t *testing.T, from, tokens string, sets ...string) *config.Config {
+func mustHFConfig(t *testing.T, from, tokens string, sets ...string) *spec.Job {
 	t.Helper()
 	c, err := hfConfig(t, from, tokens, sets...)
 	if err != nil {
@@ -93,13 +93,13 @@ func mustHFConfig(t *testing.T, from, tokens string, sets ...string) *config.Con
 }
 
 // runJob trains and returns the steps and the exported parameters.
-func runJob(t *testing.T, c *config.Config) ([]report.Step, map[string][]float32) {
+func runJob(t *testing.T, c *spec.Job) ([]report.Step, map[string][]float32) {
 	t.Helper()
 	return runJobIn(t, c, t.TempDir())
 }
 
 // runJobIn is like runJob, with the run folder out.
-func runJobIn(t *testing.T, c *config.Config, out string) ([]report.Step, map[string][]float32) {
+func runJobIn(t *testing.T, c *spec.Job, out string) ([]report.Step, map[string][]float32) {
 	t.Helper()
 	if err := job.Run(context.Background(), c, job.Options{Out: out}); err != nil {
 		t.Fatal(err)
@@ -257,7 +257,7 @@ func none(string, int, int) bool { return false }
 func norm(x []float32) float64 { return moved("", make([]float32, len(x)), x) }
 
 // gradients trains one step from the job's folder and returns its loss and the state after it.
-func gradients(t *testing.T, c *config.Config) (loss float64, state map[string][]float32) {
+func gradients(t *testing.T, c *spec.Job) (loss float64, state map[string][]float32) {
 	t.Helper()
 	weights := readModel(t, c.Model.From)
 	ids := tokenIDs(t, c.Data.Tokens[0])
@@ -265,7 +265,7 @@ func gradients(t *testing.T, c *config.Config) (loss float64, state map[string][
 	if err != nil {
 		t.Fatal(err)
 	}
-	mesh := config.Mesh(c)
+	mesh := spec.Mesh(c)
 	share := data.Share{Ranks: mesh.DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
 	state = map[string][]float32{}
 	turn := make(chan struct{}, 1) // whoever holds it may write to state

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/shard"
 	"zeroth/zero/zerotest"
 )
@@ -45,7 +45,7 @@ func TestRanksMayLiveElsewhere(t *testing.T) {
 	} {
 		c := cfg(t, sets...)
 		want := trainWith(t, c, setup.Hooks{})
-		groups := collective.LocalWorld(config.Mesh(c))
+		groups := collective.LocalWorld(spec.Mesh(c))
 		got, turn := zerotest.Outcome{State: map[string][]float32{}}, make(chan struct{}, 1)
 		ends := make(chan error, 2)
 		for _, here := range [][]int{{1}, ([]int{0, 2, 3})[:c.Parallel.Ranks-1]} {

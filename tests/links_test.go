@@ -8,10 +8,10 @@ import (
 	"zeroth/zero"
 
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/zero/zerotest"
 )
 
@@ -65,9 +65,9 @@ func TestResumeDoesNotDependOnLinks(t *testing.T) {
 }
 
 // runLinked is like run, with simulated processes connected over sockets.
-func runLinked(t *testing.T, c *config.Config, which string, links collective.Links) string {
+func runLinked(t *testing.T, c *spec.Job, which string, links collective.Links) string {
 	t.Helper()
-	all, m, out := processes(t, config.Mesh(c), []int{0, 0, 1}), config.Mesh(c), t.TempDir()
+	all, m, out := processes(t, spec.Mesh(c), []int{0, 0, 1}), spec.Mesh(c), t.TempDir()
 	wire := func(r int, g collective.Ranks) collective.Ranks {
 		p := all[r/all[0].per]
 		w := collective.WiredWorld(m, r, p.nets[p.at].Wire)
@@ -86,10 +86,10 @@ func runLinked(t *testing.T, c *config.Config, which string, links collective.Li
 }
 
 // trainLinked trains in processes on hosts whose links change in each step.
-func trainLinked(t *testing.T, c *config.Config, hosts []int, links []collective.Links) zerotest.Outcome {
+func trainLinked(t *testing.T, c *spec.Job, hosts []int, links []collective.Links) zerotest.Outcome {
 	t.Helper()
 	got, turn := zerotest.Outcome{State: map[string][]float32{}}, make(chan struct{}, 1)
-	all := processes(t, config.Mesh(c), hosts)
+	all := processes(t, spec.Mesh(c), hosts)
 	ends := make(chan error, len(all))
 	for _, l := range all {
 		ranks, err := setup.Open(setup.InWorld(c, l, setup.Hooks{}))

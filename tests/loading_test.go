@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/safetensors"
-	"zeroth/config/configtest"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
+	"zeroth/job/spec/spectest"
 	"zeroth/nn"
 	"zeroth/zero"
 	"zeroth/zero/zerotest"
@@ -22,7 +22,7 @@ import (
 // shards.
 func TestLoadingMemory(t *testing.T) {
 	m := hf.Model{Family: "llama", Shape: nn.Shape{Layers: 4, Heads: 8, Width: 512, Context: 32, Vocab: 4096, Eps: 1e-5}, Llama: nn.Llama{KV: 4, FFN: 1408, Theta: 1e4}}
-	folder := configtest.ModelFolder(t, m)
+	folder := spectest.ModelFolder(t, m)
 	for _, dtype := range []safetensors.DType{safetensors.F32, safetensors.BF16} {
 		if dtype == safetensors.BF16 {
 			retype(t, folder, dtype)

@@ -8,10 +8,10 @@ import (
 	"sync"
 	"testing"
 
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 	"zeroth/zero/zerotest"
 )
@@ -96,7 +96,7 @@ func TestMasterBetweenProcesses(t *testing.T) {
 			got := zerotest.Outcome{State: map[string][]float32{}}
 			turn := make(chan struct{}, 1)
 			var done sync.WaitGroup
-			for _, l := range processes(t, config.Mesh(c), hosts) {
+			for _, l := range processes(t, spec.Mesh(c), hosts) {
 				done.Go(func() {
 					ranks, err := setup.Open(setup.InWorld(c, l, setup.Hooks{}))
 					if err != nil {

@@ -9,12 +9,12 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/device/cuda"
 	"zeroth/fsdp"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/job/state"
 	"zeroth/nn"
 	"zeroth/offload"
@@ -25,7 +25,7 @@ import (
 )
 
 // formula returns the closed form for a job with tiles of tile elements.
-func formula(c *config.Config, tile int) footprint {
+func formula(c *spec.Job, tile int) footprint {
 	units, peak := gpt2Sizes(c)
 	if c.Model.Family == "llama" {
 		units, peak = llamaSizes(c)
@@ -33,7 +33,7 @@ func formula(c *config.Config, tile int) footprint {
 	f32 := device.F32
 	vecs := map[string][][]device.DType{"adamw": {{f32, f32}}, "lion": {{f32}}, "sgd": {{f32}}, "adamw8bit": {{device.Q8, device.U8}}, "muon": {{f32, f32}, {f32}}}[c.Optimizer.Type]
 	if slices.Contains([]string{"adamw8bit", "muon"}, c.Optimizer.Type) { // including gaps between parameters; divided
-		units = unitSizes(config.Network(c), setup.Rules(c))
+		units = unitSizes(spec.Network(c), setup.Rules(c))
 	}
 	if c.Optimizer.Type == "muon" {
 		m, n := c.Model.Width, max(4*c.Model.Width, c.Model.FFN) // matrix of the MLP
@@ -47,20 +47,20 @@ func formula(c *config.Config, tile int) footprint {
 		}
 	}
 	return footprint{
-		Units: units, Mesh: config.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
+		Units: units, Mesh: spec.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
 		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Packed: c.Data.Pack, Delayed: c.Train.Delayed, Peak: peak, Work: deviceWork(c), HostWork: hostWork(c),
 		Separate: cpu.Separate, Offload: offloadSizes{Optimizer: restsAt(c.Zero.Offload.Optimizer), Params: restsAt(c.Zero.Offload.Parameters), Ratio: c.Zero.Offload.Ratio, Buffers: c.Zero.Offload.Buffers, Tile: tile},
 	}
 }
 
 // deviceWork returns the bytes of device memory for the kernels of a rank's queues.
-func deviceWork(c *config.Config) int64 {
+func deviceWork(c *spec.Job) int64 {
 	m := c.Model
 	s := device.Sizes{
 		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab,
-		Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: config.Network(c).Rotated, Whole: c.Optimizer.Type == "muon",
+		Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: spec.Network(c).Rotated, Whole: c.Optimizer.Type == "muon",
 	}
-	for _, p := range config.Parameters(c) {
+	for _, p := range spec.Parameters(c) {
 		s.Widest = max(s.Widest, slices.Max(p.Shape))
 	}
 	if c.On() == "cuda" {
@@ -77,7 +77,7 @@ func deviceWork(c *config.Config) int64 {
 }
 
 // hostWork returns the bytes of host memory for the kernels of a rank's queues.
-func hostWork(c *config.Config) int64 {
+func hostWork(c *spec.Job) int64 {
 	queues := 3 // for updates, copies to the host and copies to the device
 	if c.On() == "cuda" {
 		queues = 1 // the GPU copies
@@ -93,7 +93,7 @@ func restsAt(name string) offload.Tier {
 }
 
 // llamaSizes returns the units and the peak activation bytes of a Llama.
-func llamaSizes(c *config.Config) (units []unitSize, peak int) {
+func llamaSizes(c *spec.Job) (units []unitSize, peak int) {
 	m := c.Model
 	l := m.Llama
 	l.Shape = m.Shape
@@ -111,7 +111,7 @@ func llamaSizes(c *config.Config) (units []unitSize, peak int) {
 }
 
 // gpt2Sizes returns the units and the peak activation bytes of a GPT-2.
-func gpt2Sizes(c *config.Config) (units []unitSize, peak int) {
+func gpt2Sizes(c *spec.Job) (units []unitSize, peak int) {
 	g := nn.GPT2{Shape: nn.Shape{Layers: c.Model.Layers, Heads: c.Model.Heads, Width: c.Model.Width, Context: c.Model.Context, Vocab: c.Model.Vocab}}
 	w, rows := g.Width, c.Train.MicroBatch*c.Model.Context
 	units = []unitSize{{Numel: (g.Vocab+g.Context)*w + 2*w, Shared: true}}
@@ -253,7 +253,7 @@ func TestOffloadedIsPlannedIsFormula(t *testing.T) {
 	}
 }
 
-func offloadedIsPlanned(t *testing.T, way string, c *config.Config, tile int) {
+func offloadedIsPlanned(t *testing.T, way string, c *spec.Job, tile int) {
 	t.Helper()
 	want, hooks := formula(c, tile), setup.Hooks{Tile: tile}
 	ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, hooks))
@@ -402,7 +402,7 @@ func sameBytes(t *testing.T, what string, got, want device.Bytes) {
 }
 
 // steps trains from fresh parameters.
-func steps(t *testing.T, c *config.Config, ranks []*setup.Rank, n int) {
+func steps(t *testing.T, c *spec.Job, ranks []*setup.Rank, n int) {
 	t.Helper()
 	err := setup.Together(ranks, func(r *setup.Rank) error {
 		if err := zerotest.Fresh(r); err != nil {

@@ -16,17 +16,17 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/fit"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 	"zeroth/zero/zerotest"
 )
 
 // trainWith is like train with test hooks, and also returns the ranks' memory.
-func trainWith(t *testing.T, c *config.Config, s setup.Hooks) zerotest.Outcome {
+func trainWith(t *testing.T, c *spec.Job, s setup.Hooks) zerotest.Outcome {
 	t.Helper()
 	ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, s))
 	if err != nil {
@@ -169,7 +169,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 
 // closing trains until an error of the disk ends the run, and returns the errors of all ranks and
 // the one that caused the others.
-func closing(t *testing.T, c *config.Config, files vfs.ScratchFS) (all []error, first error) {
+func closing(t *testing.T, c *spec.Job, files vfs.ScratchFS) (all []error, first error) {
 	t.Helper()
 	ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{Files: files, Tile: 200}))
 	if err != nil {

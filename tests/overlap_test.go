@@ -13,9 +13,9 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 	"zeroth/zero/zerotest"
 )
@@ -124,7 +124,7 @@ type pace struct{ forward, backward, gather, reduce time.Duration }
 
 // stepTime returns the duration of a step whose work takes as long as p specifies, on a clock
 // that advances only when everybody waits.
-func stepTime(t *testing.T, c *config.Config, p pace, replicas bool) (took time.Duration) {
+func stepTime(t *testing.T, c *spec.Job, p pace, replicas bool) (took time.Duration) {
 	t.Helper()
 	wrap := func(_ int, g collective.Ranks) collective.Ranks {
 		if replicas {

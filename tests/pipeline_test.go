@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 	"zeroth/zero/zerotest"
 )
@@ -154,7 +154,7 @@ func drawnMesh(rng *rand.Rand) (sets []string) {
 
 // allocatesAsPlanned checks that every rank of a job allocates and uses the memory planned for
 // its position.
-func allocatesAsPlanned(t *testing.T, c *config.Config, job string) {
+func allocatesAsPlanned(t *testing.T, c *spec.Job, job string) {
 	t.Helper()
 	p, err := plan.New(c, plan.Machine{})
 	if err != nil {

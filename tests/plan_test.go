@@ -14,18 +14,18 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 	"zeroth/shard"
 	"zeroth/zero"
 )
 
 // planOf returns a job's plan on this machine.
-func planOf(t *testing.T, c *config.Config) *plan.Plan {
+func planOf(t *testing.T, c *spec.Job) *plan.Plan {
 	t.Helper()
 	p, err := plan.New(c, plan.Machine{})
 	if err != nil {
@@ -195,7 +195,7 @@ func TestGoldenModels(t *testing.T) {
 		t.Run(g.name, func(t *testing.T) {
 			folder := modelFolder(t, g.config)
 			states := func(stage, ranks int) float64 {
-				c, err := config.Draft("", []string{fmt.Sprintf("model.from=%q", folder), "model.context=1024", "train.micro_batch=1",
+				c, err := spec.Draft("", []string{fmt.Sprintf("model.from=%q", folder), "model.context=1024", "train.micro_batch=1",
 					fmt.Sprintf("zero.stage=%d", stage), fmt.Sprintf("parallel.ranks=%d", ranks)})
 				if err != nil {
 					t.Fatal(err)
@@ -238,7 +238,7 @@ func TestGoldenModels(t *testing.T) {
 
 // TestPlanIsSmall checks that a plan for many ranks uses little memory for any model.
 func TestPlanIsSmall(t *testing.T) {
-	c, err := config.Draft("", []string{fmt.Sprintf("model.from=%q", modelFolder(t, golden[len(golden)-1].config)), "model.context=8192", "train.micro_batch=1",
+	c, err := spec.Draft("", []string{fmt.Sprintf("model.from=%q", modelFolder(t, golden[len(golden)-1].config)), "model.context=8192", "train.micro_batch=1",
 		"parallel.ranks=1024", "train.accumulate=64"})
 	if err != nil {
 		t.Fatal(err)
@@ -518,7 +518,7 @@ func BenchmarkPlan(b *testing.B) {
 		for _, ranks := range []int{1, 8, 64, 1024} {
 			b.Run(fmt.Sprintf("%s, %d ranks", g.name, ranks), func(b *testing.B) {
 				for b.Loop() {
-					c, err := config.Draft("", []string{fmt.Sprintf("model.from=%q", folder), "model.context=8192", "train.micro_batch=1", fmt.Sprintf("parallel.ranks=%d", ranks)})
+					c, err := spec.Draft("", []string{fmt.Sprintf("model.from=%q", folder), "model.context=8192", "train.micro_batch=1", fmt.Sprintf("parallel.ranks=%d", ranks)})
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config"
 	"zeroth/job"
+	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 )
 
@@ -29,7 +29,7 @@ func TestTrainsForAnother(t *testing.T) {
 		t.Skip("another test's process")
 	}
 	debug.SetGCPercent(100) // as zeroth has it, unlike tests
-	c, err := config.Load(lines[0], lines[1:])
+	c, err := spec.Load(lines[0], lines[1:])
 	if err != nil {
 		t.Fatal(err)
 	}

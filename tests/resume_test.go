@@ -20,17 +20,17 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
-	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job"
 	"zeroth/job/report"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 	"zeroth/zero/zerotest"
 )
 
 // saving returns a job over a small file that saves every 3 of 6 steps.
-func saving(t *testing.T, dir string, sets ...string) *config.Config {
+func saving(t *testing.T, dir string, sets ...string) *spec.Job {
 	t.Helper()
 	return cfg(t, append([]string{"train.steps=6", "checkpoint.every=3", "checkpoint.dir=" + dir, "data.validation=0.2",
 		"train.eval_every=2", "train.eval_batches=1", "train.batch=12", "train.micro_batch=null", "train.accumulate=1"}, sets...)...)
@@ -38,7 +38,7 @@ func saving(t *testing.T, dir string, sets ...string) *config.Config {
 
 // run trains into a new run folder, from checkpoint which unless that is empty, and returns the
 // folder.
-func run(t *testing.T, c *config.Config, which string) string {
+func run(t *testing.T, c *spec.Job, which string) string {
 	t.Helper()
 	out := t.TempDir()
 	if err := job.Run(context.Background(), c, job.Options{Out: out, Resume: which}); err != nil {

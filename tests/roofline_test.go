@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cuda/kernel"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/optim"
 	"zeroth/tests/generated"
@@ -306,7 +306,7 @@ func TestPlanIsTheRoofline(t *testing.T) {
 		{"model={family: llama, layers: 4, heads: 16, kv_heads: 8, width: 2048, ffn: 8192, context: 2048, vocab: 128256}", "4", 0},
 		{"model={family: llama, layers: 4, heads: 16, kv_heads: 8, width: 2048, ffn: 8192, context: 2048, vocab: 128256}", "4", 30},
 	} {
-		c, err := config.Draft("", []string{of.model, "train.micro_batch=" + of.batch, "train.loss_chunk=8192", "precision=bf16", "parallel.ranks=1", "zero.stage=0"})
+		c, err := spec.Draft("", []string{of.model, "train.micro_batch=" + of.batch, "train.loss_chunk=8192", "precision=bf16", "parallel.ranks=1", "zero.stage=0"})
 		if err != nil {
 			t.Fatal(err)
 		}

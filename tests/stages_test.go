@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config"
+	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 	"zeroth/zero"
 	"zeroth/zero/zerotest"
@@ -80,7 +80,7 @@ func TestPackedStagesAgreeToTheBit(t *testing.T) {
 }
 
 // cfg returns zerotest's small job with additional settings.
-func cfg(t *testing.T, sets ...string) *config.Config {
+func cfg(t *testing.T, sets ...string) *spec.Job {
 	t.Helper()
 	return zerotest.Load(t, "stages_test.go", sets...)
 }

@@ -14,8 +14,8 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
-	"zeroth/config"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/job/state"
 	"zeroth/shard"
 	"zeroth/tests/nightly"
@@ -213,7 +213,7 @@ func TestMeshesBeginAlike(t *testing.T) {
 
 // begun saves a job's first checkpoint and returns the data files of a copy by one writer and of
 // its export.
-func begun(t *testing.T, dir string, c *config.Config) map[string][]byte {
+func begun(t *testing.T, dir string, c *spec.Job) map[string][]byte {
 	t.Helper()
 	j := setup.Local(c)
 	ranks, err := setup.Open(j)

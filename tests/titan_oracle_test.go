@@ -4,10 +4,10 @@ import (
 	"errors"
 	"slices"
 
-	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job/plan"
 	"zeroth/job/show"
+	"zeroth/job/spec"
 )
 
 // titanModes lists what torchtitan recomputes: nothing, everything except every second product
@@ -49,7 +49,7 @@ func titan(p *plan.Plan, mode string) ([]titanRow, error) {
 	const token = 2 // bytes of bf16
 	t, h, f, V, L := int64(c.Train.MicroBatch*m.Context), int64(m.Width), int64(m.FFN), int64(m.Vocab), int64(m.Layers)
 	k, heads := int64(m.Width/m.Heads*m.KV), int64(m.Heads)
-	N, block := int64(config.Mesh(c).Shard), 2*h*h+2*h*k+3*h*f+2*h
+	N, block := int64(spec.Mesh(c).Shard), 2*h*h+2*h*k+3*h*f+2*h
 	none := 12*h + 4*k + 8*f + 4*heads
 	saved := map[string]int64{"none": none, "selective": token*(4*h+k+f) + 4*heads, "full": token * h}[mode]
 	again := none

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job/plan"
+	"zeroth/job/spec"
 	"zeroth/tests/generated"
 )
 
@@ -30,7 +30,7 @@ var titanPeaks = []struct {
 func titanPlan(t *testing.T, ranks, sequences, context int, mode string) (p *plan.Plan, rows []titanRow, total int64) {
 	t.Helper()
 	recompute := map[string]string{"none": "none", "selective": "none", "full": "block"}[mode]
-	c, err := config.Draft("", []string{fmt.Sprintf("model.from=%q", modelFolder(t, golden[5].config)), fmt.Sprint("model.context=", context),
+	c, err := spec.Draft("", []string{fmt.Sprintf("model.from=%q", modelFolder(t, golden[5].config)), fmt.Sprint("model.context=", context),
 		fmt.Sprint("train.micro_batch=", sequences), fmt.Sprint("parallel.ranks=", ranks), "zero.recompute=" + recompute})
 	if err != nil {
 		t.Fatal(err)

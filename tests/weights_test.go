@@ -9,13 +9,13 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/safetensors"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/fsdp"
 	"zeroth/input"
 	"zeroth/job"
 	"zeroth/job/generate"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/optim"
 	"zeroth/shard"
@@ -41,7 +41,7 @@ func altered(t *testing.T, from string, sets []string, to func(p shard.Param, x 
 	}
 	c := mustHFConfig(t, from, "tokens.bin", sets...)
 	var specs []safetensors.Spec
-	for _, p := range config.Parameters(c) {
+	for _, p := range spec.Parameters(c) {
 		if !nn.IsAdapter(p.Name) {
 			specs = append(specs, safetensors.Spec{Name: p.Name, DType: safetensors.F32, Shape: p.Shape})
 		}
@@ -51,7 +51,7 @@ func altered(t *testing.T, from string, sets []string, to func(p shard.Param, x 
 		t.Fatal(err)
 	}
 	coded, all := 0, readModel(t, from)
-	for _, p := range config.Parameters(c) {
+	for _, p := range spec.Parameters(c) {
 		x, ok := all[p.Name]
 		if !ok { // GPT-2's folder omits the first word
 			x, ok = all[strings.TrimPrefix(p.Name, "transformer.")]
@@ -86,7 +86,7 @@ func throughCodes(code device.Code, x []float32, shape []int) []float32 {
 }
 
 // lossesAndModel returns the losses and norms of a run in out, and its model.
-func lossesAndModel(t *testing.T, c *config.Config, out string) (string, map[string][]float32) {
+func lossesAndModel(t *testing.T, c *spec.Job, out string) (string, map[string][]float32) {
 	t.Helper()
 	steps, end := runJobIn(t, c, out)
 	own := ""
@@ -151,7 +151,7 @@ func TestSeveralCodedUnits(t *testing.T) {
 // that has the decoded ones, those of plain.
 func codedAsDecoded(t *testing.T, from, plain string, way []string) {
 	t.Helper()
-	job := func(from string, sets ...string) *config.Config {
+	job := func(from string, sets ...string) *spec.Job {
 		sets = append(sets, "train.lora.rank=3", "train.lora.targets=[all-linear]", "optimizer.lr=1e-2", "train.steps=3")
 		return mustHFConfig(t, from, "tokens.bin", append(sets, way...)...)
 	}
@@ -175,7 +175,7 @@ func codedAsDecoded(t *testing.T, from, plain string, way []string) {
 func TestResumeWithCodedWeights(t *testing.T) {
 	t.Parallel()
 	from := filepath.Join(hfLlama, "llama")
-	jobOf := func(sets ...string) *config.Config {
+	jobOf := func(sets ...string) *spec.Job {
 		return mustHFConfig(t, from, "tokens.bin", append([]string{"train.steps=4", "checkpoint.every=2", "train.batch=4", "parallel.ranks=4", "optimizer.lr=1e-2"}, sets...)...)
 	}
 	coded := []string{"model.weights=nf4", "train.lora.rank=3"}
@@ -259,10 +259,10 @@ func TestCodedWeightsArePlanned(t *testing.T) {
 }
 
 // codedFormula returns the bytes of parameters and of slots.
-func codedFormula(c *config.Config) map[device.Use]int64 {
+func codedFormula(c *spec.Job) map[device.Use]int64 {
 	var codes, values, plain, adapters, ends, shards int64
 	up := func(n, to int64) int64 { return (n + to - 1) / to * to }
-	mesh := config.Mesh(c)
+	mesh := spec.Mesh(c)
 	p, ranks := int64(c.Precision.Size()), int64(mesh.Shard)
 	align, begin := int64(fsdp.Align*mesh.Replicate), int64(1)
 	if slices.ContainsFunc(setup.Rules(c), func(r optim.Rule) bool { return slices.ContainsFunc(r.Types(), device.DType.Coded) }) {
@@ -270,7 +270,7 @@ func codedFormula(c *config.Config) map[device.Use]int64 {
 	}
 	policy := setup.Trainer(c, 0).Policy
 	slots := int64(policy.ParamSlots())
-	for _, u := range config.Network(c).Units() {
+	for _, u := range spec.Network(c).Units() {
 		n, words, elements := int64(0), int64(0), int64(0)
 		for _, q := range u.Params {
 			e := int64(q.Numel())

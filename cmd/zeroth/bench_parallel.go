@@ -11,12 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job/bench"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 )
 
 // comparing holds the flags of bench parallel.
@@ -122,7 +122,7 @@ func (a *app) runParallel(ctx context.Context, o *comparing) error {
 		}
 	}()
 	progress, erase := a.showProgress(5 * time.Second)
-	load := func(sets []string) (*config.Config, error) {
+	load := func(sets []string) (*spec.Job, error) {
 		return setup.ThisMachine(1, 0).Load(o.file, slices.Concat(o.sets, sets))
 	}
 	x, err := bench.Compare(ctx, load, o.ways, o.steps, hardware, progress)

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config/configtest"
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
+	"zeroth/job/spec/spectest"
 	"zeroth/nn"
 )
 
@@ -20,7 +20,7 @@ import (
 // it is written: its tokenizer's tokens, and the end of an answer, are in config.json and in
 // generation_config.json. A resumed run has the bits of one that is not interrupted.
 func TestTunedModelStops(t *testing.T) {
-	base := configtest.ModelFolder(t, hf.Model{Family: "llama", Shape: nn.Shape{Layers: 1, Heads: 2, Width: 8, Context: 64, Vocab: 424, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 16, Theta: 1e4}, EOS: "2"})
+	base := spectest.ModelFolder(t, hf.Model{Family: "llama", Shape: nn.Shape{Layers: 1, Heads: 2, Width: 8, Context: 64, Vocab: 424, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 16, Theta: 1e4}, EOS: "2"})
 	jobtest.WriteTokenizer(t, base, "qwen", `{"eos_token": "<|endoftext|>", "pad_token": "<tool_call>"}`)
 	jobtest.Write(t, filepath.Join(base, "chat_template.jinja"), "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 	jobtest.Write(t, filepath.Join(base, "generation_config.json"), `{"eos_token_id": 2, "temperature": 0.5}`)

@@ -15,6 +15,7 @@ import (
 	"zeroth/input"
 	"zeroth/input/hub"
 	"zeroth/job"
+	"zeroth/job/spec"
 	"zeroth/job/state"
 )
 
@@ -46,7 +47,7 @@ Face's guide to perplexity.`,
 				return input.BadInput(fmt.Errorf("--stride %d; want at least 0, where 0 is model.context", o.Stride))
 			}
 			var e job.Evaluation
-			c, err := (*config.Config)(nil), error(nil)
+			c, err := (*spec.Job)(nil), error(nil)
 			if run, err = a.local(ctx, run, hub.Weights); err == nil {
 				c, err = a.evaluated(ctx, args[0], run, sets)
 			}
@@ -75,7 +76,7 @@ Face's guide to perplexity.`,
 var trainingOnly = []string{"model.adapters", "train.lora", "train.freeze", "train.early_stop", "train.eval_every", "optimizer", "schedule", "checkpoint", "sample"}
 
 // evaluated returns the job with the model of a folder instead of its own.
-func (a *app) evaluated(ctx context.Context, path, run string, sets []string) (*config.Config, error) {
+func (a *app) evaluated(ctx context.Context, path, run string, sets []string) (*spec.Job, error) {
 	folder, err := modelFolder(run)
 	if err != nil {
 		return nil, input.BadInput(fmt.Errorf("--run %s: %w", run, err))

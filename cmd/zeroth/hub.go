@@ -3,15 +3,15 @@ package main
 import (
 	"context"
 
-	"zeroth/config"
 	"zeroth/input/hub"
 	"zeroth/input/s3"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/job/state"
 )
 
 // machine returns setup.ThisMachine for jobs whose models on the Hub are downloaded until ctx ends.
-func (a *app) machine(ctx context.Context, processes, ranks int) config.Environment {
+func (a *app) machine(ctx context.Context, processes, ranks int) spec.Environment {
 	e := setup.ThisMachine(processes, ranks)
 	e.Fetch = func(name string, files hub.Files) (string, error) { return hub.Fetch(ctx, name, files, a.note) }
 	return e

@@ -25,7 +25,7 @@ import (
 var long = []string{"train", "tiny.yaml", "--set", "train.steps=1000000", "--set", "checkpoint={every: 1, keep: 2}"}
 
 // tree returns the contents of the files in a folder, by name.
-func tree(t *testing.T, folder string) map[string]string {
+func everything(t *testing.T, folder string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	err := filepath.WalkDir(folder, func(name string, d os.DirEntry, err error) error {
@@ -61,7 +61,7 @@ func TestRunHasItsFolders(t *testing.T) {
 	if _, err := syscall.Wait4(cmd.Process.Pid, nil, syscall.WUNTRACED, nil); err != nil { // all its threads are stopped
 		t.Fatal(err)
 	}
-	before := tree(t, "r")
+	before := everything(t, "r")
 	in := []string{"--set", "checkpoint={every: 1, dir: r/ckpt}"}
 	for _, args := range [][]string{
 		{"train", "tiny.yaml", "--out", "r"},
@@ -76,7 +76,7 @@ func TestRunHasItsFolders(t *testing.T) {
 			t.Errorf("%v: %s", args, errs)
 		}
 	}
-	if after := tree(t, "r"); len(after) != len(before) {
+	if after := everything(t, "r"); len(after) != len(before) {
 		t.Errorf("files were %d and are %d", len(before), len(after))
 	} else {
 		for name, was := range before {

@@ -26,8 +26,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
 	"zeroth/config"
+
 	"zeroth/input"
 	"zeroth/job/hf"
 	"zeroth/job/report"

@@ -10,10 +10,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"zeroth/collective/rendezvous"
-	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job"
 	"zeroth/job/launch"
+	"zeroth/job/spec"
 	"zeroth/job/world"
 )
 
@@ -53,7 +53,7 @@ func (p *member) find() (err error) {
 
 // enter joins the world of a job and puts it into o. It does nothing for a single process.
 // The caller must call leave after the run.
-func (p *member) enter(ctx context.Context, c *config.Config, o *job.Options, note func(string)) (leave func(), err error) {
+func (p *member) enter(ctx context.Context, c *spec.Job, o *job.Options, note func(string)) (leave func(), err error) {
 	if p.World <= 1 {
 		return func() {}, nil
 	}

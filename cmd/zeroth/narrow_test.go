@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/job/hf"
+	"zeroth/job/spec/spectest"
 	"zeroth/nn"
 )
 
@@ -25,7 +25,7 @@ func TestExportRefusesOverflow(t *testing.T) {
 		{"fp16", "bf16", "is -65520, which F16 rounds to infinity; want bf16 or fp32", -65520},
 		{"bf16", "fp32", "is 3.4e+38, which BF16 rounds to infinity; want fp32", 3.4e38},
 	} {
-		folder := configtest.ModelFolder(t, hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 1, Heads: 2, Width: 8, Context: 8, Vocab: 16, Eps: 1e-5}})
+		folder := spectest.ModelFolder(t, hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 1, Heads: 2, Width: 8, Context: 8, Vocab: 16, Eps: 1e-5}})
 		inFolder(t)
 		path := filepath.Join(folder, "model.safetensors")
 		raw, err := os.ReadFile(path)

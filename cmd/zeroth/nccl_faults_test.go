@@ -146,7 +146,7 @@ func (x ncclTrial) run(t *testing.T, strict bool) time.Duration {
 	if most := ncclFaults[x.fault].within; strict && took > most {
 		t.Errorf("over after %v, want %v", took, most)
 	}
-	for name, text := range tree(t, out) {
+	for name, text := range everything(t, out) {
 		keepsID(t, name, text)
 	}
 	keepsID(t, "the run", said+errs)

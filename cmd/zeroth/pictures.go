@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job/plan"
+	"zeroth/job/spec"
 )
 
 // pictures holds the files to draw a plan to; empty means none.
@@ -60,7 +60,7 @@ func (p *pictures) draw(planned *plan.Plan) error {
 
 // compare plans the job at each stage, draws the plans to file and returns lines to print.
 // They include the stages that the job's other settings exclude, with the reason.
-func (p *planned) compare(file string, m plan.Machine, newPlan func(*config.Config, plan.Machine) (*plan.Plan, error)) ([]string, error) {
+func (p *planned) compare(file string, m plan.Machine, newPlan func(*spec.Job, plan.Machine) (*plan.Plan, error)) ([]string, error) {
 	if file == "" {
 		return nil, nil
 	}

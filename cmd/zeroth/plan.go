@@ -23,6 +23,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 )
 
 // planned is the job that plan and fit are asked about.
@@ -40,7 +41,7 @@ type planned struct {
 	json  bool
 	given func(flag string) bool
 
-	machine  func(processes, ranks int) config.Environment
+	machine  func(processes, ranks int) spec.Environment
 	searched bool // the job's mesh is searched
 }
 
@@ -49,7 +50,7 @@ var shortcuts = map[string]string{"seq": "model.context", "micro-batch": "train.
 
 // planned returns a job to plan.
 func (a *app) planned() *planned {
-	return &planned{machine: func(processes, ranks int) config.Environment {
+	return &planned{machine: func(processes, ranks int) spec.Environment {
 		return a.machine(context.Background(), processes, ranks)
 	}}
 }
@@ -84,7 +85,7 @@ func publishedNames() (names []string) {
 }
 
 // load reads the job to plan.
-func (p *planned) load(args []string) (*config.Config, plan.Machine, error) {
+func (p *planned) load(args []string) (*spec.Job, plan.Machine, error) {
 	var m plan.Machine
 	switch {
 	case len(args) == 1 && p.model == "":
@@ -122,7 +123,7 @@ func (p *planned) load(args []string) (*config.Config, plan.Machine, error) {
 }
 
 // spread returns the processes and hosts to plan for; zero means one of each.
-func (p *planned) spread(c *config.Config) (s setup.Spread, err error) {
+func (p *planned) spread(c *spec.Job) (s setup.Spread, err error) {
 	if !p.given("processes") && !p.given("hosts") {
 		return s, nil
 	}
@@ -199,8 +200,8 @@ name lists them all.`,
 
 // noteContext reports that training takes the length of sequences from the data, which plan does
 // not read.
-func (a *app) noteContext(c *config.Config) {
-	if config.FollowsData(c) {
+func (a *app) noteContext(c *spec.Job) {
+	if spec.FollowsData(c) {
 		a.note(fmt.Sprintf("training takes model.context from the longest document; this is for the model's limit of %d (--seq plans for another)", c.Model.Context))
 	}
 }
@@ -269,7 +270,7 @@ func (o *planning) check(m plan.Machine) error {
 }
 
 // simulated returns a simulated step of the job on a machine, or nil if none is named.
-func (a *app) simulated(c *config.Config, m plan.Machine, machine string) (*sim.Result, error) {
+func (a *app) simulated(c *spec.Job, m plan.Machine, machine string) (*sim.Result, error) {
 	switch machine {
 	case "":
 		return nil, nil
@@ -305,7 +306,7 @@ func openHardware(name string, m plan.Machine) (*sim.Hardware, error) {
 
 // adviseRatio prints how much of the optimizer a job should offload to GPUs with a known
 // memory and, if a machine is named, what that saves.
-func (a *app) adviseRatio(c *config.Config, m plan.Machine, machine string) (err error) {
+func (a *app) adviseRatio(c *spec.Job, m plan.Machine, machine string) (err error) {
 	if !m.GPU || c.Zero.Offload.Optimizer == "none" {
 		return nil
 	}

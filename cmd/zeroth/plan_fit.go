@@ -16,6 +16,7 @@ import (
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 )
 
 func (a *app) fit() *cobra.Command {
@@ -96,7 +97,7 @@ type fitting struct {
 }
 
 // limits returns the limits of one rank: its share of its machine.
-func (f *fitting) limits(c *config.Config, memory int64) (fit.Limits, error) {
+func (f *fitting) limits(c *spec.Job, memory int64) (fit.Limits, error) {
 	ranks := c.Parallel.Ranks
 	h, err := openHardware(f.machine, plan.Machine{GPU: true})
 	if err != nil {
@@ -159,7 +160,7 @@ func (f *fitting) limits(c *config.Config, memory int64) (fit.Limits, error) {
 	return l, nil
 }
 
-func (a *app) largest(c *config.Config, l fit.Limits, quantity string, asJSON bool) error {
+func (a *app) largest(c *spec.Job, l fit.Limits, quantity string, asJSON bool) error {
 	r, err := fit.FindLargest(c, quantity, l)
 	if err != nil {
 		return err

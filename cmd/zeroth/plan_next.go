@@ -7,13 +7,13 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/config"
 	"zeroth/job/plan"
+	"zeroth/job/spec"
 )
 
 // next returns the command to run after a plan: train if the job is planned for this machine
 // and fits, fit if it is planned for GPUs, "" if neither helps.
-func (p *planned) next(c *config.Config, x *plan.Plan) string {
+func (p *planned) next(c *spec.Job, x *plan.Plan) string {
 	words := []string{"zeroth"}
 	gpus := x.Machine.GPU || p.given("world")
 	switch {
@@ -43,7 +43,7 @@ func (p *planned) next(c *config.Config, x *plan.Plan) string {
 }
 
 // fitFlags converts the flags of plan to those of fit, which also needs the memory of a GPU.
-func (p *planned) fitFlags(c *config.Config) (words []string) {
+func (p *planned) fitFlags(c *spec.Job) (words []string) {
 	if p.model != "" {
 		words = append(words, "--model", p.model)
 	}

@@ -18,6 +18,7 @@ import (
 	"zeroth/job"
 	"zeroth/job/report"
 	"zeroth/job/show"
+	"zeroth/job/spec"
 	"zeroth/job/watch"
 )
 
@@ -134,10 +135,10 @@ by side, at up to 20 common steps. --out draws both, like 'zeroth plot'.`,
 
 // differing returns a table of the keys in which the jobs of two runs differ.
 func differing(folders []string) (*show.Columns, error) {
-	var jobs []*config.Config
+	var jobs []*spec.Job
 	var errs []error
 	for _, folder := range folders {
-		c, err := config.Draft(filepath.Join(folder, "job.yaml"), nil)
+		c, err := spec.Draft(filepath.Join(folder, "job.yaml"), nil)
 		jobs, errs = append(jobs, c), append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {

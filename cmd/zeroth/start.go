@@ -12,14 +12,16 @@ import (
 	"github.com/spf13/cobra/doc"
 
 	"zeroth/config"
+	"zeroth/config/dialect"
 	"zeroth/input"
+	"zeroth/job/spec"
 )
 
 // initJob returns "zeroth init", which writes a job file for a goal.
 func (a *app) initJob() *cobra.Command {
 	var names []string
 	list, model, from := "", "", ""
-	for _, g := range config.Goals() {
+	for _, g := range spec.Goals() {
 		names = append(names, g.Name)
 		list += fmt.Sprintf("  %-11s %s\n", g.Name, g.For)
 	}
@@ -43,7 +45,7 @@ Goals:
 				a.say("zeroth init GOAL writes GOAL.yaml. Goals:\n\n%s", list)
 				return nil
 			}
-			for _, g := range config.Goals() {
+			for _, g := range spec.Goals() {
 				if g.Name == args[0] {
 					g, err := g.Of(model)
 					if err != nil {
@@ -72,7 +74,7 @@ func (a *app) translate(file string, more []string) error {
 	if len(more) > 0 {
 		return input.BadInput(fmt.Errorf("init --from prints the job of one file; want no goal (%s)", strings.Join(more, " ")))
 	}
-	text, ok, err := config.Translate(file)
+	text, ok, err := dialect.Translate(file)
 	if err != nil {
 		return err
 	}
@@ -84,7 +86,7 @@ func (a *app) translate(file string, more []string) error {
 }
 
 // writeGoal writes a goal's job to a new file.
-func (a *app) writeGoal(g config.Goal, to []string) error {
+func (a *app) writeGoal(g spec.Goal, to []string) error {
 	file := g.Name + ".yaml"
 	if len(to) > 0 {
 		file = to[0]

@@ -16,6 +16,7 @@ import (
 
 	"zeroth/config"
 	"zeroth/input/hub/hubtest"
+	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 )
 
@@ -64,7 +65,7 @@ func TestJobFromStandardInput(t *testing.T) {
 func TestInit(t *testing.T) {
 	inFolder(t)
 	list, _ := zeroth(t, 0, "init")
-	for _, g := range config.Goals() {
+	for _, g := range spec.Goals() {
 		contains(t, list, "  "+g.Name+" ", g.For)
 		out, _ := zeroth(t, 0, "init", g.Name)
 		contains(t, out, "wrote "+g.Name+".yaml. ", "zeroth plan "+g.Name+".yaml\n")

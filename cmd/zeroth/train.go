@@ -22,6 +22,7 @@ import (
 	"zeroth/job"
 	"zeroth/job/report"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/job/state"
 )
 
@@ -223,7 +224,7 @@ func (a *app) progress() report.Progress {
 
 // prepare reads the job before it touches any file, names the run folder and joins the
 // other processes. The caller must call leave after the run, or after an error.
-func (a *app) prepare(ctx context.Context, file string, sets []string, o *job.Options, in *member) (c *config.Config, leave func(), err error) {
+func (a *app) prepare(ctx context.Context, file string, sets []string, o *job.Options, in *member) (c *spec.Job, leave func(), err error) {
 	undo := func() {}
 	leave = func() { undo() }
 	if f := os.Stdin; file == "-" && term.IsTerminal(int(f.Fd())) {

@@ -9,10 +9,10 @@ import (
 	"os"
 	"strconv"
 
-	"zeroth/config"
 	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 	"zeroth/pipe"
 )
 
@@ -94,7 +94,7 @@ func simulate(s pipe.Shape) (boxes []box, bubble float64, err error) {
 // costs is a model in which passes through blocks take their time, and all else none. Of a
 // backward pass in two parts each takes half: the second one in the gradient of one of the
 // block's weights.
-func costs(c *config.Config) sim.CostModel {
+func costs(c *spec.Job) sim.CostModel {
 	virtual := float64(c.PipelineShape().Virtual)
 	split := c.PipelineShape().Schedule == pipe.ZBH1
 	return sim.CostModel{There: 1, Wants: func(setup.QueueRole) float64 { return 0 }, Seconds: func(_ setup.QueueRole, k sim.Kernel, _ sim.Work) float64 {

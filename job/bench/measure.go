@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/device/cpu"
@@ -21,6 +20,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -60,17 +60,17 @@ const (
 // Measure measures everything that simulations of c and of others, which must have its model and
 // ranks, need on this machine. It takes at most about half a minute on an idle machine. progress,
 // which may be nil, receives a description of the current measurement.
-func Measure(c *config.Config, progress func(doing string), others ...*config.Config) (*Measurements, error) {
+func Measure(c *spec.Job, progress func(doing string), others ...*spec.Job) (*Measurements, error) {
 	if progress == nil {
 		progress = func(string) {}
 	}
 	h := &Measurements{workers: setup.Workers(c), ranks: c.Parallel.Ranks, kernels: map[timed]float64{}, work: map[timed]sim.Work{}, between: math.Inf(1)}
 	h.peakOf, h.peak = peakRate(c.Precision)
-	all := append([]*config.Config{c}, others...)
-	var shapes []*config.Config // jobs whose kernels differ
+	all := append([]*spec.Job{c}, others...)
+	var shapes []*spec.Job // jobs whose kernels differ
 	for _, x := range all {
 		x = alone(x)
-		same := func(y *config.Config) bool {
+		same := func(y *spec.Job) bool {
 			return x.Model.Context == y.Model.Context && x.Train.MicroBatch == y.Train.MicroBatch && x.Train.Accumulate == y.Train.Accumulate
 		}
 		if !slices.ContainsFunc(shapes, same) {
@@ -105,7 +105,7 @@ func peakRate(t device.DType) (name string, rate float64) {
 
 // alone returns the job for measuring kernels: a single rank with its positions, few layers, whole
 // matrices.
-func alone(c *config.Config) *config.Config {
+func alone(c *spec.Job) *spec.Job {
 	x := c.Copy()
 	x.Model.Layers = min(x.Model.Layers, measuredLayers)
 	x.Model.From = ""
@@ -121,7 +121,7 @@ func alone(c *config.Config) *config.Config {
 // shortened reduces the sequences of a step, and then their length, until copies concurrent ranks
 // of x take at most measuredPeak at the processors' peak, or nothing is left to reduce. The times
 // of the job's kernels are scaled from these by their work.
-func (h *Measurements) shortened(x *config.Config, copies int) error {
+func (h *Measurements) shortened(x *spec.Job, copies int) error {
 	for {
 		places, err := sim.Recorded(setup.Planned(x), 1)
 		if err != nil {
@@ -153,7 +153,7 @@ func (h *Measurements) shortened(x *config.Config, copies int) error {
 }
 
 // measureKernels measures the kernels of x, which stands for a rank of c, in steps of the given time.
-func (h *Measurements) measureKernels(c, x *config.Config, most time.Duration, progress func(string)) error {
+func (h *Measurements) measureKernels(c, x *spec.Job, most time.Duration, progress func(string)) error {
 	whole := x.Copy()
 	copies := max(1, min(c.Parallel.Ranks, runtime.GOMAXPROCS(0)/h.workers))
 	if err := h.shortened(x, copies); err != nil {
@@ -236,7 +236,7 @@ func (m *measuring) wrap(_ int, z *zero.Config) {
 	}
 }
 
-func (m *measuring) run(c *config.Config, most time.Duration) error {
+func (m *measuring) run(c *spec.Job, most time.Duration) error {
 	r := m.ranks[0]
 	err := r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
 		nn.Fill(1, p.Param, p.At, dst)
@@ -269,7 +269,7 @@ func (m *measuring) run(c *config.Config, most time.Duration) error {
 }
 
 // trainStep runs a step on made-up tokens and waits until all queues are idle.
-func trainStep(c *config.Config, ranks []*setup.Rank) error {
+func trainStep(c *spec.Job, ranks []*setup.Rank) error {
 	return setup.Together(ranks, func(r *setup.Rank) error {
 		_, err := r.Trainer.Step(zero.Work{Fill: func(_ int, into []data.Values) error {
 			input, target, _ := data.TokensOf(into)
@@ -321,7 +321,7 @@ func (m *measuring) collect(times map[timed][]float64, works map[timed]sim.Work)
 }
 
 // measureCollectives measures the collectives of the job's groups.
-func (h *Measurements) measureCollectives(c *config.Config) error {
+func (h *Measurements) measureCollectives(c *spec.Job) error {
 	places, err := sim.Recorded(setup.Few(setup.Planned(c)), 1)
 	if err != nil {
 		return err
@@ -331,7 +331,7 @@ func (h *Measurements) measureCollectives(c *config.Config) error {
 			if k.Group.Size == 0 || free(k) {
 				continue
 			}
-			if err := h.measureCollective(sent(k), l.Work[i], config.Mesh(c).World()); err != nil {
+			if err := h.measureCollective(sent(k), l.Work[i], spec.Mesh(c).World()); err != nil {
 				return err
 			}
 		}
@@ -472,7 +472,7 @@ func (h *Measurements) alike(k timed, w sim.Work) float64 {
 func amount(w sim.Work) float64 { return max(1, w.Flops, w.Bytes) }
 
 // SimulateHere simulates the job on this machine, whose processors the ranks share.
-func SimulateHere(c *config.Config, h *Measurements) (*sim.Result, error) {
+func SimulateHere(c *spec.Job, h *Measurements) (*sim.Result, error) {
 	cores := runtime.GOMAXPROCS(0)
 	wants := func(on setup.QueueRole) float64 {
 		switch on {

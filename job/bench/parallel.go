@@ -10,13 +10,13 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job"
 	"zeroth/job/plan"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 	"zeroth/shard"
 )
 
@@ -127,20 +127,20 @@ func (x *Comparison) summarize(ran [][]*listener) {
 
 // simulator returns a function that simulates a way; its result is nil if the machine cannot
 // be measured.
-func (x *Comparison) simulator(all []chosen, hardware *sim.Hardware, progress func(string)) func(*config.Config) (*sim.Result, error) {
+func (x *Comparison) simulator(all []chosen, hardware *sim.Hardware, progress func(string)) func(*spec.Job) (*sim.Result, error) {
 	if hardware != nil {
 		x.Hardware = hardware.Name
-		return func(c *config.Config) (*sim.Result, error) { return sim.SimulateUntraced(setup.Planned(c), hardware) }
+		return func(c *spec.Job) (*sim.Result, error) { return sim.SimulateUntraced(setup.Planned(c), hardware) }
 	}
-	var jobs []*config.Config
+	var jobs []*spec.Job
 	for _, w := range all {
 		if w.job != nil {
 			jobs = append(jobs, w.job)
 		}
 	}
-	none := func(why string) func(*config.Config) (*sim.Result, error) {
+	none := func(why string) func(*spec.Job) (*sim.Result, error) {
 		x.Unknown = why
-		return func(*config.Config) (*sim.Result, error) { return nil, nil }
+		return func(*spec.Job) (*sim.Result, error) { return nil, nil }
 	}
 	switch {
 	case len(jobs) == 0:
@@ -153,7 +153,7 @@ func (x *Comparison) simulator(all []chosen, hardware *sim.Hardware, progress fu
 		return none(err.Error())
 	}
 	x.Hardware = "this machine"
-	return func(c *config.Config) (*sim.Result, error) { return SimulateHere(c, h) }
+	return func(c *spec.Job) (*sim.Result, error) { return SimulateHere(c, h) }
 }
 
 // Planned returns the plan of each way as Compare makes it, without running or simulating the job.
@@ -187,7 +187,7 @@ func (w chosen) plan(m plan.Machine) (*Compared, error) {
 	if err != nil {
 		return nil, err
 	}
-	x.Mesh, x.Sets, x.Predicted = dimensions(config.Mesh(w.job)), w.set, &Figures{}
+	x.Mesh, x.Sets, x.Predicted = dimensions(spec.Mesh(w.job)), w.set, &Figures{}
 	for _, at := range append([]*plan.Plan{p}, p.Kinds...) {
 		x.Predicted.Memory = max(x.Predicted.Memory, at.Allocated.Total()+at.Host.Total())
 		x.Predicted.Sent = max(x.Predicted.Sent, at.Sent)
@@ -196,7 +196,7 @@ func (w chosen) plan(m plan.Machine) (*Compared, error) {
 }
 
 // predict plans and simulates the job in a way.
-func (w chosen) predict(simulate func(*config.Config) (*sim.Result, error), progress func(string)) (*Compared, error) {
+func (w chosen) predict(simulate func(*spec.Job) (*sim.Result, error), progress func(string)) (*Compared, error) {
 	progress(w.name + ": planning")
 	x, err := w.plan(plan.Machine{})
 	if err != nil || x.Refused != "" {

@@ -6,19 +6,19 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/jobtest"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 )
 
 // small loads a job that trains for a moment, and refuses some settings.
 func small(t *testing.T, sets ...string) Load {
 	jobtest.InTinyFolder(t)
-	return func(more []string) (*config.Config, error) {
+	return func(more []string) (*spec.Job, error) {
 		return setup.ThisMachine(1, 0).Load("job.yaml", slices.Concat(sets, more))
 	}
 }

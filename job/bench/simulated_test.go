@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config"
-	"zeroth/config/configtest"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 )
 
 // TestMeasure checks that every kernel and collective of a job is measured, so that a simulation
@@ -24,7 +24,7 @@ func TestMeasure(t *testing.T) {
 		{"zero.stage=1", "parallel.context=2", "train.micro_batch=2"},
 		{"zero.stage=2", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 	} {
-		c := configtest.Fitted(t, append(sets, "device=cpu")...)
+		c := spectest.Fitted(t, append(sets, "device=cpu")...)
 		h, err := Measure(c, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -55,7 +55,7 @@ func TestMeasure(t *testing.T) {
 			}
 		}
 		f, err := SimulateHere(c, h)
-		if err != nil || !(f.Seconds > 0) || !(f.Compute > 0) || f.Compute > f.Seconds || !(f.Used > 0) || math.Abs(f.Tokens*f.Seconds-float64(config.TokensPerStep(c))) > 1e-6*float64(config.TokensPerStep(c)) {
+		if err != nil || !(f.Seconds > 0) || !(f.Compute > 0) || f.Compute > f.Seconds || !(f.Used > 0) || math.Abs(f.Tokens*f.Seconds-float64(spec.TokensPerStep(c))) > 1e-6*float64(spec.TokensPerStep(c)) {
 			t.Errorf("%v: %+v, %v", sets, f, err)
 		}
 	}
@@ -64,7 +64,7 @@ func TestMeasure(t *testing.T) {
 // TestMeasuredStepsAreBounded checks that measured steps take at most measuredPeak at the
 // machine's peak, however large the job's are, and are not shorter than necessary.
 func TestMeasuredStepsAreBounded(t *testing.T) {
-	c := configtest.Fitted(t, "device=cpu", "model.width=768", "model.heads=12", "model.context=1024", "train.batch=512", "train.micro_batch=32", "train.accumulate=8", "parallel.ranks=2")
+	c := spectest.Fitted(t, "device=cpu", "model.width=768", "model.heads=12", "model.context=1024", "train.batch=512", "train.micro_batch=32", "train.accumulate=8", "parallel.ranks=2")
 	for _, want := range []struct {
 		peak                       float64 // operations a second
 		micro, accumulate, context int

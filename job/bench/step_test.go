@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/job/fit"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/zero"
 )
@@ -26,9 +26,9 @@ var peerJob = []string{"model.layers=8", "model.heads=8", "model.width=512", "mo
 var quickJob = []string{"model.layers=4", "model.heads=7", "model.width=448", "model.context=64", "train.micro_batch=4", "train.batch=16", "parallel.ranks=4"}
 
 // openJob opens a job's ranks on the CPU with fresh parameters.
-func openJob(tb testing.TB, job []string, stage int, t device.DType) (*config.Config, []*setup.Rank) {
+func openJob(tb testing.TB, job []string, stage int, t device.DType) (*spec.Job, []*setup.Rank) {
 	tb.Helper()
-	c, err := config.Draft("", append(slices.Clone(job), fmt.Sprint("zero.stage=", stage), fmt.Sprint("precision=", t), "device=cpu"))
+	c, err := spec.Draft("", append(slices.Clone(job), fmt.Sprint("zero.stage=", stage), fmt.Sprint("precision=", t), "device=cpu"))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func BenchmarkStep(b *testing.B) {
 			var arithmetic float64
 			for i, stage := range stages {
 				c, ranks := openJob(b, peerJob, stage, t)
-				arithmetic = float64(config.TokensPerStep(c)) * flops(c.Model)
+				arithmetic = float64(spec.TokensPerStep(c)) * flops(c.Model)
 				steps[i] = func() {
 					if err := trainStep(c, ranks); err != nil {
 						b.Fatal(err)

@@ -6,6 +6,7 @@ import (
 
 	"zeroth/config"
 	"zeroth/input"
+	"zeroth/job/spec"
 )
 
 // way is a way to train a job on several ranks.
@@ -51,7 +52,7 @@ var (
 )
 
 // sets returns the settings of a way with along ranks along its dimension.
-func (w way) sets(job *config.Config, steps, along int) []string {
+func (w way) sets(job *spec.Job, steps, along int) []string {
 	var sets []string
 	for _, key := range placed {
 		if _, known := config.Explain(key); known {
@@ -91,19 +92,19 @@ func largestDivisor(n, most int) int {
 }
 
 // Load reads a job with some keys set.
-type Load func(sets []string) (*config.Config, error)
+type Load func(sets []string) (*spec.Job, error)
 
 // chosen is a way with its job, or the reason why there is none.
 type chosen struct {
 	way
 	set    []string // settings that select the way
-	job    *config.Config
+	job    *spec.Job
 	refuse error
 }
 
 // choose makes a job for each way. Ways along the same dimension get the same number of ranks along
 // it, the largest that most of them support, so that they can be compared.
-func choose(job *config.Config, load Load, names []string, steps int) (all []chosen, err error) {
+func choose(job *spec.Job, load Load, names []string, steps int) (all []chosen, err error) {
 	along := map[string]int{"": 1}
 	for _, w := range ways {
 		if !slices.Contains(names, w.name) {
@@ -124,7 +125,7 @@ func choose(job *config.Config, load Load, names []string, steps int) (all []cho
 }
 
 // longest returns the largest number of ranks along a dimension that most ways support.
-func longest(job *config.Config, load Load, along string, names []string, steps int) (best int, err error) {
+func longest(job *spec.Job, load Load, along string, names []string, steps int) (best int, err error) {
 	most := -1
 	for n := job.Parallel.Ranks; n > 1; n-- {
 		if job.Parallel.Ranks%n != 0 {
@@ -150,7 +151,7 @@ func longest(job *config.Config, load Load, along string, names []string, steps 
 }
 
 // load returns the job in a way.
-func (w way) load(job *config.Config, load Load, steps, along int) (*config.Config, error) {
+func (w way) load(job *spec.Job, load Load, steps, along int) (*spec.Job, error) {
 	if n := job.Parallel.Ranks; w.copies > 1 && n < 2*w.copies {
 		return nil, input.BadInput(fmt.Errorf("%d copies of shards on %d ranks: a shard would be all of the state; want parallel.ranks of %d or more", w.copies, n, 2*w.copies))
 	}

@@ -10,11 +10,12 @@ import (
 	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 )
 
 // lacking returns a small job and a loader that rejects some sets.
-func lacking(t *testing.T, sets []string, refused ...string) (*config.Config, Load) {
-	load := func(more []string) (*config.Config, error) {
+func lacking(t *testing.T, sets []string, refused ...string) (*spec.Job, Load) {
+	load := func(more []string) (*spec.Job, error) {
 		if i := slices.IndexFunc(refused, func(set string) bool { return slices.Contains(more, set) }); i >= 0 {
 			return nil, input.BadInput(fmt.Errorf("%s is refused", refused[i]))
 		}
@@ -82,7 +83,7 @@ func TestWaysHaveTheJobsStep(t *testing.T) {
 		}
 	}
 	broken := errors.New("the disk is broken")
-	if _, err := choose(c, func([]string) (*config.Config, error) { return nil, broken }, []string{"1f1b"}, 3); !errors.Is(err, broken) {
+	if _, err := choose(c, func([]string) (*spec.Job, error) { return nil, broken }, []string{"1f1b"}, 3); !errors.Is(err, broken) {
 		t.Errorf("what is not the user's to mend is %v", err)
 	}
 }

@@ -6,12 +6,12 @@ import (
 	"math"
 	"slices"
 
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 )
 
 // Limits describes the available resources.
@@ -36,7 +36,7 @@ func (l Limits) hardware() *sim.Hardware { return cmp.Or(l.Hardware, rough) }
 
 // machine returns the machine for which a choice is planned. Processes are only set for GPUs on
 // several hosts of known hardware.
-func (l Limits) machine(c *config.Config) plan.Machine {
+func (l Limits) machine(c *spec.Job) plan.Machine {
 	m := plan.Machine{GPU: l.GPU, Memory: l.Memory}
 	if l.GPU && l.Hardware != nil {
 		if s := l.Hardware.Spread(c); s.Hosts > 1 {
@@ -48,7 +48,7 @@ func (l Limits) machine(c *config.Config) plan.Machine {
 
 // Choice is a way to set a job, with what a dry run of it needs and the time of a simulated step.
 type Choice struct {
-	Config    *config.Config
+	Config    *spec.Job
 	Sets      []string // settings that differ from the job's, as arguments of --set
 	Needs     setup.Footprint
 	Low, High int64       // estimates of memory outside the allocator, bytes
@@ -131,7 +131,7 @@ const listed = 8
 // prefetch, loss chunks, and offloading and its ratio. It keeps the sequences per step if the
 // ranks divide them, otherwise the sequences per rank. No change of a single setting makes the
 // first of Fits faster; see search.climb.
-func Search(c *config.Config, l Limits) (*Result, error) {
+func Search(c *spec.Job, l Limits) (*Result, error) {
 	if err := searchable(c); err != nil {
 		return nil, err
 	}
@@ -167,11 +167,11 @@ func Search(c *config.Config, l Limits) (*Result, error) {
 }
 
 // searchable returns an error for a job with a master, or a model with too many layers to search.
-func searchable(c *config.Config) error {
+func searchable(c *spec.Job) error {
 	if c.Parallel.Master {
 		return input.BadInput(fmt.Errorf("%v: parallel.master is true: fit only searches settings without a master, which are all faster; want false, or use plan for this job", c.Position("parallel.master")))
 	}
-	if n := len(config.Network(c).Modules) - 2; n > fitLayers {
+	if n := len(spec.Network(c).Modules) - 2; n > fitLayers {
 		return input.BadInput(fmt.Errorf("%v: %d layers: fit supports at most %d; use plan to see what a single setting needs", c.Position("model.layers"), n, fitLayers))
 	}
 	return nil
@@ -199,7 +199,7 @@ func order(a, b *Choice) int {
 
 // on returns the job on the given ranks in one shard group, with its model divided as before if
 // possible.
-func on(c *config.Config, ranks int) *config.Config {
+func on(c *spec.Job, ranks int) *spec.Job {
 	if ranks == c.Parallel.Ranks {
 		return c.Copy()
 	}
@@ -222,7 +222,7 @@ func on(c *config.Config, ranks int) *config.Config {
 }
 
 // differs returns the keys set differently in x, as arguments of --set.
-func differs(c *config.Config, x *config.Config) (sets []string) {
+func differs(c *spec.Job, x *spec.Job) (sets []string) {
 	for _, k := range []struct {
 		key     string
 		is, was any
@@ -254,7 +254,7 @@ func differs(c *config.Config, x *config.Config) (sets []string) {
 }
 
 // asked returns the size that a job gives to a dimension of its mesh, 1 by default.
-func asked(c *config.Config, key string, size int) int {
+func asked(c *spec.Job, key string, size int) int {
 	if c.Sets(key) {
 		return size
 	}
@@ -262,7 +262,7 @@ func asked(c *config.Config, key string, size int) int {
 }
 
 // schedule returns the job's schedule, "null" without a pipeline.
-func schedule(c *config.Config) any {
+func schedule(c *spec.Job) any {
 	if c.Parallel.Pipeline == 1 {
 		return "null"
 	}
@@ -270,7 +270,7 @@ func schedule(c *config.Config) any {
 }
 
 // staged returns the layers of each stage if the job sets them, else "null".
-func staged(c *config.Config) any {
+func staged(c *spec.Job) any {
 	if len(c.Pipeline.Layers) == 0 {
 		return "null"
 	}
@@ -278,7 +278,7 @@ func staged(c *config.Config) any {
 }
 
 // virtual returns the stages per rank, "null" if the schedule implies them.
-func virtual(c *config.Config) any {
+func virtual(c *spec.Job) any {
 	if c.Parallel.Pipeline == 1 || c.Pipeline.Virtual == 1 {
 		return "null"
 	}

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"zeroth/config"
-	"zeroth/config/configtest"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/input"
@@ -16,13 +15,15 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 )
 
 // TestFitOnOtherRanks checks a search on another number of ranks than the job's: the sequences per
 // step stay the same if possible.
 func TestFitOnOtherRanks(t *testing.T) {
 	for _, test := range []struct{ ranks, batch, perRank int }{{8, 16, 2}, {2, 16, 8}, {3, 12, 4}, {16, 16, 1}, {32, 128, 4}} {
-		f, err := Search(configtest.Fitted(t), Limits{Ranks: test.ranks, Memory: 1 << 30, GPU: true})
+		f, err := Search(spectest.Fitted(t), Limits{Ranks: test.ranks, Memory: 1 << 30, GPU: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,7 +39,7 @@ func TestFitOnOtherRanks(t *testing.T) {
 // TestFewSequences checks that a search whose batch has fewer sequences than ranks lists how the model
 // is divided.
 func TestFewSequences(t *testing.T) {
-	c, err := config.Environment{}.DraftDivided("", []string{"model={layers: 4, heads: 4, width: 64, vocab: 256, context: 64}", "parallel.ranks=8", "train.batch=4", "device=cpu"})
+	c, err := spec.Environment{}.DraftDivided("", []string{"model={layers: 4, heads: 4, width: 64, vocab: 256, context: 64}", "parallel.ranks=8", "train.batch=4", "device=cpu"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +61,7 @@ func TestLargest(t *testing.T) {
 	}
 	for _, family := range []string{"gpt2", "llama"} {
 		for _, of := range Quantities {
-			c := configtest.Fitted(t, "device=cpu", "model.family="+family)
+			c := spectest.Fitted(t, "device=cpu", "model.family="+family)
 			l := Limits{Ranks: 4, Memory: 8 << 20}
 			r, err := FindLargest(c, of, l)
 			if err != nil {
@@ -74,7 +75,7 @@ func TestLargest(t *testing.T) {
 			if r.Any.Value < r.As.Value {
 				t.Errorf("%s: %d with any settings, %d with the job's", of, r.Any.Value, r.As.Value)
 			}
-			grown := map[string]func(*config.Config, int) (*config.Config, string){"model": grownModel, "seq": grownContext, "micro_batch": grownMicroBatch}[of]
+			grown := map[string]func(*spec.Job, int) (*spec.Job, string){"model": grownModel, "seq": grownContext, "micro_batch": grownMicroBatch}[of]
 			if more, _ := grown(c, r.As.Value+1); one(t, more, l).Fits() {
 				t.Errorf("%s: %d fits too", of, r.As.Value+1)
 			}
@@ -83,7 +84,7 @@ func TestLargest(t *testing.T) {
 			}
 		}
 	}
-	if _, err := FindLargest(configtest.Fitted(t), "head", Limits{Ranks: 4, Memory: 1}); err == nil || !input.IsInput(err) {
+	if _, err := FindLargest(spectest.Fitted(t), "head", Limits{Ranks: 4, Memory: 1}); err == nil || !input.IsInput(err) {
 		t.Errorf("the largest head: %v", err)
 	}
 }
@@ -91,7 +92,7 @@ func TestLargest(t *testing.T) {
 // TestOverBudget checks that a job over its budget is rejected with its largest categories and
 // with settings that really fit.
 func TestOverBudget(t *testing.T) {
-	c := configtest.Fitted(t, "device=cpu", "zero.stage=0", "parallel.memory=100GB")
+	c := spectest.Fitted(t, "device=cpu", "zero.stage=0", "parallel.memory=100GB")
 	needs, err := setup.DryRun(setup.Planned(c))
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +114,7 @@ func TestOverBudget(t *testing.T) {
 	for _, way := range strings.Split(ways, ", or ") {
 		way, _, _ = strings.Cut(way, " (")
 		sets := append([]string{"device=cpu", "zero.stage=0"}, strings.Split(strings.TrimPrefix(way, "--set "), " --set ")...)
-		if got, err := setup.DryRun(setup.Planned(configtest.Fitted(t, sets...))); err != nil || got.Device.Total() > c.Parallel.Memory {
+		if got, err := setup.DryRun(setup.Planned(spectest.Fitted(t, sets...))); err != nil || got.Device.Total() > c.Parallel.Memory {
 			t.Errorf("%s: %d bytes, budget %d: %v", way, got.Device.Total(), c.Parallel.Memory, err)
 		}
 	}
@@ -127,7 +128,7 @@ func TestOverBudget(t *testing.T) {
 // the machine has, including host memory. The error has the limit and settings that really fit.
 func TestMoreThanThereIs(t *testing.T) {
 	for _, sets := range [][]string{{"device=cpu", "zero.stage=0"}, {"device=cpu", "zero.stage=2", "zero.offload.optimizer=host"}} {
-		c := configtest.Fitted(t, sets...)
+		c := spectest.Fitted(t, sets...)
 		f, err := setup.DryRun(setup.Planned(c))
 		if err != nil {
 			t.Fatal(err)
@@ -151,7 +152,7 @@ func TestMoreThanThereIs(t *testing.T) {
 		for _, way := range strings.Split(ways, ", or ") {
 			way, _, _ = strings.Cut(way, " (")
 			all := append(slices.Clone(sets), strings.Split(strings.TrimPrefix(way, "--set "), " --set ")...)
-			if got, err := setup.DryRun(setup.Planned(configtest.Fitted(t, all...))); err != nil || 4*(got.Device.Total()+got.Host.Total()) > little.Free {
+			if got, err := setup.DryRun(setup.Planned(spectest.Fitted(t, all...))); err != nil || 4*(got.Device.Total()+got.Host.Total()) > little.Free {
 				t.Errorf("%s: %d bytes each, %d are free for four: %v", way, got.Device.Total()+got.Host.Total(), little.Free, err)
 			}
 		}
@@ -166,7 +167,7 @@ func TestMoreThanThereIs(t *testing.T) {
 			t.Errorf("%v: a system that tells nothing: %v", sets, err)
 		}
 	}
-	c := configtest.Fitted(t)
+	c := spectest.Fitted(t)
 	c.Parallel.Ranks = 1 << 16
 	if err := affords(setup.Planned(c), setup.Footprint{Disk: 1}, machine.Memory{Free: 1}); err != nil {
 		t.Error(err)
@@ -177,7 +178,7 @@ func TestMoreThanThereIs(t *testing.T) {
 }
 
 // one returns the job as a choice.
-func one(t *testing.T, c *config.Config, l Limits) *Choice {
+func one(t *testing.T, c *spec.Job, l Limits) *Choice {
 	t.Helper()
 	x, err := newSearch(c, l).measure(c)
 	if err != nil {
@@ -203,7 +204,7 @@ func TestParseSize(t *testing.T) {
 func TestOutside(t *testing.T) {
 	var last int64
 	for _, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=4"}, {"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2"}} {
-		c := configtest.Fitted(t, append(sets, "train.batch=null")...)
+		c := spectest.Fitted(t, append(sets, "train.batch=null")...)
 		low, high := plan.Sum(plan.Outside(c, plan.Machine{GPU: true}))
 		if low >= high || high <= last {
 			t.Errorf("%v: %d to %d bytes", sets, low, high)
@@ -224,8 +225,8 @@ func TestBounceIsSearched(t *testing.T) {
 	}
 	l := Limits{Ranks: 16, Memory: 80 << 30, Host: 64 << 30, GPU: true, Hardware: h}
 	for _, family := range []string{"gpt2", "llama"} {
-		c := configtest.Fitted(t, "parallel.ranks=16", "train.batch=null", "model.family="+family, "model.width=256", "model.vocab=9000")
-		bounces := func(set func(*config.Config)) (on, off int) {
+		c := spectest.Fitted(t, "parallel.ranks=16", "train.batch=null", "model.family="+family, "model.width=256", "model.vocab=9000")
+		bounces := func(set func(*spec.Job)) (on, off int) {
 			x := c.Copy()
 			set(x)
 			f, err := Search(x, l)
@@ -241,13 +242,13 @@ func TestBounceIsSearched(t *testing.T) {
 			}
 			return on, off
 		}
-		if on, off := bounces(func(*config.Config) {}); on > 0 || off == 0 {
+		if on, off := bounces(func(*spec.Job) {}); on > 0 || off == 0 {
 			t.Errorf("%s: %d choices with and %d without bounce memory by NCCL", family, on, off)
 		}
-		if on, off := bounces(func(c *config.Config) { c.Parallel.Collective = "exact" }); on == 0 || off > 0 {
+		if on, off := bounces(func(c *spec.Job) { c.Parallel.Collective = "exact" }); on == 0 || off > 0 {
 			t.Errorf("%s: %d choices with and %d without bounce memory where sums are exact", family, on, off)
 		}
-		if on, _ := bounces(func(c *config.Config) { c.Parallel.TLS.Cert = "a" }); on == 0 {
+		if on, _ := bounces(func(c *spec.Job) { c.Parallel.TLS.Cert = "a" }); on == 0 {
 			t.Errorf("%s: no choice has bounce memory where NCCL is not to be used", family)
 		}
 	}
@@ -304,7 +305,7 @@ func TestMicroBatches(t *testing.T) {
 // TestUnsearchable checks that models beyond the limits of a search are rejected by name, but can
 // be planned.
 func TestUnsearchable(t *testing.T) {
-	c := configtest.Fitted(t, "model.layers=1001")
+	c := spectest.Fitted(t, "model.layers=1001")
 	l := Limits{Ranks: 4, Memory: 1 << 40}
 	_, fit := Search(c, l)
 	_, largest := FindLargest(c, "seq", l)
@@ -324,7 +325,7 @@ func TestUnsearchable(t *testing.T) {
 	if err := budget(c, needs); err == nil || !strings.Contains(err.Error(), "want more memory") {
 		t.Errorf("%v", err)
 	}
-	r, err := FindLargest(configtest.Fitted(t, "model.width=4096"), "model", Limits{Ranks: 4, Memory: 1 << 55, Host: 1 << 55})
+	r, err := FindLargest(spectest.Fitted(t, "model.width=4096"), "model", Limits{Ranks: 4, Memory: 1 << 55, Host: 1 << 55})
 	if err != nil || !strings.Contains(r.Any.Title, "larger ones were not searched") {
 		t.Errorf("%+v, %v", r, err)
 	}

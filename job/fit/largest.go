@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"io"
 
-	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job/hf"
 	"zeroth/job/show"
+	"zeroth/job/spec"
 )
 
 // Quantities lists the quantities that FindLargest can maximize.
@@ -32,15 +32,15 @@ type Answer struct {
 // FindLargest searches for the largest model of the job's proportions, sequence or micro-batch
 // that fits. In a model, the head width is constant, and width, hidden layer and layers grow
 // together.
-func FindLargest(c *config.Config, of string, l Limits) (*Largest, error) {
-	grown := map[string]func(*config.Config, int) (*config.Config, string){"model": grownModel, "seq": grownContext, "micro_batch": grownMicroBatch}[of]
+func FindLargest(c *spec.Job, of string, l Limits) (*Largest, error) {
+	grown := map[string]func(*spec.Job, int) (*spec.Job, string){"model": grownModel, "seq": grownContext, "micro_batch": grownMicroBatch}[of]
 	if grown == nil {
 		return nil, input.BadInput(fmt.Errorf("--largest %s; want %s", of, show.Either(Quantities)))
 	}
 	if err := searchable(c); err != nil {
 		return nil, err
 	}
-	if config.Given(c) && of != "micro_batch" {
+	if spec.Given(c) && of != "micro_batch" {
 		return nil, input.BadInput(fmt.Errorf("--largest %s: the size of a program's network is fixed; want --largest micro_batch", of))
 	}
 	g := growth{job: on(c, l.Ranks), limits: l, fixed: of == "micro_batch", grown: grown}
@@ -49,7 +49,7 @@ func FindLargest(c *config.Config, of string, l Limits) (*Largest, error) {
 		return nil, err
 	}
 	any, err := g.answer(0, func(s *search, job *Choice) *Choice {
-		lean := s.each([]*config.Config{s.lean(s.job)})
+		lean := s.each([]*spec.Job{s.lean(s.job)})
 		if s.found(job) || len(lean) == 0 {
 			return job
 		}
@@ -66,10 +66,10 @@ func FindLargest(c *config.Config, of string, l Limits) (*Largest, error) {
 
 // growth makes a job larger.
 type growth struct {
-	job    *config.Config
+	job    *spec.Job
 	limits Limits
-	fixed  bool                                               // micro-batches grow
-	grown  func(*config.Config, int) (*config.Config, string) // the job with a value, nil beyond its limits, and a title
+	fixed  bool                                     // micro-batches grow
+	grown  func(*spec.Job, int) (*spec.Job, string) // the job with a value, nil beyond its limits, and a title
 }
 
 // answer returns the largest value above least for which the choice that best returns fits, nil if
@@ -127,14 +127,14 @@ func bisect(ok func(int) bool) int {
 }
 
 // counts reports whether the job's settings are within config's limits.
-func counts(c *config.Config) bool {
-	wrong, _ := config.Countable(c)
+func counts(c *spec.Job) bool {
+	wrong, _ := spec.Countable(c)
 	return wrong == ""
 }
 
 // grownModel returns the job with a model of n groups of heads. A group is the query heads that
 // share keys and values in the job's model, or one head.
-func grownModel(c *config.Config, n int) (*config.Config, string) {
+func grownModel(c *spec.Job, n int) (*spec.Job, string) {
 	x, m := c.Copy(), c.Model
 	group := 1
 	if m.Family == "llama" {
@@ -152,7 +152,7 @@ func grownModel(c *config.Config, n int) (*config.Config, string) {
 }
 
 // grownContext returns the job with sequences of 64n tokens.
-func grownContext(c *config.Config, n int) (*config.Config, string) {
+func grownContext(c *spec.Job, n int) (*spec.Job, string) {
 	x := c.Copy()
 	x.Model.Context = 64 * n
 	if c.Model.From != "" && c.Model.Family == "gpt2" && x.Model.Context > max(c.Model.Context, c.Model.Longest) {
@@ -165,7 +165,7 @@ func grownContext(c *config.Config, n int) (*config.Config, string) {
 }
 
 // grownMicroBatch returns the job with micro-batches of n sequences, one per step.
-func grownMicroBatch(c *config.Config, n int) (*config.Config, string) {
+func grownMicroBatch(c *spec.Job, n int) (*spec.Job, string) {
 	x := c.Copy()
 	x.Train.MicroBatch, x.Train.Accumulate, x.Train.Batch = n, 1, n*c.Parallel.Ranks
 	if !counts(x) {

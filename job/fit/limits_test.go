@@ -9,6 +9,7 @@ import (
 	"zeroth/device"
 	"zeroth/job/jobtest"
 	"zeroth/job/plan"
+	"zeroth/job/spec"
 )
 
 // TestLimitsOfProducts checks that values at a limit are accepted, and that values above it are
@@ -24,10 +25,10 @@ func TestLimitsOfProducts(t *testing.T) {
 		{"train={steps: 1000000000, micro_batch: 64, batch: 16777216}", "train={steps: 1000000000, micro_batch: 64, batch: 33554432}", "train.steps", "8.59e+18 tokens in all steps are more than 4.61e+18"},
 		{"train={micro_batch: 262144, loss_chunk: 1024}", "train={micro_batch: 262148, loss_chunk: 1024}", "train.loss_chunk", "65537 chunks of train.loss_chunk tokens in a micro-batch are more than 65536"},
 	} {
-		if _, err := config.Load("job.yaml", []string{"device=cpu", c.fits}); err != nil {
+		if _, err := spec.Load("job.yaml", []string{"device=cpu", c.fits}); err != nil {
 			t.Errorf("%s: %v", c.fits, err)
 		}
-		_, err := config.Load("job.yaml", []string{"device=cpu", c.over})
+		_, err := spec.Load("job.yaml", []string{"device=cpu", c.over})
 		if want := "--set " + c.over + ": " + c.key + ": " + c.want; err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %v\nwant %s", err, want)
 		}
@@ -40,7 +41,7 @@ func TestLimitsOfProducts(t *testing.T) {
 		{[]string{"model.context=1048576", "train.batch=16777216", "train.micro_batch=16", "model.layers=1000"}, "elements that pass through a rank's layers per step are more than 1.8e+16"},
 		{[]string{"model.width=524288", "model.heads=1", "model.layers=5", "parallel.ranks=32", "zero.offload.optimizer=host"}, "offloaded pieces of 2^20 elements per rank are more than 262144"},
 	} {
-		if _, err := config.Load("job.yaml", c.sets); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := spec.Load("job.yaml", c.sets); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v", c.sets, err)
 		}
 	}
@@ -55,7 +56,7 @@ func TestNothingOverflows(t *testing.T) {
 		{"model={layers: 1, width: 524288, heads: 1, vocab: 1048576}", "train={micro_batch: 1, accumulate: 4096}", "parallel.ranks=128", "precision=fp32", "zero={offload: {optimizer: disk, parameters: disk, path: .}}"},
 		{"model={family: llama, layers: 1, width: 1048576, ffn: 4100000, heads: 2}", "train.micro_batch=4096", "parallel.ranks=8", "zero.stage=1"},
 	} {
-		c, err := config.Draft("", sets)
+		c, err := spec.Draft("", sets)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,13 +8,13 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job/hf"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 	"zeroth/nn"
 )
 
@@ -108,7 +108,7 @@ const tie = 1.005
 
 // row returns a row of the answer, one cell per column.
 func (f *Result) row(word string, x *Choice, fastest float64) []string {
-	c, mesh := x.Config, config.Mesh(x.Config)
+	c, mesh := x.Config, spec.Mesh(x.Config)
 	low, high := x.Free()
 	why, step, used, free := "", "-", "-", show.ByteSize(low)
 	if low < 0 {
@@ -211,7 +211,7 @@ func (c *Choice) spent() (seconds [len(kinds)]float64) {
 
 // words describes the mesh and the stage of a choice.
 func (c *Choice) words() string {
-	words := fmt.Sprintf("%s at stage %d", config.Mesh(c.Config).Dimensions(), c.Config.Zero.Stage)
+	words := fmt.Sprintf("%s at stage %d", spec.Mesh(c.Config).Dimensions(), c.Config.Zero.Stage)
 	if c.Config.Zero.Recompute != "none" {
 		words += " with blocks recomputed"
 	}
@@ -322,7 +322,7 @@ func title(m hf.Model) string {
 func (c *Choice) MarshalJSON() ([]byte, error) {
 	low, high := c.Free()
 	binding, _ := c.Binding()
-	by, x, mesh := map[string]int64{}, c.Config, config.Mesh(c.Config)
+	by, x, mesh := map[string]int64{}, c.Config, spec.Mesh(c.Config)
 	for use, n := range c.Needs.Device {
 		by[device.Use(use).String()] = n
 	}

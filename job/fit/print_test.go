@@ -6,12 +6,12 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 )
 
-func printed(t *testing.T, c *config.Config, l Limits) (*Result, string) {
+func printed(t *testing.T, c *spec.Job, l Limits) (*Result, string) {
 	t.Helper()
 	f, err := Search(c, l)
 	if err != nil {
@@ -28,7 +28,7 @@ func printed(t *testing.T, c *config.Config, l Limits) (*Result, string) {
 // names of categories. If nothing fits, the advice says how much host memory would help, and with
 // that something fits.
 func TestPrinted(t *testing.T) {
-	c, err := config.Draft("", []string{"model={family: llama, layers: 20, heads: 64, kv_heads: 8, width: 8192, ffn: 28672, vocab: 128256, context: 4096}", "parallel.ranks=2", "device=cpu"})
+	c, err := spec.Draft("", []string{"model={family: llama, layers: 20, heads: 64, kv_heads: 8, width: 8192, ffn: 28672, vocab: 128256, context: 4096}", "parallel.ranks=2", "device=cpu"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,8 @@ import (
 	"math"
 	"sort"
 
-	"zeroth/config"
 	"zeroth/job/show"
+	"zeroth/job/spec"
 )
 
 // parts is the resolution of the ratio search: hundredths. Units are offloaded whole, so several
@@ -14,7 +14,7 @@ import (
 const parts = 100
 
 // at returns a job with another percentage of its optimizer state offloaded.
-func at(x *config.Config, part int) *config.Config {
+func at(x *spec.Job, part int) *spec.Job {
 	x = x.Copy()
 	x.Zero.Offload.Ratio = float64(part) / parts
 	return x
@@ -22,17 +22,17 @@ func at(x *config.Config, part int) *config.Config {
 
 // ratios returns a job with the smallest part of its optimizer state offloaded that fits the
 // device, and with some larger ones.
-func (s *search) ratios(x *config.Config) []*config.Config {
+func (s *search) ratios(x *spec.Job) []*spec.Job {
 	if x.Zero.Offload.Optimizer == "none" {
-		return []*config.Config{at(x, parts)}
+		return []*spec.Job{at(x, parts)}
 	}
 	part := s.leastPart(x)
-	return []*config.Config{at(x, part), at(x, part+(parts-part)/8), at(x, part+(parts-part)/3), at(x, parts)}
+	return []*spec.Job{at(x, part), at(x, part+(parts-part)/8), at(x, part+(parts-part)/3), at(x, parts)}
 }
 
 // leastPart returns the smallest percentage of the optimizer state that must be offloaded, at
 // least 1, or 100 if even that is too little. A larger part needs no more device memory.
-func (s *search) leastPart(x *config.Config) int {
+func (s *search) leastPart(x *spec.Job) int {
 	if s.quick != nil {
 		s = s.quick
 	}
@@ -58,7 +58,7 @@ func (s *search) tune(best *Choice) *Choice {
 	}
 	for lo, hi, step := least, parts, 0; step != 1; {
 		step = max(1, (hi-lo+7)/8)
-		var some []*config.Config
+		var some []*spec.Job
 		for part := lo; part < hi; part += step {
 			some = append(some, at(x, part))
 		}
@@ -81,7 +81,7 @@ func (s *search) tune(best *Choice) *Choice {
 // devices with the memory in l: the ratio of the shortest step that fits on known hardware, else
 // the smallest one that fits. It is empty if the job's own ratio is as good, if none fits, and for
 // jobs that cannot be searched. Host memory is assumed to suffice.
-func Advice(c *config.Config, l Limits) (string, error) {
+func Advice(c *spec.Job, l Limits) (string, error) {
 	if c.Zero.Offload.Optimizer == "none" || l.Memory == 0 || searchable(c) != nil {
 		return "", nil
 	}

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config"
-	"zeroth/config/configtest"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 )
 
 // offloading lists ways to offload an optimizer that differ in their kinds of memory.
@@ -26,7 +26,7 @@ var offloading = [][]string{
 // hundredth, or everything if none does.
 func TestLeastRatio(t *testing.T) {
 	for _, sets := range offloading {
-		c := configtest.Fitted(t, sets...)
+		c := spectest.Fitted(t, sets...)
 		all := everyPart(t, newSearch(c, Limits{Ranks: 4}), c)
 		sizes := slices.CompactFunc(slices.Clone(all), sameNeeds)
 		if len(sizes) < 4 {
@@ -46,7 +46,7 @@ func TestLeastRatio(t *testing.T) {
 }
 
 // everyPart returns the choices for all hundredths, from nothing to everything.
-func everyPart(t *testing.T, s *search, c *config.Config) (all []*Choice) {
+func everyPart(t *testing.T, s *search, c *spec.Job) (all []*Choice) {
 	t.Helper()
 	for part := range parts + 1 {
 		x, err := s.quick.measure(at(c, part))
@@ -71,7 +71,7 @@ func TestFastestRatio(t *testing.T) {
 		}
 		h.HostLink, h.HostMemory, h.Memory = hardware.HostLink, hardware.HostMemory, hardware.Memory
 		for _, sets := range offloading {
-			c := configtest.Fitted(t, sets...)
+			c := spectest.Fitted(t, sets...)
 			all := everyPart(t, newSearch(c, Limits{Ranks: 4, GPU: true, Hardware: h}), c)
 			l := Limits{Ranks: 4, GPU: true, Hardware: h, Host: math.MaxInt64, Disk: math.MaxInt64, Memory: (all[0].Needs.Device.Total()+all[parts].Needs.Device.Total())/2 + all[0].High}
 			s := newSearch(c, l)
@@ -105,11 +105,11 @@ func TestAdviceOnRatio(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.HostMemory = 1e8
-	c := configtest.Fitted(t, "zero.stage=2", "zero.offload.optimizer=host")
+	c := spectest.Fitted(t, "zero.stage=2", "zero.offload.optimizer=host")
 	half := one(t, at(c, 50), Limits{Ranks: 4, GPU: true})
 	l := Limits{Ranks: 4, GPU: true, Hardware: h, Memory: half.Needs.Device.Total() + half.High}
 	advice := func(ratio string, l Limits) string {
-		line, err := Advice(configtest.Fitted(t, "zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio="+ratio), l)
+		line, err := Advice(spectest.Fitted(t, "zero.stage=2", "zero.offload.optimizer=host", "zero.offload.ratio="+ratio), l)
 		if err != nil {
 			t.Fatal(err)
 		}

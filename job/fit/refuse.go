@@ -7,13 +7,13 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/machine"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/show"
+	"zeroth/job/spec"
 )
 
 // Affordable returns the mean allocation of the ranks, or an error if there is not enough memory.
@@ -23,7 +23,7 @@ func Affordable(j *setup.Job) (mean setup.Footprint, err error) {
 		return mean, err
 	}
 	for _, f := range all {
-		if err := budget(j.Config, f); err != nil {
+		if err := budget(j.Job, f); err != nil {
 			return mean, err
 		}
 	}
@@ -33,7 +33,7 @@ func Affordable(j *setup.Job) (mean setup.Footprint, err error) {
 
 // PlanHere plans a job whose ranks share this machine's memory. The plan's Lacks is the error that
 // training would report if there is too little.
-func PlanHere(c *config.Config, m plan.Machine) (*plan.Plan, error) {
+func PlanHere(c *spec.Job, m plan.Machine) (*plan.Plan, error) {
 	p, err := plan.New(c, m)
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func OpenAffordable(j *setup.Job) ([]*setup.Rank, error) {
 
 // budget rejects a job whose ranks need more than parallel.memory, before anything is allocated.
 // The error lists the largest categories and the nearest settings that fit.
-func budget(c *config.Config, f setup.Footprint) error {
+func budget(c *spec.Job, f setup.Footprint) error {
 	budget, needs := c.Parallel.Memory, f.Device.Total()
 	if budget == 0 || needs <= budget {
 		return nil
@@ -73,7 +73,7 @@ func budget(c *config.Config, f setup.Footprint) error {
 // parallel.memory is set, the limit is the machine's total memory, because the user knows better
 // what will be free.
 func affords(j *setup.Job, f setup.Footprint, m machine.Memory) error {
-	c := j.Config
+	c := j.Job
 	has, where := m.Free, m.Limit+" has %s free"
 	if c.Parallel.Memory > 0 {
 		has, where = m.Total, m.Limit+" has %s in all"
@@ -91,7 +91,7 @@ func affords(j *setup.Job, f setup.Footprint, m machine.Memory) error {
 
 // onGPU rejects a job whose ranks need more memory than their GPU has free.
 func onGPU(j *setup.Job, f setup.Footprint) error {
-	c := j.Config
+	c := j.Job
 	has, where := setup.Spare(j)
 	if where == "" || f.DeviceTotal() <= has {
 		return nil
@@ -101,7 +101,7 @@ func onGPU(j *setup.Job, f setup.Footprint) error {
 		nearby(c, has, over, setup.Footprint.DeviceTotal)))
 }
 
-func tooMuch(c *config.Config, wrong string) error {
+func tooMuch(c *spec.Job, wrong string) error {
 	return input.BadInput(fmt.Errorf("%v: parallel.memory: %s", c.Position("parallel.memory"), wrong))
 }
 
@@ -135,7 +135,7 @@ func largestUses(b device.Bytes) string {
 // nearby returns up to three ways to set the job that fit: those that change one setting, the
 // fastest first, or else one that changes as few as needed. over returns how much a choice exceeds
 // the budget, and needs the memory that is compared with it. Host memory is unlimited.
-func nearby(c *config.Config, budget int64, over func(*Choice) int64, needs func(setup.Footprint) int64) string {
+func nearby(c *spec.Job, budget int64, over func(*Choice) int64, needs func(setup.Footprint) int64) string {
 	const lessOrMore = "want more memory, another number of ranks, a smaller model or shorter sequences"
 	if searchable(c) != nil {
 		return lessOrMore

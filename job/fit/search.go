@@ -16,6 +16,7 @@ import (
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 	"zeroth/pipe"
 	"zeroth/zero"
 )
@@ -24,25 +25,25 @@ import (
 // simulation.
 type search struct {
 	limits    Limits
-	job       *config.Config // on the available ranks
-	undivided bool           // micro-batches are fixed
-	ownMesh   bool           // the mesh is the job's
-	untimed   bool           // whatever fits is equally good
-	quick     *search        // untimed, for what needs bytes alone
+	job       *spec.Job // on the available ranks
+	undivided bool      // micro-batches are fixed
+	ownMesh   bool      // the mesh is the job's
+	untimed   bool      // whatever fits is equally good
+	quick     *search   // untimed, for what needs bytes alone
 
 	over  func(*Choice) int64 // bytes missing; a choice fits if there are none
 	mu    sync.Mutex
 	tried map[string]func() (*Choice, error)
 }
 
-func newSearch(c *config.Config, l Limits) *search {
+func newSearch(c *spec.Job, l Limits) *search {
 	s := &search{limits: l, job: on(c, l.Ranks), over: (*Choice).over, tried: map[string]func() (*Choice, error){}}
 	s.quick = &search{limits: l, job: s.job, over: s.over, untimed: true, tried: map[string]func() (*Choice, error){}}
 	return s
 }
 
 // measure returns a setting as a choice. It may be called concurrently.
-func (s *search) measure(x *config.Config) (*Choice, error) {
+func (s *search) measure(x *spec.Job) (*Choice, error) {
 	z, p, t := x.Zero, x.Parallel, x.Train
 	key := fmt.Sprint(z.Stage, z.Recompute, z.Prefetch, z.Offload, p.Pipeline, p.Context, p.Tensor, p.Shard, p.Replicate, x.Pipeline, t.MicroBatch, t.Accumulate, t.LossChunk)
 	s.mu.Lock()
@@ -56,7 +57,7 @@ func (s *search) measure(x *config.Config) (*Choice, error) {
 }
 
 // dryRun makes a dry run of a setting and, if it fits, simulates it.
-func (s *search) dryRun(x *config.Config) (*Choice, error) {
+func (s *search) dryRun(x *spec.Job) (*Choice, error) {
 	m := s.limits.machine(x)
 	needs, err := setup.DryRun(m.Job(x))
 	if err != nil {
@@ -92,10 +93,10 @@ func (s *search) all() (list []*Choice) {
 
 // each tries settings on all processors and returns the choices among them. Settings that cannot
 // be combined are omitted.
-func (s *search) each(some []*config.Config) (list []*Choice) {
+func (s *search) each(some []*spec.Job) (list []*Choice) {
 	all := make([]*Choice, len(some))
 	together(len(some), func(i int) {
-		if x := some[i]; config.Accepts(x) && counts(x) {
+		if x := some[i]; spec.Accepts(x) && counts(x) {
 			all[i], _ = s.measure(x)
 		}
 	})
@@ -166,9 +167,9 @@ func (s *search) descend(job *Choice) (best *Choice) {
 
 // offloadsOfMicroBatches returns the offloads for micro-batches of the next and the previous size,
 // because a larger one may need parameters or more of the optimizer state elsewhere.
-func (s *search) offloadsOfMicroBatches(x *config.Config) (all []*config.Config) {
+func (s *search) offloadsOfMicroBatches(x *spec.Job) (all []*spec.Job) {
 	sizes := s.microBatches(x)
-	own := slices.IndexFunc(sizes, func(y *config.Config) bool { return y.Train.MicroBatch == x.Train.MicroBatch })
+	own := slices.IndexFunc(sizes, func(y *spec.Job) bool { return y.Train.MicroBatch == x.Train.MicroBatch })
 	for _, y := range sizes[max(0, own-1):min(len(sizes), own+2)] {
 		all = append(all, s.offloads(y)...)
 	}
@@ -182,8 +183,8 @@ func (s *search) leanMeshes() (tried []*Choice) {
 	lean := s.lean(s.job)
 	whole := lean.Copy()
 	whole.Zero.Recompute = "none"
-	meshes := append([]*config.Config{lean, whole}, slices.Concat(s.meshes(lean), s.meshes(whole))...)
-	slices.SortStableFunc(meshes[2:], func(x, y *config.Config) int { return cmp.Compare(y.Parallel.DataRanks(), x.Parallel.DataRanks()) })
+	meshes := append([]*spec.Job{lean, whole}, slices.Concat(s.meshes(lean), s.meshes(whole))...)
+	slices.SortStableFunc(meshes[2:], func(x, y *spec.Job) int { return cmp.Compare(y.Parallel.DataRanks(), x.Parallel.DataRanks()) })
 	var best *Choice
 	for vain := 0; len(meshes) > 0 && vain < 2; {
 		alike := 1
@@ -228,12 +229,12 @@ func (s *search) climb(best *Choice) *Choice {
 
 // axes are the settings that a search changes: each returns the values of one setting, or of some
 // that depend on each other, in copies of a job.
-var axes = []func(*search, *config.Config) []*config.Config{
+var axes = []func(*search, *spec.Job) []*spec.Job{
 	(*search).meshesNear, (*search).stages, (*search).shards, (*search).microBatches, (*search).passes, (*search).chunks, (*search).schedules, (*search).offloads,
 }
 
 // lean returns the job with settings that need little device memory, on its mesh.
-func (s *search) lean(x *config.Config) *config.Config {
+func (s *search) lean(x *spec.Job) *spec.Job {
 	x = x.Copy()
 	x.Zero.Stage, x.Zero.Recompute, x.Zero.Prefetch = 3, config.Recomputes[len(config.Recomputes)-1], 1
 	x.Parallel.Shard, x.Parallel.Replicate = x.Parallel.DataRanks(), 1
@@ -251,7 +252,7 @@ func (s *search) lean(x *config.Config) *config.Config {
 const mostPipeline = 32
 
 // meshes returns the job on every mesh. Matrices and positions are divided within a host.
-func (s *search) meshes(x *config.Config) (all []*config.Config) {
+func (s *search) meshes(x *spec.Job) (all []*spec.Job) {
 	ranks, near := x.Parallel.Ranks, x.Parallel.Ranks
 	if links := s.limits.hardware().Links; len(links) > 1 {
 		near = min(near, links[0].Ranks)
@@ -261,7 +262,7 @@ func (s *search) meshes(x *config.Config) (all []*config.Config) {
 	}
 	for _, tensor := range divisors(ranks) {
 		for _, context := range divisors(ranks / tensor) {
-			if tensor*context > near || max(tensor, context) > 1 && config.Given(x) || tensor > 1 && config.Coded(x) {
+			if tensor*context > near || max(tensor, context) > 1 && spec.Given(x) || tensor > 1 && spec.Coded(x) {
 				break
 			}
 			for _, pipeline := range divisors(ranks / tensor / context) {
@@ -276,9 +277,9 @@ func (s *search) meshes(x *config.Config) (all []*config.Config) {
 
 // meshesNear returns the meshes in which one dimension has its next or previous size, or takes over a
 // factor from another.
-func (s *search) meshesNear(x *config.Config) []*config.Config {
+func (s *search) meshesNear(x *spec.Job) []*spec.Job {
 	p := x.Parallel
-	return slices.DeleteFunc(s.meshes(x), func(y *config.Config) bool {
+	return slices.DeleteFunc(s.meshes(x), func(y *spec.Job) bool {
 		q := y.Parallel
 		changes, all := 0, 0.0
 		for _, d := range [][2]int{{p.Pipeline, q.Pipeline}, {p.Context, q.Context}, {p.Tensor, q.Tensor}} {
@@ -296,7 +297,7 @@ func (s *search) meshesNear(x *config.Config) []*config.Config {
 
 // meshed returns a job on another mesh with the same sequences a step, nil if its ranks do not
 // divide them.
-func meshed(x *config.Config, pipeline, context, tensor int) *config.Config {
+func meshed(x *spec.Job, pipeline, context, tensor int) *spec.Job {
 	was := x.Parallel
 	x = x.Copy()
 	x.Parallel.Pipeline, x.Parallel.Context, x.Parallel.Tensor = pipeline, context, tensor
@@ -319,7 +320,7 @@ func meshed(x *config.Config, pipeline, context, tensor int) *config.Config {
 }
 
 // stages returns the job at every stage.
-func (s *search) stages(x *config.Config) (all []*config.Config) {
+func (s *search) stages(x *spec.Job) (all []*spec.Job) {
 	for stage := range zero.Stages {
 		y := x.Copy()
 		y.Zero.Stage = stage
@@ -335,7 +336,7 @@ func (s *search) stages(x *config.Config) (all []*config.Config) {
 }
 
 // shards returns the job with every size of shard groups.
-func (s *search) shards(x *config.Config) (all []*config.Config) {
+func (s *search) shards(x *spec.Job) (all []*spec.Job) {
 	data := x.Parallel.DataRanks()
 	for _, n := range divisors(data) {
 		if n*x.Parallel.Context == 1 && data > 1 || x.Zero.Stage == 0 && n < data {
@@ -354,7 +355,7 @@ const mostChunks = 64
 
 // microBatches returns the job with its own size of micro-batches and the two next smaller and larger
 // ones.
-func (s *search) microBatches(x *config.Config) (all []*config.Config) {
+func (s *search) microBatches(x *spec.Job) (all []*spec.Job) {
 	if s.undivided {
 		return nil
 	}
@@ -373,7 +374,7 @@ func (s *search) microBatches(x *config.Config) (all []*config.Config) {
 }
 
 // passes returns the job with every recomputation and prefetch.
-func (s *search) passes(x *config.Config) (all []*config.Config) {
+func (s *search) passes(x *spec.Job) (all []*spec.Job) {
 	for _, recompute := range config.Recomputes {
 		for prefetch := range 3 {
 			if prefetch == 2 && x.Zero.Stage < 3 {
@@ -388,7 +389,7 @@ func (s *search) passes(x *config.Config) (all []*config.Config) {
 }
 
 // chunks returns the job with its own loss chunk and some smaller ones.
-func (s *search) chunks(x *config.Config) (all []*config.Config) {
+func (s *search) chunks(x *spec.Job) (all []*spec.Job) {
 	own := s.job.Train.LossChunk
 	for n := 4096; n >= 256; n /= 4 {
 		if n < own && n < x.Train.MicroBatch*x.Model.Context {
@@ -404,7 +405,7 @@ func (s *search) chunks(x *config.Config) (all []*config.Config) {
 
 // schedules returns the job with the schedules worth trying. It omits GPipe, which is as fast as
 // 1F1B but has more micro-batches in flight.
-func (s *search) schedules(x *config.Config) (all []*config.Config) {
+func (s *search) schedules(x *spec.Job) (all []*spec.Job) {
 	if x.Parallel.Pipeline == 1 {
 		return nil
 	}
@@ -419,11 +420,11 @@ func (s *search) schedules(x *config.Config) (all []*config.Config) {
 
 // offloads returns the job with optimizer state and parameters in all places and, for each, some
 // of the ratios that fit.
-func (s *search) offloads(x *config.Config) []*config.Config {
+func (s *search) offloads(x *spec.Job) []*spec.Job {
 	if s.limits.Host == 0 {
 		return nil
 	}
-	var all []*config.Config
+	var all []*spec.Job
 	places := config.TierNames
 	if s.limits.Disk == 0 {
 		places = places[:2]
@@ -447,7 +448,7 @@ func (s *search) offloads(x *config.Config) []*config.Config {
 	if s.untimed {
 		return all // with everything offloaded
 	}
-	ratios := make([][]*config.Config, len(all))
+	ratios := make([][]*spec.Job, len(all))
 	together(len(all), func(i int) { ratios[i] = s.ratios(all[i]) })
 	return slices.Concat(ratios...)
 }

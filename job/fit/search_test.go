@@ -5,12 +5,12 @@ import (
 	"slices"
 	"testing"
 
-	"zeroth/config"
-	"zeroth/config/configtest"
 	"zeroth/input"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 	"zeroth/nn"
 	"zeroth/tests/nightly"
 )
@@ -18,8 +18,8 @@ import (
 // everything tries every combination of settings, ratios of offloading by hundredths that are
 // multiples of 10.
 func everything(s *search) (all []*Choice) {
-	list := []*config.Config{s.job}
-	for _, axis := range []func(*config.Config) []*config.Config{s.meshes, s.stages, s.shards, s.microBatches, s.passes, s.chunks, s.schedules, func(x *config.Config) (more []*config.Config) {
+	list := []*spec.Job{s.job}
+	for _, axis := range []func(*spec.Job) []*spec.Job{s.meshes, s.stages, s.shards, s.microBatches, s.passes, s.chunks, s.schedules, func(x *spec.Job) (more []*spec.Job) {
 		for _, y := range s.offloads(x) {
 			for part := 10; part <= parts; part += 10 {
 				more = append(more, at(y, part))
@@ -27,7 +27,7 @@ func everything(s *search) (all []*Choice) {
 		}
 		return more
 	}} {
-		var next []*config.Config
+		var next []*spec.Job
 		for _, x := range list {
 			if some := axis(x); some != nil {
 				next = append(next, some...)
@@ -47,7 +47,7 @@ func everything(s *search) (all []*Choice) {
 func TestFastestIsTheBestOfAll(t *testing.T) {
 	for _, memory := range []int64{1 << 20, 3 << 20, 1 << 30}[:nightly.Of(2, 3)] {
 		for _, host := range []int64{0, 16 << 20}[:nightly.Of(1, 2)] {
-			c := configtest.Fitted(t, "zero.stage=1")
+			c := spectest.Fitted(t, "zero.stage=1")
 			l := Limits{Ranks: 4, Memory: memory, Host: host}
 			f, err := Search(c, l)
 			if err != nil {
@@ -62,7 +62,7 @@ func TestFastestIsTheBestOfAll(t *testing.T) {
 				t.Errorf("%d and %d bytes: %v takes %v, %v takes %v", memory, host, f.Fits[0].Sets, f.Fits[0].Seconds(), best.Sets, best.Seconds())
 			}
 			for _, x := range slices.Concat(f.Fits, f.Others) {
-				needs, err := setup.DryRun(setup.Planned(configtest.Fitted(t, append([]string{"zero.stage=1"}, x.Sets...)...)))
+				needs, err := setup.DryRun(setup.Planned(spectest.Fitted(t, append([]string{"zero.stage=1"}, x.Sets...)...)))
 				if needs != x.Needs || err != nil {
 					t.Errorf("%v: needs %+v (%v), fit says %+v", x.Sets, needs, err, x.Needs)
 				}
@@ -81,7 +81,7 @@ func TestMeshIsTheBestOfAll(t *testing.T) {
 		Links: []sim.Link{{Ranks: 4, Bandwidth: 50e9, Latency: 1e-7}, {Bandwidth: 2e9, Latency: 2e-6}}}
 	job := []string{"model={family: llama, layers: 8, heads: 8, kv_heads: 8, width: 512, ffn: 1024, vocab: 2048, context: 256}",
 		"parallel.ranks=8", "train.batch=16", "train.micro_batch=1", "device=cpu"}
-	draft := func(sets []string) *config.Config {
+	draft := func(sets []string) *spec.Job {
 		c, err := setup.ThisMachine(1, 0).Draft("", append(slices.Clone(job), sets...))
 		if err != nil {
 			t.Fatalf("%v: %v", sets, err)
@@ -121,9 +121,9 @@ func TestMeshIsTheBestOfAll(t *testing.T) {
 // networks returns networks of 31 layers: both families, tied and untied, with every kind of
 // update, with layers that are equal, different or repeating, and with all or a part of them
 // trained.
-func networks(t *testing.T) map[string]*config.Config {
-	job := func(sets ...string) *config.Config {
-		return configtest.Fitted(t, append([]string{"model.layers=31", "train.batch=null", "checkpoint.every=5"}, sets...)...)
+func networks(t *testing.T) map[string]*spec.Job {
+	job := func(sets ...string) *spec.Job {
+		return spectest.Fitted(t, append([]string{"model.layers=31", "train.batch=null", "checkpoint.every=5"}, sets...)...)
 	}
 	llama, lora := "model.family=llama", []string{"train.lora.rank=2", "train.lora.targets=[all-linear]"}
 	windows := job(llama, "model.kv_heads=1", "precision=fp32")
@@ -132,8 +132,8 @@ func networks(t *testing.T) map[string]*config.Config {
 	for i := 3; i < 30; i += 3 {
 		own.Uses[i][0].Unit, own.Uses[i+1][0].Unit = own.Uses[i+1][0].Unit, own.Uses[i][0].Unit
 	}
-	given := config.Standing(job(), own)
-	return map[string]*config.Config{
+	given := spec.Standing(job(), own)
+	return map[string]*spec.Job{
 		"gpt2": job("parallel.shard=2", "parallel.replicate=2"), "llama": job(llama, "optimizer.type=lion"), "tied": job(llama, "model.tied=true", "optimizer.type=adamw8bit", "device=cpu"),
 		"long ends": job(llama, "model.vocab=5000"), "muon": job("optimizer.type=muon", "device=cpu", "checkpoint.async=false"), "windows": windows, "given": given,
 		"adapters": job(append(lora, llama)...), "adapters of some": job(append(lora, `train.freeze=["*.h.1*.lora_*"]`)...),

@@ -11,6 +11,7 @@ import (
 	"zeroth/input"
 	"zeroth/job/jobtest"
 	"zeroth/job/plan"
+	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 )
 
@@ -64,7 +65,7 @@ func TestExtremesOfKeys(t *testing.T) {
 				t.Errorf("%q: panic: %v", args, p)
 			}
 		}()
-		c, err := config.Load("job.yaml", args)
+		c, err := spec.Load("job.yaml", args)
 		if err == nil {
 			loaded++
 		}

@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config/configtest"
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
+	"zeroth/job/spec/spectest"
 	"zeroth/nn"
 )
 
@@ -23,7 +23,7 @@ func TestGeneratorCache(t *testing.T) {
 	long := llama // with other rotary positions from the tenth on
 	long.Scaling = device.RopeScaling{Kind: device.RopeLong, Context: 9, Factors: []float64{1, 1, 1, 1}, Beyond: []float64{1, 2, 3, 4}}
 	for _, m := range []hf.Model{llama, long, {Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 16, Context: 24, Vocab: 256, Eps: 1e-5}}} {
-		folder := configtest.ModelFolder(t, m)
+		folder := spectest.ModelFolder(t, m)
 		open := func(texts int) *Generator { return opened(t, folder, m, device.F32, texts) }
 		g := open(1)
 		text := []int32("to be, or not to be, that is the question")
@@ -65,7 +65,7 @@ func TestGeneratorOfSeveralTexts(t *testing.T) {
 	long := llama
 	long.Scaling = device.RopeScaling{Kind: device.RopeLong, Context: 9, Factors: []float64{1, 1, 1, 1, 1, 1, 1, 1}, Beyond: []float64{1, 2, 3, 4, 5, 6, 7, 8}}
 	for _, m := range []hf.Model{llama, gpt2, long} {
-		folder := configtest.ModelFolder(t, m)
+		folder := spectest.ModelFolder(t, m)
 		for _, dtype := range []device.DType{device.F32, device.BF16} {
 			rng := rand.New(rand.NewPCG(1, uint64(dtype)))
 			all, one := opened(t, folder, m, dtype, texts), opened(t, folder, m, dtype, 1)
@@ -115,7 +115,7 @@ func next(t *testing.T, g *Generator, texts ...[]int32) [][]float32 {
 // before any memory is allocated.
 func TestGeneratorMemoryLimit(t *testing.T) {
 	m := hf.Model{Family: "llama", Shape: nn.Shape{Layers: 2, Heads: 4, Width: 64, Context: 24, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 96, Theta: 1e4}}
-	folder := configtest.ModelFolder(t, m)
+	folder := spectest.ModelFolder(t, m)
 	m.Context = hf.Most // 1 GiB per text
 	_, err := newGenerator(&source{folder: folder}, m, setup.CPU{}, device.F32, 1024)
 	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "1024 texts of up to 1048576 tokens another 1.0 TiB, but only ") {
@@ -127,7 +127,7 @@ func TestGeneratorMemoryLimit(t *testing.T) {
 // nothing is written.
 func TestSampleRefusesNonNumbers(t *testing.T) {
 	m := hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 1, Heads: 2, Width: 16, Context: 24, Vocab: 256, Eps: 1e-5}}
-	folder := configtest.ModelFolder(t, m)
+	folder := spectest.ModelFolder(t, m)
 	path := filepath.Join(folder, "model.safetensors")
 	raw, err := os.ReadFile(path)
 	if err != nil {

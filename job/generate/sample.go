@@ -10,13 +10,13 @@ import (
 	"strings"
 	"time"
 
-	"zeroth/config"
 	"zeroth/data"
 	"zeroth/data/chat"
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 )
 
 // Options selects the model and what to generate.
@@ -183,7 +183,7 @@ func (s *sampler) noteCut(which string, tokens int) {
 // makes of messages, given as roles and contents. It fails if the model lacks one of them.
 func (s *sampler) encode(messages ...string) ([]int32, error) {
 	if !s.Chat {
-		return config.Encode(s.tok, messages[1], s.model.Vocab)
+		return spec.Encode(s.tok, messages[1], s.model.Vocab)
 	}
 	if s.System != "" {
 		messages = append([]string{"system", s.System}, messages...)
@@ -194,7 +194,7 @@ func (s *sampler) encode(messages ...string) ([]int32, error) {
 	if err != nil {
 		return nil, input.BadInput(fmt.Errorf("--chat: %w", err))
 	}
-	return ids, config.Known(s.tok, ids, s.model.Vocab)
+	return ids, spec.Known(s.tok, ids, s.model.Vocab)
 }
 
 // all continues the prompts. When a text ends, the next prompt takes its slot. The first

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"zeroth/config"
 	"zeroth/data"
 	"zeroth/input"
+	"zeroth/job/spec"
 )
 
 func TestChooseLikeliest(t *testing.T) {
@@ -187,14 +187,14 @@ func TestCutterHoldsNoMoreThanItMust(t *testing.T) {
 }
 
 func TestEncodePrompt(t *testing.T) {
-	if ids, err := config.Encode(data.Bytes{}, "az", 123); err != nil || len(ids) != 2 || ids[1] != 'z' {
+	if ids, err := spec.Encode(data.Bytes{}, "az", 123); err != nil || len(ids) != 2 || ids[1] != 'z' {
 		t.Errorf("%v %v", ids, err)
 	}
 	for prompt, want := range map[string]string{
 		"":    "an empty prompt; want at least one token to continue",
 		"a{b": `the prompt has the token "{", number 123, but the model knows only the first 123`,
 	} {
-		if _, err := config.Encode(data.Bytes{}, prompt, 123); err == nil || err.Error() != want || !input.IsInput(err) {
+		if _, err := spec.Encode(data.Bytes{}, prompt, 123); err == nil || err.Error() != want || !input.IsInput(err) {
 			t.Errorf("%q: %v, want %s", prompt, err, want)
 		}
 	}

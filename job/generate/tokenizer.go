@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"zeroth/config"
 	"zeroth/data"
 	"zeroth/input"
+	"zeroth/job/spec"
 )
 
 // tokenizerOf returns the tokenizer of the model in a folder: the one requested, or the one in the
@@ -43,13 +43,13 @@ func tokenizerOf(o Options, folder string, vocab int) (data.Tokenizer, error) {
 // tokenizerOfJob returns the tokenizer of a run that did not save it. The default for token files
 // is gpt2, so this is only accepted for a vocabulary of that size.
 func tokenizerOfJob(job string, vocab int, advice string, note func(string)) (data.Tokenizer, error) {
-	name, tokens, err := config.LoadTokenizer(job)
+	name, tokens, err := spec.LoadTokenizer(job)
 	switch {
 	case err != nil:
 		return nil, err
 	case name == "":
 		return nil, input.BadInput(fmt.Errorf("%s: the tokenizer of its token files is unknown; %s", job, advice))
-	case tokens && name == "gpt2" && !config.Gpt2Sized(vocab):
+	case tokens && name == "gpt2" && !spec.Gpt2Sized(vocab):
 		return nil, input.BadInput(fmt.Errorf("%s: its token files do not use GPT-2's vocabulary: the model has %d tokens; %s", job, vocab, advice))
 	}
 	t, err := data.NewTokenizer(name)

@@ -7,9 +7,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"zeroth/config"
-	"zeroth/config/configtest"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 )
 
 // TestSentByManyMicroBatches checks that ranks that divide matrices send the same in each of many
@@ -17,7 +17,7 @@ import (
 func TestSentByManyMicroBatches(t *testing.T) {
 	var before, step int64
 	for accumulate := 1; accumulate <= 6; accumulate++ {
-		p, err := New(configtest.Fitted(t, "zero.stage=1", "parallel.tensor=2", "train.batch=null", "train.micro_batch=2", fmt.Sprint("train.accumulate=", accumulate)), Machine{})
+		p, err := New(spectest.Fitted(t, "zero.stage=1", "parallel.tensor=2", "train.batch=null", "train.micro_batch=2", fmt.Sprint("train.accumulate=", accumulate)), Machine{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +32,7 @@ func TestSentByManyMicroBatches(t *testing.T) {
 // TestFewMicroBatchesPlanMany checks that a plan from a few micro-batches equals one from all: to
 // the byte, in every category, at every moment.
 func TestFewMicroBatchesPlanMany(t *testing.T) {
-	configtest.EachWay(t, func(t *testing.T, c *config.Config) {
+	spectest.EachWay(t, func(t *testing.T, c *spec.Job) {
 		few, err := New(c, Machine{})
 		if err != nil {
 			t.Fatal(err)
@@ -41,7 +41,7 @@ func TestFewMicroBatchesPlanMany(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff(all, few, cmp.AllowUnexported(Moment{}), cmpopts.IgnoreUnexported(Plan{}), cmp.Comparer(func(a, b *config.Config) bool { return a == b })); d != "" {
+		if d := cmp.Diff(all, few, cmp.AllowUnexported(Moment{}), cmpopts.IgnoreUnexported(Plan{}), cmp.Comparer(func(a, b *spec.Job) bool { return a == b })); d != "" {
 			t.Errorf("of all (-), of few (+):\n%s", d)
 		}
 		if micros := c.Train.Accumulate; few.Timeline[len(few.Timeline)-1].Micro != -1 || micros > 3 && all.Sent <= 0 && c.Parallel.Ranks > 1 {

@@ -1,8 +1,8 @@
 package plan
 
 import (
-	"zeroth/config"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 )
 
 // Estimate is memory outside our allocator, as published by others: between Low and High bytes.
@@ -17,7 +17,7 @@ type Estimate struct {
 // Outside estimates the device memory of a rank besides the plan's allocations. On a GPU this is
 // the context and the buffers of communicators. Our arenas have no slack, and freed memory is not
 // cached.
-func Outside(c *config.Config, m Machine) []Estimate {
+func Outside(c *spec.Job, m Machine) []Estimate {
 	if !m.GPU {
 		return nil
 	}
@@ -44,7 +44,7 @@ func Outside(c *config.Config, m Machine) []Estimate {
 // communicators returns how many communicators with peers a rank has. A group of one rank needs no
 // buffers. If the spread over processes is unknown, the bounds are those of a single process and
 // of one process per rank.
-func communicators(c *config.Config, m Machine) (least, most int64) {
+func communicators(c *spec.Job, m Machine) (least, most int64) {
 	one, each := m.Spread, m.Spread
 	if m.Spread.Processes == 0 {
 		one.GPU, each = true, setup.Spread{Processes: c.Parallel.Ranks, Hosts: 1, GPU: true}

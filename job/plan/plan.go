@@ -3,11 +3,11 @@ package plan
 import (
 	"fmt"
 
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 	"zeroth/pipe"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -127,25 +127,25 @@ type Moment struct {
 
 // Plan is the memory that one rank of a job allocates, and its use of it event by event.
 type Plan struct {
-	Config     *config.Config
+	Config     *spec.Job
 	Machine    Machine
-	Model      string           // "GPT-2 10.7M"
-	Parameters int64            // of the model
-	Kind       int              // kind of the rank, below setup.RankKinds
-	Kinds      []*Plan          // plans of all places if there are several; this is the one that allocates most
-	Groups     []config.Grouped // of parameters, if the job has groups
-	Allocated  device.Bytes     // allocated before step 1 and never freed: the memory that the device must have
-	Host       device.Bytes     // offloaded data in host memory
-	Disk       int64            // offloaded data on disk, bytes
-	Padding    int64            // bytes of Allocated that are padding, on the rank with the most
-	AtRest     Amounts          // in use between steps
-	Peak       *Moment          // the highest moment of Timeline
-	Timeline   []*Moment        // in order of issue; with many micro-batches only the first ones and the last
-	Sent       int64            // bytes a rank sends in a step, directly or in rings, and over pipeline links
-	By         Sent             // by dimension
-	Outside    []Estimate       // of memory not in Allocated
-	Simulated  *sim.Result      // of the time of a step; nil if not simulated
-	Measured   *Measured        // during a run; nil if there was none
+	Model      string         // "GPT-2 10.7M"
+	Parameters int64          // of the model
+	Kind       int            // kind of the rank, below setup.RankKinds
+	Kinds      []*Plan        // plans of all places if there are several; this is the one that allocates most
+	Groups     []spec.Grouped // of parameters, if the job has groups
+	Allocated  device.Bytes   // allocated before step 1 and never freed: the memory that the device must have
+	Host       device.Bytes   // offloaded data in host memory
+	Disk       int64          // offloaded data on disk, bytes
+	Padding    int64          // bytes of Allocated that are padding, on the rank with the most
+	AtRest     Amounts        // in use between steps
+	Peak       *Moment        // the highest moment of Timeline
+	Timeline   []*Moment      // in order of issue; with many micro-batches only the first ones and the last
+	Sent       int64          // bytes a rank sends in a step, directly or in rings, and over pipeline links
+	By         Sent           // by dimension
+	Outside    []Estimate     // of memory not in Allocated
+	Simulated  *sim.Result    // of the time of a step; nil if not simulated
+	Measured   *Measured      // during a run; nil if there was none
 
 	Lacks error // the error that training would return because the job does not fit, or nil
 }
@@ -159,7 +159,7 @@ type Machine struct {
 }
 
 // Job returns the job as the machine's processes would run it.
-func (m Machine) Job(c *config.Config) *setup.Job {
+func (m Machine) Job(c *spec.Job) *setup.Job {
 	if m.Spread.Processes == 0 {
 		return setup.Planned(c)
 	}
@@ -177,7 +177,7 @@ type Sent struct {
 
 // New plans a job by a dry run of a step on a device that only counts. It reads no data and
 // allocates no memory.
-func New(c *config.Config, m Machine) (*Plan, error) {
+func New(c *spec.Job, m Machine) (*Plan, error) {
 	micros := c.PipelineShape().Few()
 	if setup.Pipeline(c) > 1 {
 		micros = c.Train.Accumulate // its micro-batches differ
@@ -186,7 +186,7 @@ func New(c *config.Config, m Machine) (*Plan, error) {
 }
 
 // plan is like New, with dry runs of at most micros micro-batches, three or more.
-func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
+func plan(c *spec.Job, m Machine, micros int) (*Plan, error) {
 	var most *Plan
 	var all []*Plan
 	parameters := int64(0)
@@ -199,7 +199,7 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 			most = p
 		}
 	}
-	if config.Mesh(c).World() == config.Mesh(c).DataRanks() && len(all) == 1 {
+	if spec.Mesh(c).World() == spec.Mesh(c).DataRanks() && len(all) == 1 {
 		return most, nil
 	}
 	whole := *most
@@ -207,15 +207,15 @@ func plan(c *config.Config, m Machine, micros int) (*Plan, error) {
 	if len(all) > 1 {
 		whole.Kinds = all
 	}
-	for _, p := range config.Parameters(c) {
+	for _, p := range spec.Parameters(c) {
 		whole.Parameters += int64(p.Numel())
 	}
-	whole.Model = fmt.Sprintf("%s %s", config.Network(c).Name, show.Compact(float64(whole.Parameters)))
+	whole.Model = fmt.Sprintf("%s %s", spec.Network(c).Name, show.Compact(float64(whole.Parameters)))
 	return &whole, nil
 }
 
 // planAt returns the plan of a rank at a place.
-func planAt(c *config.Config, m Machine, micros, at int) (*Plan, error) {
+func planAt(c *spec.Job, m Machine, micros, at int) (*Plan, error) {
 	if m.Memory == 0 {
 		m.Memory = c.Parallel.Memory
 	}
@@ -241,8 +241,8 @@ func planAt(c *config.Config, m Machine, micros, at int) (*Plan, error) {
 	for _, u := range t.Units() {
 		p.Parameters += int64(u.Parameters())
 	}
-	p.Groups = config.Groups(c)
-	p.Model = fmt.Sprintf("%s %s", config.Network(c).Name, show.Compact(float64(p.Parameters)))
+	p.Groups = spec.Groups(c)
+	p.Model = fmt.Sprintf("%s %s", spec.Network(c).Name, show.Compact(float64(p.Parameters)))
 	p.Padding, p.Outside = padding(c, t), Outside(c, m)
 	for _, m := range p.Timeline {
 		m.Name = w.Name(m)
@@ -254,12 +254,12 @@ func planAt(c *config.Config, m Machine, micros, at int) (*Plan, error) {
 }
 
 // linked returns the bytes that a rank at a place sends to other places in a step.
-func linked(c *config.Config, at int) (bytes int64) {
+func linked(c *spec.Job, at int) (bytes int64) {
 	if setup.Pipeline(c) == 1 {
 		return 0
 	}
-	rows := c.Train.MicroBatch * c.Model.Context / config.Mesh(c).Size(shard.Context, shard.Tensor)
-	stream := int64(rows) * int64(config.Network(c).Width) * int64(c.Precision.Size())
+	rows := c.Train.MicroBatch * c.Model.Context / spec.Mesh(c).Size(shard.Context, shard.Tensor)
+	stream := int64(rows) * int64(spec.Network(c).Width) * int64(c.Precision.Size())
 	for _, a := range c.PipelineShape().Programs()[at] {
 		if a.Kind == pipe.SendForward || a.Kind == pipe.SendBackward {
 			bytes += stream
@@ -270,7 +270,7 @@ func linked(c *config.Config, at int) (bytes int64) {
 
 // padding returns the bytes at the end of units that belong to no parameter. They are in the last
 // shards.
-func padding(c *config.Config, t *zero.Trainer) (bytes int64) {
+func padding(c *spec.Job, t *zero.Trainer) (bytes int64) {
 	for _, u := range t.Units() {
 		p := int64(c.Precision.Size())
 		if u.Code != device.Floats {

@@ -7,11 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/show"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 )
 
 // Row is a row of the plan's table, in bytes.
@@ -48,7 +48,7 @@ func (p *Plan) Rows() (rows []Row) {
 
 // whole describes whether parameters are sharded.
 func (p *Plan) whole(stage int) string {
-	if p.Config.Zero.Stage < stage || config.Mesh(p.Config).Shard == 1 {
+	if p.Config.Zero.Stage < stage || spec.Mesh(p.Config).Shard == 1 {
 		return "whole"
 	}
 	return "sharded"
@@ -150,7 +150,7 @@ func (p *Plan) byPlace() *show.Columns {
 func stageLayers(p *Plan) string {
 	var words []string
 	s := p.Config.PipelineShape()
-	for i, n := range config.StageLayers(p.Config) {
+	for i, n := range spec.StageLayers(p.Config) {
 		if i%s.Ranks == p.Kind {
 			words = append(words, fmt.Sprint(n))
 		}
@@ -276,7 +276,7 @@ func (p *Plan) highest(c Category) (n int64) {
 
 // header returns labelled lines that describe the planned job.
 func (p *Plan) header() [][2]string {
-	c, mesh := p.Config, config.Mesh(p.Config)
+	c, mesh := p.Config, spec.Mesh(p.Config)
 	ranks := fmt.Sprintf("%d, stage %d, %s", mesh.World(), c.Zero.Stage, c.Precision)
 	if c.Zero.Stage > 0 {
 		ranks = fmt.Sprintf("%d = shard %d × replicate %d, stage %d, %s", mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision)
@@ -295,11 +295,11 @@ func (p *Plan) header() [][2]string {
 		{"ranks", ranks},
 		{"batch", fmt.Sprintf("%d sequences of %s tokens a step: micro-batches of %d × accumulate %d × %d %sranks",
 			c.Train.Batch, show.Grouped(int64(c.Model.Context)), c.Train.MicroBatch, c.Train.Accumulate, c.Parallel.DataRanks(), data(c))},
-	}, config.GroupRows(p.Groups)...)
+	}, spec.GroupRows(p.Groups)...)
 }
 
 // data returns a prefix for "ranks" if some ranks share their data.
-func data(c *config.Config) string {
+func data(c *spec.Job) string {
 	if c.Parallel.DataRanks() < c.Parallel.Ranks {
 		return "data "
 	}
@@ -337,39 +337,39 @@ func (p *Plan) kindsJSON() (all []kindJSON) {
 
 // MarshalJSON encodes the plan. Sizes are whole bytes.
 func (p *Plan) MarshalJSON() ([]byte, error) {
-	c, mesh := p.Config, config.Mesh(p.Config)
+	c, mesh := p.Config, spec.Mesh(p.Config)
 	pipeline, master := p.kindsJSON(), []kindJSON(nil)
 	if c.Parallel.Master {
 		pipeline, master = nil, pipeline
 	}
 	return json.Marshal(struct {
-		Model      string           `json:"model"`
-		Parameters int64            `json:"parameters"`
-		Groups     []config.Grouped `json:"groups,omitempty"`
-		Ranks      int              `json:"ranks"`
-		Shard      int              `json:"shard"`
-		Replicate  int              `json:"replicate"`
-		Stage      int              `json:"stage"`
-		Precision  string           `json:"precision"`
-		Recompute  string           `json:"recompute"`
-		MicroBatch int              `json:"micro_batch"`
-		Accumulate int              `json:"accumulate"`
-		Context    int              `json:"context"`
-		Allocated  int64            `json:"allocated"`
-		AtRest     int64            `json:"at_rest"`
-		AtPeak     int64            `json:"at_peak"`
-		Peak       string           `json:"peak"`
-		Padding    int64            `json:"padding"`
-		Categories []Row            `json:"categories"`
-		Outside    []Estimate       `json:"outside,omitempty"`
-		Memory     int64            `json:"memory,omitempty"`
-		Verdict    string           `json:"verdict,omitempty"`
-		Host       int64            `json:"host,omitempty"`
-		Disk       int64            `json:"disk,omitempty"`
-		Sent       int64            `json:"sent_bytes_a_step"`
-		Pipeline   []kindJSON       `json:"pipeline,omitempty"`
-		Master     []kindJSON       `json:"master,omitempty"` // rank 0 and one other rank
-		Simulated  *sim.Result      `json:"simulated,omitempty"`
+		Model      string         `json:"model"`
+		Parameters int64          `json:"parameters"`
+		Groups     []spec.Grouped `json:"groups,omitempty"`
+		Ranks      int            `json:"ranks"`
+		Shard      int            `json:"shard"`
+		Replicate  int            `json:"replicate"`
+		Stage      int            `json:"stage"`
+		Precision  string         `json:"precision"`
+		Recompute  string         `json:"recompute"`
+		MicroBatch int            `json:"micro_batch"`
+		Accumulate int            `json:"accumulate"`
+		Context    int            `json:"context"`
+		Allocated  int64          `json:"allocated"`
+		AtRest     int64          `json:"at_rest"`
+		AtPeak     int64          `json:"at_peak"`
+		Peak       string         `json:"peak"`
+		Padding    int64          `json:"padding"`
+		Categories []Row          `json:"categories"`
+		Outside    []Estimate     `json:"outside,omitempty"`
+		Memory     int64          `json:"memory,omitempty"`
+		Verdict    string         `json:"verdict,omitempty"`
+		Host       int64          `json:"host,omitempty"`
+		Disk       int64          `json:"disk,omitempty"`
+		Sent       int64          `json:"sent_bytes_a_step"`
+		Pipeline   []kindJSON     `json:"pipeline,omitempty"`
+		Master     []kindJSON     `json:"master,omitempty"` // rank 0 and one other rank
+		Simulated  *sim.Result    `json:"simulated,omitempty"`
 	}{
 		p.Model, p.Parameters, p.Groups, mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision.String(), c.Zero.Recompute,
 		c.Train.MicroBatch, c.Train.Accumulate, c.Model.Context,

@@ -6,16 +6,16 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config/configtest"
 	"zeroth/device"
 	"zeroth/job/setup"
+	"zeroth/job/spec/spectest"
 )
 
 // accounted opens the ranks of a small job and returns them with a function that takes their
 // account.
 func accounted(t *testing.T) ([]*setup.Rank, func() *Account) {
 	t.Helper()
-	c := configtest.Fitted(t, "device=cpu", "zero.offload.optimizer=host")
+	c := spectest.Fitted(t, "device=cpu", "zero.offload.optimizer=host")
 	j := setup.Local(c)
 	ranks, err := setup.Open(j)
 	if err != nil {

@@ -5,9 +5,9 @@ import (
 	"math"
 	"time"
 
-	"zeroth/config"
 	"zeroth/job/show"
 	"zeroth/job/sim"
+	"zeroth/job/spec"
 	"zeroth/shard"
 )
 
@@ -15,7 +15,7 @@ import (
 type Header struct {
 	Model         string // "GPT-2 10.7M"
 	Parameters    int64
-	Groups        []config.Grouped // of parameters; nil for a job without groups
+	Groups        []spec.Grouped // of parameters; nil for a job without groups
 	Ranks         int
 	Pipeline      int
 	Master        bool // rank 0 is one
@@ -237,7 +237,7 @@ func (h Header) Rows() [][2]string {
 		{"batch", fmt.Sprintf("%d sequences, %s tokens a step, %s steps%s", h.GlobalBatch, show.Grouped(int64(h.TokensPerStep)), show.Grouped(int64(h.Steps)), epochs)},
 		{"data", show.Grouped(h.DataTokens) + " tokens"},
 	}...)
-	rows = append(rows, config.GroupRows(h.Groups)...)
+	rows = append(rows, spec.GroupRows(h.Groups)...)
 	if h.MemoryPerRank > 0 {
 		rows = append(rows, [2]string{"memory", show.ByteSize(h.MemoryPerRank) + " a rank"})
 	}

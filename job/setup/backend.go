@@ -5,11 +5,11 @@ import (
 	"slices"
 
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/input"
 	"zeroth/job/hf"
+	"zeroth/job/spec"
 	"zeroth/zero"
 )
 
@@ -53,7 +53,7 @@ type Queue interface {
 }
 
 // kind returns the backend that the job asks for, only to query its properties.
-func kind(c *config.Config) Backend {
+func kind(c *spec.Job) Backend {
 	if c.On() == "cuda" {
 		return CUDA{}
 	}
@@ -147,13 +147,13 @@ type processors struct{ *cpu.Device }
 func (p processors) NewQueue(role QueueRole) Queue { return p.Device.NewQueue(role.String()) }
 
 // sizes returns the largest operands of the job's kernels.
-func sizes(c *config.Config) device.Sizes {
+func sizes(c *spec.Job) device.Sizes {
 	m := c.Model
 	s := device.Sizes{
 		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab,
-		Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: config.Network(c).Rotated, Whole: c.Optimizer.Type == "muon",
+		Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: spec.Network(c).Rotated, Whole: c.Optimizer.Type == "muon",
 	}
-	for _, m := range config.Network(c).Modules {
+	for _, m := range spec.Network(c).Modules {
 		for _, p := range m.Params() {
 			s.Widest = max(s.Widest, slices.Max(p.Shape))
 		}

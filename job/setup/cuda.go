@@ -6,13 +6,13 @@ import (
 	"strings"
 
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cuda"
 	"zeroth/device/cuda/kernel"
 	"zeroth/job/hf"
 	"zeroth/job/machine"
 	"zeroth/job/show"
+	"zeroth/job/spec"
 )
 
 // CUDA is the Backend for NVIDIA GPUs.
@@ -143,7 +143,7 @@ func GPUs(c *Job) []int {
 
 // Names returns the PCI names of the GPUs that ranks of this process may use, none on the CPU.
 // They are the same in every process of the machine.
-func Names(c *config.Config) (names []string) {
+func Names(c *spec.Job) (names []string) {
 	usable, _ := machine.UsableGPUs() // without GPUs nothing runs
 	on, err := choose(c.Parallel.GPUs, max(len(c.Parallel.GPUs), len(usable)), usable)
 	if c.On() != "cuda" || err != nil {

@@ -4,10 +4,10 @@ import (
 	"fmt"
 
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cuda"
 	"zeroth/device/dry"
+	"zeroth/job/spec"
 	"zeroth/zero"
 )
 
@@ -21,14 +21,14 @@ type Dry struct {
 // OpenDry builds the first rank at a place. wrap, which may be nil, may modify the trainer's
 // configuration.
 func OpenDry(j *Job, at int, wrap func(*zero.Config)) (*Dry, error) {
-	if err := j.Config.Lacks(); err != nil {
+	if err := j.Job.Lacks(); err != nil {
 		return nil, err
 	}
-	x, mesh, rank := *j, config.Mesh(j.Config), at
+	x, mesh, rank := *j, spec.Mesh(j.Job), at
 	if !j.Parallel.Master {
-		rank *= mesh.World() / Pipeline(j.Config)
+		rank *= mesh.World() / Pipeline(j.Job)
 	}
-	x.backend, x.Shadow = Counting(kind(j.Config)), false
+	x.backend, x.Shadow = Counting(kind(j.Job)), false
 	x.Hooks = Hooks{Tile: j.Hooks.Tile, Workers: j.Hooks.Workers}
 	if wrap != nil {
 		x.Hooks.WrapTrainer = func(_ int, z *zero.Config) { wrap(z) }
@@ -37,8 +37,8 @@ func OpenDry(j *Job, at int, wrap func(*zero.Config)) (*Dry, error) {
 	if err == nil {
 		err = r.equip(&x, &needs{}, "")
 	}
-	if err == nil && Saves(j.Config) {
-		_, _, err = r.OpenSaves(j.Config)
+	if err == nil && Saves(j.Job) {
+		_, _, err = r.OpenSaves(j.Job)
 	}
 	return &Dry{r, &x}, err
 }
@@ -83,7 +83,7 @@ func dryNeeds(j *Job, at int) (*needs, error) {
 // for the reductions of the step so far, in the group of the mesh that needs most. Ranks of one
 // process need none.
 func (d *Dry) Bounce() (bytes map[collective.Role]int) {
-	hosts, m := d.job.At.Hosts, config.Mesh(d.job.Config)
+	hosts, m := d.job.At.Hosts, spec.Mesh(d.job.Job)
 	bytes = map[collective.Role]int{}
 	if hosts == nil {
 		return bytes

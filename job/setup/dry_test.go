@@ -4,9 +4,9 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/config"
-	"zeroth/config/configtest"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 	"zeroth/optim"
 )
 
@@ -21,13 +21,13 @@ func TestReductionsOfAStepAreFormulas(t *testing.T) {
 		{"parallel.ranks=8", "parallel.tensor=2", "parallel.context=2", "zero.stage=3", "model.family=llama", "model.kv_heads=2"},
 		{"parallel.ranks=4", "parallel.tensor=2", "optimizer.type=muon", "zero.stage=2", "precision=bf16", "device=cpu"},
 	} {
-		c := configtest.Fitted(t, append(sets, "train.batch=null")...)
+		c := spectest.Fitted(t, append(sets, "train.batch=null")...)
 		d, err := setup.OpenDry(setup.Planned(c), 0, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		d.Trainer.DryRun()
-		m, rules := config.Mesh(c), setup.Rules(c)
+		m, rules := spec.Mesh(c), setup.Rules(c)
 		part := c.Train.MicroBatch * c.Model.Context / max(1, m.Context)
 		want := map[collective.Role]int{}
 		add := func(role collective.Role, ranks, bytes int) {

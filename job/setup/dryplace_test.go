@@ -3,15 +3,15 @@ package setup_test
 import (
 	"testing"
 
-	"zeroth/config/configtest"
 	"zeroth/job/setup"
+	"zeroth/job/spec/spectest"
 )
 
 // TestDryPeakIsADryRun checks that the needs of a step follow from the first and the last micro-batch
 // and the number that the schedule has in flight.
 func TestDryPeakIsADryRun(t *testing.T) {
 	same := func(sets ...string) {
-		j := setup.Planned(configtest.Fitted(t, append([]string{"train.batch=null", "train.micro_batch=1", "model.layers=8"}, sets...)...))
+		j := setup.Planned(spectest.Fitted(t, append([]string{"train.batch=null", "train.micro_batch=1", "model.layers=8"}, sets...)...))
 		all, err := setup.DryRuns(j)
 		if err != nil {
 			t.Fatal(err)

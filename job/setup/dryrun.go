@@ -2,8 +2,8 @@ package setup
 
 import (
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/device"
+	"zeroth/job/spec"
 	"zeroth/shard"
 )
 
@@ -41,7 +41,7 @@ func DryRun(j *Job) (most Footprint, err error) {
 // DryRuns returns the footprints of the job's ranks by place.
 func DryRuns(j *Job) (all []Footprint, err error) {
 	few := Few(j)
-	for at := range RankKinds(j.Config) {
+	for at := range RankKinds(j.Job) {
 		d, err := OpenDry(few, at, nil)
 		if err != nil {
 			return nil, err
@@ -75,11 +75,11 @@ func Mean(j *Job, all []Footprint) (mean Footprint) {
 }
 
 // Pipeline returns the number of ranks that divide the job's layers.
-func Pipeline(c *config.Config) int { return max(1, config.Mesh(c).Pipeline) }
+func Pipeline(c *spec.Job) int { return max(1, spec.Mesh(c).Pipeline) }
 
 // RankKinds returns the number of kinds of ranks, by what they allocate and do. There is one for each
 // place in the pipeline; with a master there are two, the master and the others.
-func RankKinds(c *config.Config) int {
+func RankKinds(c *spec.Job) int {
 	if c.Parallel.Master {
 		return min(2, c.Parallel.Ranks)
 	}
@@ -87,11 +87,11 @@ func RankKinds(c *config.Config) int {
 }
 
 // RankKind returns the kind of a rank, below RankKinds.
-func RankKind(c *config.Config, rank int) int {
+func RankKind(c *spec.Job, rank int) int {
 	if c.Parallel.Master {
 		return min(1, rank)
 	}
-	return config.Mesh(c).At(rank, shard.Pipeline)
+	return spec.Mesh(c).At(rank, shard.Pipeline)
 }
 
 // Few returns the job with the micro-batches of a step that a dry run needs.
@@ -100,7 +100,7 @@ func Few(j *Job) *Job { return Micros(j, j.PipelineShape().Few()) }
 // Micros returns the job with at most n micro-batches per step.
 func Micros(j *Job, n int) *Job {
 	x := *j
-	x.Config = j.Config.Copy()
+	x.Job = j.Job.Copy()
 	x.Train.Accumulate = min(n, x.Train.Accumulate)
 	return &x
 }
@@ -123,7 +123,7 @@ func (f Footprint) HostTotal() int64 { return f.Host.Total() }
 
 // OnMachine returns a function for the part of a footprint that is in the machine's memory, not on
 // a GPU.
-func OnMachine(c *config.Config) func(Footprint) int64 {
+func OnMachine(c *spec.Job) func(Footprint) int64 {
 	if c.On() == "cuda" {
 		return Footprint.HostTotal
 	}
@@ -149,18 +149,18 @@ const WireStaging = 32 << 20
 // those inside modules, and each link of a pipeline.
 func StagingShare(c *Job) int {
 	queues := 1
-	if m := config.Mesh(c.Config); m.Size(shard.Context, shard.Tensor) > 1 {
+	if m := spec.Mesh(c.Job); m.Size(shard.Context, shard.Tensor) > 1 {
 		queues++
 	}
-	if Pipeline(c.Config) > 1 {
+	if Pipeline(c.Job) > 1 {
 		queues += int(collective.PipelineLinks)
 	}
 	return WireStaging / queues &^ (1<<12 - 1)
 }
 
 // Saves reports whether the job makes checkpoints.
-func Saves(c *config.Config) bool { return c.Checkpoint.Every > 0 || c.Checkpoint.SaveOnExit }
+func Saves(c *spec.Job) bool { return c.Checkpoint.Every > 0 || c.Checkpoint.SaveOnExit }
 
 // HostApart reports whether a rank's host memory is accounted separately from its device's,
 // because the host cannot address that, or something is offloaded.
-func HostApart(c *config.Config) bool { return kind(c).HostApart() || c.Zero.Offload.Any() }
+func HostApart(c *spec.Job) bool { return kind(c).HostApart() || c.Zero.Offload.Any() }

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job/launch"
 	"zeroth/job/machine"
+	"zeroth/job/spec"
 )
 
 // joins is implemented by devices with a collective library of their own.
@@ -71,7 +71,7 @@ func Communicators(c *Job) (ranks []int) {
 	if !c.At.NCCL {
 		return nil
 	}
-	m := config.Mesh(c.Config)
+	m := spec.Mesh(c.Job)
 	share, same := m.Holders()
 	ranks = []int{m.Size(share...), m.Size(same...)}
 	if m.Tensor > 1 {

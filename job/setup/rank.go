@@ -8,9 +8,9 @@ import (
 
 	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/job/spec"
 	"zeroth/offload"
 	"zeroth/zero"
 )
@@ -68,7 +68,7 @@ func Open(j *Job) (ranks []*Rank, err error) {
 			ranks = nil
 		}
 	}()
-	if j.Connection, err = j.World.Connect(config.Mesh(j.Config)); err != nil {
+	if j.Connection, err = j.World.Connect(spec.Mesh(j.Job)); err != nil {
 		return nil, err
 	}
 	for i, r := range j.At.Local {
@@ -87,7 +87,7 @@ func Open(j *Job) (ranks []*Rank, err error) {
 	run := fmt.Sprintf("%08x", rand.Uint32())
 	planned := map[int]*needs{} // by place
 	for _, rank := range ranks {
-		at := RankKind(j.Config, rank.Rank)
+		at := RankKind(j.Job, rank.Rank)
 		if planned[at] == nil {
 			if planned[at], err = dryNeeds(j, at); err != nil {
 				return ranks, err
@@ -139,7 +139,7 @@ func (j *Job) wrap(r int, g collective.Ranks, rec *collective.Recorder) collecti
 // with an error.
 func newRank(c *Job, r int, g collective.Ranks, mem cpu.Memory) (rank *Rank, err error) {
 	rank = &Rank{Rank: r, Groups: g, timeout: c.Parallel.Timeout}
-	if rank.Device, err = of(c).Open(r, c.workers(), sizes(c.Config), c.Parallel.Memory); err != nil {
+	if rank.Device, err = of(c).Open(r, c.workers(), sizes(c.Job), c.Parallel.Memory); err != nil {
 		return rank, err
 	}
 	share(rank.Device, mem)
@@ -149,10 +149,10 @@ func newRank(c *Job, r int, g collective.Ranks, mem cpu.Memory) (rank *Rank, err
 			return rank, err
 		}
 	}
-	if HostApart(c.Config) {
+	if HostApart(c.Job) {
 		err = rank.openHost(c, mem)
 	}
-	if err == nil && Pipeline(c.Config) > 1 {
+	if err == nil && Pipeline(c.Job) > 1 {
 		for l := range collective.PipelineLinks {
 			rank.openQueues(rank.Device, LinkQueue(l))
 		}
@@ -193,7 +193,7 @@ func (r *Rank) openHost(c *Job, mem cpu.Memory) (err error) {
 
 // OpenSaves opens the queue and the staging memory of saves during training, which the caller
 // closes and frees.
-func (r *Rank) OpenSaves(c *config.Config) (Queue, device.Buffer, error) {
+func (r *Rank) OpenSaves(c *spec.Job) (Queue, device.Buffer, error) {
 	n := r.Trainer.StateLen()
 	if !c.Checkpoint.Async {
 		n = min(n, SyncStaging/4)
@@ -258,12 +258,12 @@ func (r *Rank) reserve(c *Job, plan device.Bytes) error {
 		return nil
 	}
 	plan[device.Workspace] = 0
-	return d.ReservePlan(plan, 8*len(config.Network(c.Config).Units())+64)
+	return d.ReservePlan(plan, 8*len(spec.Network(c.Job).Units())+64)
 }
 
 // open builds the rank's trainer. On a rank that only counts, arenas is nil.
 func (r *Rank) open(c *Job, arenas []int, run string) (err error) {
-	z, q, o := Trainer(c.Config, r.Rank), &r.Queues, c.Zero.Offload.Config()
+	z, q, o := Trainer(c.Job, r.Rank), &r.Queues, c.Zero.Offload.Config()
 	z.Device, z.Host, z.Groups, z.Arenas = r.Device, r.HostMemory(), r.Groups, arenas
 	z.Compute, z.Comm, z.Update, z.HostUpdate = q[Compute], q[Comm], q[Update], q[HostUpdate]
 	for l := range collective.PipelineLinks {

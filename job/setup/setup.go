@@ -5,6 +5,7 @@ import (
 
 	"zeroth/config"
 	"zeroth/device"
+	"zeroth/job/spec"
 	"zeroth/optim"
 	"zeroth/pipe"
 	"zeroth/shard"
@@ -12,7 +13,7 @@ import (
 )
 
 // Rules returns the update rules of the job, by shard.Param's Rule.
-func Rules(c *config.Config) []optim.Rule {
+func Rules(c *spec.Job) []optim.Rule {
 	if own := c.Rule(); own != nil {
 		return []optim.Rule{own}
 	}
@@ -39,21 +40,21 @@ func Rules(c *config.Config) []optim.Rule {
 
 // group returns a function for the update settings of a parameter. Learning rates are fractions of
 // the job's, which the schedule changes.
-func group(o config.Optimizer) func(shard.Param) optim.Group {
+func group(c *spec.Job) func(shard.Param) optim.Group {
 	return func(p shard.Param) optim.Group {
-		g := o.For(p)
-		return optim.Group{LR: g.LR / o.LR, Decay: g.WeightDecay}
+		g := c.Update(p)
+		return optim.Group{LR: g.LR / c.Optimizer.LR, Decay: g.WeightDecay}
 	}
 }
 
 // Schedule returns the job's learning rate schedule.
-func Schedule(c *config.Config) optim.Schedule {
+func Schedule(c *spec.Job) optim.Schedule {
 	kinds := map[string]optim.Kind{"constant": optim.Constant, "linear": optim.Linear, "cosine": optim.Cosine, "wsd": optim.WSD, "inverse_sqrt": optim.InverseSqrt}
 	return optim.Schedule{Kind: kinds[c.Schedule.Type], LR: c.Optimizer.LR, MinLR: c.Schedule.MinLR, Warmup: c.Schedule.Warmup, Steps: c.Train.Steps, Decay: c.Schedule.Decay, Lag: c.Schedule.Lag}
 }
 
 // lossScale returns a dynamic loss scale for fp16, else 1.
-func lossScale(c *config.Config) optim.LossScale {
+func lossScale(c *spec.Job) optim.LossScale {
 	if c.Precision == device.F16 {
 		return optim.DynamicLossScale()
 	}
@@ -61,9 +62,9 @@ func lossScale(c *config.Config) optim.LossScale {
 }
 
 // Trainer returns the configuration of a rank's trainer, without a device.
-func Trainer(c *config.Config, rank int) zero.Config {
-	stage, mesh, pad := zero.Stage(c.Zero.Stage), config.Mesh(c), 0
-	model, rules := config.Part(c, mesh.At(rank, shard.Tensor), mesh.Size(shard.Tensor)), Rules(c)
+func Trainer(c *spec.Job, rank int) zero.Config {
+	stage, mesh, pad := zero.Stage(c.Zero.Stage), spec.Mesh(c), 0
+	model, rules := spec.Part(c, mesh.At(rank, shard.Tensor), mesh.Size(shard.Tensor)), Rules(c)
 	if c.On() == "cuda" {
 		model, pad = model.Joined(zero.Begin(rules)), 64 // elements: 128 bytes of the smaller types, the width of a load in products
 	}
@@ -71,21 +72,21 @@ func Trainer(c *config.Config, rank int) zero.Config {
 		Mesh: mesh, Pipeline: pipeline(c),
 		Model: model, DType: c.Precision,
 		Policy: stage.Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"),
-		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Fields: config.Fields(c), Trim: trims(c), Chunk: c.Train.LossChunk, Pad: pad, Seed: c.Train.Seed,
-		Rules: rules, Group: group(c.Optimizer), Clip: c.Train.Clip, Scale: lossScale(c), Delayed: c.Train.Delayed, Master: c.Parallel.Master,
+		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Fields: spec.Fields(c), Trim: trims(c), Chunk: c.Train.LossChunk, Pad: pad, Seed: c.Train.Seed,
+		Rules: rules, Group: group(c), Clip: c.Train.Clip, Scale: lossScale(c), Delayed: c.Train.Delayed, Master: c.Parallel.Master,
 	}
 }
 
 // trims reports whether ranks omit positions that are padding in all sequences of a micro-batch.
 // GPUs compute all of them: products of other shapes would need their own algorithms.
-func trims(c *config.Config) bool {
+func trims(c *spec.Job) bool {
 	return len(c.Data.Documents) > 0 && c.On() != "cuda" && Pipeline(c) < 2 && c.Parallel.Context < 2 && c.AttentionDropout == 0
 }
 
 // pipeline describes how the job's model is divided into stages.
-func pipeline(c *config.Config) (p zero.Pipeline) {
+func pipeline(c *spec.Job) (p zero.Pipeline) {
 	if Pipeline(c) > 1 {
-		p = zero.Pipeline{Schedule: pipe.Schedule(c.Pipeline.Schedule), Virtual: c.Pipeline.Virtual, Begins: config.Begins(c)}
+		p = zero.Pipeline{Schedule: pipe.Schedule(c.Pipeline.Schedule), Virtual: c.Pipeline.Virtual, Begins: spec.Begins(c)}
 	}
 	return p
 }

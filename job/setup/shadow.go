@@ -9,7 +9,7 @@ import (
 // The plan does not include the host memory for it.
 func (r *Rank) shadow(c *Job) (err error) {
 	host := cpu.NewHost(c.workers())
-	if r.shadows, err = reserved(host, sizes(c.Config)); err != nil {
+	if r.shadows, err = reserved(host, sizes(c.Job)); err != nil {
 		return err
 	}
 	for _, role := range []QueueRole{Compute, Update} {

@@ -3,6 +3,7 @@ package setup
 import (
 	"zeroth/collective"
 	"zeroth/config"
+	"zeroth/job/spec"
 )
 
 // Spread is a placement for planning, not for running: ranks in processes on hosts. The zero
@@ -14,7 +15,7 @@ type Spread struct {
 
 // Of returns the job as a run would place it. Ranks on GPUs of several processes use NCCL unless
 // their traffic is encrypted.
-func (s Spread) Of(c *config.Config) *Job {
+func (s Spread) Of(c *spec.Job) *Job {
 	at := collective.InOneProcess(c.Parallel.Ranks)
 	at.Local = at.Local[:len(at.Local)/max(1, s.Processes)]
 	hosts := max(1, s.Hosts)
@@ -27,17 +28,17 @@ func (s Spread) Of(c *config.Config) *Job {
 			at.Hosts[r] = r * s.Hosts / len(at.Hosts)
 		}
 	}
-	return &Job{Config: c, At: at}
+	return &Job{Job: c, At: at}
 }
 
 // addsUp reports whether ranks of the job use NCCL.
-func (s Spread) addsUp(c *config.Config) bool {
+func (s Spread) addsUp(c *spec.Job) bool {
 	p := c.Parallel
 	secret := p.TLS != (config.TLS{}) && p.Collective != "nccl"
 	return s.GPU && !p.Master && (p.Collective == "nccl" || s.Processes > 1 && !secret)
 }
 
 // Communicators returns the sizes of a rank's communicators in this spread.
-func (s Spread) Communicators(c *config.Config) []int {
-	return Communicators(&Job{Config: c, At: collective.Placement{NCCL: s.addsUp(c)}})
+func (s Spread) Communicators(c *spec.Job) []int {
+	return Communicators(&Job{Job: c, At: collective.Placement{NCCL: s.addsUp(c)}})
 }

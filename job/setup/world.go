@@ -10,23 +10,23 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
-	"zeroth/config"
 	"zeroth/device/cpu"
 	"zeroth/job/hf"
 	"zeroth/job/machine"
+	"zeroth/job/spec"
 	"zeroth/shard"
 )
 
 // ThisMachine describes this machine, for a job in the given number of processes with the given ranks
 // each; 0 leaves the choice to the job.
-func ThisMachine(processes, ranks int) config.Environment {
+func ThisMachine(processes, ranks int) spec.Environment {
 	gpus, _ := machine.UsableGPUs() // none on an error
-	return config.Environment{Processes: processes, Ranks: ranks, GPUs: len(gpus)}
+	return spec.Environment{Processes: processes, Ranks: ranks, GPUs: len(gpus)}
 }
 
 // Job is a job with its placement at run time: where its ranks are and what connects them.
 type Job struct {
-	*config.Config
+	*spec.Job
 	At    collective.Placement // of the ranks
 	World World                // nil: the job is only planned
 	Hooks Hooks                // of tests
@@ -46,7 +46,7 @@ type Job struct {
 // model.from. It returns nil for a network given by the caller.
 func (j *Job) ModelJSON() []byte {
 	switch {
-	case config.Given(j.Config):
+	case spec.Given(j.Job):
 		return nil
 	case j.Carried.Config == nil:
 		return j.Model.ConfigJSON()
@@ -55,7 +55,7 @@ func (j *Job) ModelJSON() []byte {
 }
 
 // InWorld returns the job in a world.
-func InWorld(c *config.Config, w World, h Hooks) *Job {
+func InWorld(c *spec.Job, w World, h Hooks) *Job {
 	at := w.Self().At
 	if at.Local == nil {
 		at = collective.InOneProcess(c.Parallel.Ranks)
@@ -66,16 +66,16 @@ func InWorld(c *config.Config, w World, h Hooks) *Job {
 	if at.NCCL { // NCCL needs no bounce memory
 		at.Hosts = nil
 	}
-	return &Job{Config: c, At: at, World: w, Hooks: h, Carried: c.Folder}
+	return &Job{Job: c, At: at, World: w, Hooks: h, Carried: c.Folder}
 }
 
 // Planned returns the job for a plan with unknown placement.
-func Planned(c *config.Config) *Job {
-	return &Job{Config: c, At: collective.InOneProcess(c.Parallel.Ranks), Carried: c.Folder}
+func Planned(c *spec.Job) *Job {
+	return &Job{Job: c, At: collective.InOneProcess(c.Parallel.Ranks), Carried: c.Folder}
 }
 
 // Local returns the job with all ranks in this process.
-func Local(c *config.Config) *Job { return InWorld(c, Alone{}, Hooks{}) }
+func Local(c *spec.Job) *Job { return InWorld(c, Alone{}, Hooks{}) }
 
 // alone reports whether all ranks are in this process.
 func (j *Job) alone() bool { return len(j.At.Local) == j.Parallel.Ranks }
@@ -167,7 +167,7 @@ func (Alone) Connect(m shard.Mesh) (*Connection, error) {
 }
 
 // Workers returns the number of processors for each rank's kernels if all ranks share the machine.
-func Workers(c *config.Config) int { return shareOf(c.Parallel.Ranks) }
+func Workers(c *spec.Job) int { return shareOf(c.Parallel.Ranks) }
 
 // shareOf returns one rank's share of the processors.
 func shareOf(ranks int) int { return max(1, usable/ranks) }

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 )
 
 // TestBalanced checks that stages divided by operations are as even as whole layers allow: moving
@@ -23,7 +23,7 @@ func TestBalanced(t *testing.T) {
 	}{{"GPT-2 124M", gpt, 4}, {"Llama 3 8B", llama, 4}, {"Llama 3 8B, recomputed", append(slices.Clone(llama), "zero.recompute=block"), 8}, {"Llama 3.2 1B", small, 4}} {
 		base := append([]string{fmt.Sprint("parallel.ranks=", x.ranks), fmt.Sprint("parallel.pipeline=", x.ranks), "zero.stage=1", "precision=bf16", "device=cpu",
 			"train.micro_batch=2", "train.accumulate=32"}, x.sets...)
-		speed := func(layers []int) (float64, *config.Config) {
+		speed := func(layers []int) (float64, *spec.Job) {
 			sets := slices.Clone(base)
 			if layers != nil {
 				sets = append(sets, "pipeline.layers=["+strings.Trim(strings.ReplaceAll(fmt.Sprint(layers), " ", ","), "[]")+"]")
@@ -43,7 +43,7 @@ func TestBalanced(t *testing.T) {
 			return r.Tokens, c
 		}
 		own, c := speed(nil)
-		layers := config.StageLayers(c)
+		layers := spec.StageLayers(c)
 		for from := range layers {
 			for _, to := range []int{from - 1, from + 1} {
 				if to < 0 || to == len(layers) || layers[from] == 1 {

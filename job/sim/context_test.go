@@ -4,9 +4,9 @@ import (
 	"math"
 	"testing"
 
-	"zeroth/config"
-	"zeroth/config/configtest"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 )
 
 // TestContextIsExposed checks that ranks that divide sequences share the attention of one rank,
@@ -14,8 +14,8 @@ import (
 func TestContextIsExposed(t *testing.T) {
 	const each, layers, micros = 0.001, 4, 2
 	sets := []string{"zero.stage=0", "parallel.ranks=1", "train.micro_batch=2", "train.batch=null", "train.accumulate=2", "device=cpu"}
-	whole := configtest.Fitted(t, sets...)
-	divided := configtest.Fitted(t, append(sets, "parallel.context=4", "parallel.ranks=4")...)
+	whole := spectest.Fitted(t, sets...)
+	divided := spectest.Fitted(t, append(sets, "parallel.context=4", "parallel.ranks=4")...)
 	if one, four := scores(t, whole), scores(t, divided); math.Abs(4*four-one) > 1e-9*one {
 		t.Errorf("a rank of four has %v operations of attention, one alone %v", four, one)
 	}
@@ -37,7 +37,7 @@ func TestContextIsExposed(t *testing.T) {
 }
 
 // scores returns the operations of attention in a step.
-func scores(t *testing.T, c *config.Config) (sum float64) {
+func scores(t *testing.T, c *spec.Job) (sum float64) {
 	t.Helper()
 	places, err := Recorded(setup.Planned(c), 1)
 	if err != nil {

@@ -4,8 +4,8 @@ import (
 	"math"
 	"testing"
 
-	"zeroth/config/configtest"
 	"zeroth/job/setup"
+	"zeroth/job/spec/spectest"
 )
 
 // TestOperations checks that recomputation adds a forward pass of each block, that soft caps add no
@@ -15,7 +15,7 @@ func TestOperations(t *testing.T) {
 	var none Operations
 	for _, recompute := range []string{"none", "block"} {
 		for _, caps := range []float64{0, 50} {
-			c := configtest.Fitted(t, "model.family=llama", "model.kv_heads=1", "train.batch=null", "zero.recompute="+recompute)
+			c := spectest.Fitted(t, "model.family=llama", "model.kv_heads=1", "train.batch=null", "zero.recompute="+recompute)
 			c.Model.CapScores, c.Model.CapLogits = caps, caps
 			l := recordedFirst(t, setup.Planned(c))
 			if recompute == "none" && caps == 0 {
@@ -33,7 +33,7 @@ func TestOperations(t *testing.T) {
 func TestModelOperations(t *testing.T) {
 	var whole float64
 	for _, context := range []int{1, 2, 4} {
-		c := configtest.Fitted(t, "model.family=llama", "model.context=64", "train.batch=null", "device=cpu", "parallel.ranks=4", "parallel.context="+string(rune('0'+context)), "train.micro_batch=1", "train.accumulate="+string(rune('0'+context)))
+		c := spectest.Fitted(t, "model.family=llama", "model.context=64", "train.batch=null", "device=cpu", "parallel.ranks=4", "parallel.context="+string(rune('0'+context)), "train.micro_batch=1", "train.accumulate="+string(rune('0'+context)))
 		f, err := ModelFlops(setup.Planned(c))
 		if err != nil {
 			t.Fatal(err)
@@ -45,7 +45,7 @@ func TestModelOperations(t *testing.T) {
 			t.Errorf("context %d: %v operations of a rank, want %v", context, f, whole)
 		}
 	}
-	c := configtest.Fitted(t, "model.family=llama", "model.context=64", "train.batch=null", "parallel.ranks=1", "train.micro_batch=1", "train.accumulate=1")
+	c := spectest.Fitted(t, "model.family=llama", "model.context=64", "train.batch=null", "parallel.ranks=1", "train.micro_batch=1", "train.accumulate=1")
 	full := recordedFirst(t, setup.Planned(c)).Flops
 	c.Model.Layout, c.Model.Window = "w", 8
 	pairs := func(window int) (n float64) {

@@ -6,8 +6,8 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
-
 	"zeroth/config"
+
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/input/jsonread"

@@ -4,9 +4,9 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/config/configtest"
 	"zeroth/device"
 	"zeroth/job/setup"
+	"zeroth/job/spec/spectest"
 )
 
 // TestMasterSeconds checks broadcast and reduce with a master against values computed by hand. The
@@ -29,7 +29,7 @@ func TestMasterSeconds(t *testing.T) {
 		{[]int{0, 1, 2, 3, 4, 5, 6, 7}, false, reduce, 7*4000./10 + 5, 0},
 		{[]int{0, 1, 2, 3, 4, 5, 6, 7}, true, broadcast, 7*4000./10 + 5 + 2*4000./50, 7 * 4000},
 	} {
-		m := h.moving(&setup.Job{Config: c, At: collective.Placement{HostRanks: 8, Hosts: test.hosts, Staged: test.staged}})
+		m := h.moving(&setup.Job{Job: c, At: collective.Placement{HostRanks: 8, Hosts: test.hosts, Staged: test.staged}})
 		k := Kernel{Op: test.op, In: device.F32, N: 1000, Group: Group{8, 1}}
 		if got := m.collective(k); !close9(got, test.want) {
 			t.Errorf("%v of %v: %v seconds, want %v", test.op, test.hosts, got, test.want)
@@ -48,7 +48,7 @@ func TestMasterStepIsItsWire(t *testing.T) {
 		var seconds [2]float64
 		elements := 0
 		for i, set := range []string{"parallel.master=true", "zero.stage=0"} {
-			c := configtest.Fitted(t, set, "precision=bf16", "parallel.shard=null", "parallel.replicate=null")
+			c := spectest.Fitted(t, set, "precision=bf16", "parallel.shard=null", "parallel.replicate=null")
 			c.Parallel.Ranks, c.Parallel.Shard = ranks, ranks
 			j := setup.Spread{Processes: ranks, Hosts: ranks}.Of(c)
 			r, err := Simulate(j, h)

@@ -4,9 +4,9 @@ import (
 	"math"
 	"testing"
 
-	"zeroth/config"
-	"zeroth/config/configtest"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 )
 
 // TestFewMicroBatchesSimulateMany checks that a simulation of a few micro-batches equals one of
@@ -17,7 +17,7 @@ func TestFewMicroBatchesSimulateMany(t *testing.T) {
 	slow.Name, slow.Links, slow.HostLink, slow.HostMemory, slow.Disk = "slow", []Link{{Ranks: 0, Bandwidth: 1e6, Latency: 1e-4}}, 1e7, 1e7, 1e6
 	fast := presets[0]
 	fast.Name, fast.Links, fast.HostLink, fast.HostMemory, fast.Disk = "fast", []Link{{Ranks: 0, Bandwidth: 1e15, Latency: 0}}, 1e15, 1e15, 1e15
-	configtest.EachWay(t, func(t *testing.T, c *config.Config) {
+	spectest.EachWay(t, func(t *testing.T, c *spec.Job) {
 		for _, h := range []Hardware{presets[0], slow, fast} {
 			few, err := Simulate(setup.Planned(c), &h)
 			if err != nil {

@@ -6,10 +6,10 @@ import (
 	"strings"
 
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job/setup"
 	"zeroth/job/show"
+	"zeroth/job/spec"
 )
 
 // moving computes the time of a job's work on some hardware. Collectives use the same mechanism as
@@ -35,7 +35,7 @@ type ways struct {
 // hosts it needs, with as many ranks on each as the first of several links joins.
 func (h *Hardware) moving(c *setup.Job) *moving {
 	if c.Unplaced() {
-		c = h.Spread(c.Config).Of(c.Config)
+		c = h.Spread(c.Job).Of(c.Job)
 	}
 	m := &moving{Hardware: h, job: c, hostRanks: min(c.At.HostRanks, c.Parallel.Ranks), bounce: map[Group]int{}, ways: map[Group]*ways{}}
 	if c.At.Hosts != nil {
@@ -62,7 +62,7 @@ func (m *moving) host(rank int) int {
 }
 
 // Spread returns the spread of a job without a placement.
-func (h *Hardware) Spread(c *config.Config) setup.Spread {
+func (h *Hardware) Spread(c *spec.Job) setup.Spread {
 	hosts := 1
 	if len(h.Links) > 1 {
 		hosts = (c.Parallel.Ranks + h.Links[0].Ranks - 1) / h.Links[0].Ranks
@@ -224,7 +224,7 @@ func (m *moving) between(k Kernel) (bytes int64) {
 		return 0
 	}
 	if k.isLink() {
-		for i := range m.job.Parallel.Ranks / setup.Pipeline(m.job.Config) {
+		for i := range m.job.Parallel.Ranks / setup.Pipeline(m.job.Job) {
 			if m.host(k.Link[0]+i) == m.host(0) && m.host(k.Link[1]+i) != m.host(0) {
 				bytes += int64(k.N * k.In.Size())
 			}

@@ -5,14 +5,14 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 )
 
 // ranked returns a job with the given number of ranks and no other settings.
-func ranked(ranks int) *config.Config {
-	c := &config.Config{}
+func ranked(ranks int) *spec.Job {
+	c := &spec.Job{}
 	c.Parallel.Ranks, c.Parallel.Shard, c.Parallel.Replicate = ranks, ranks, 1
 	return c
 }
@@ -87,17 +87,17 @@ func TestCollectiveTransport(t *testing.T) {
 		name           string
 		gpu            bool
 		ranks          int
-		set            func(c *config.Config)
+		set            func(c *spec.Job)
 		on             setup.Spread // zero: the hardware's
 		gather, reduce float64      // seconds
 		says           string
 	}{
 		{"GPUs of two hosts", true, 16, nil, setup.Spread{}, ring, ring, "NCCL, around rings"},
-		{"exact sums", true, 16, func(c *config.Config) { c.Parallel.Collective = "exact" }, setup.Spread{}, ring, 8*8/16.*S/80. + 5, "NCCL, around rings; sums in rank order, from rank to rank"},
-		{"encrypted", true, 16, func(c *config.Config) { c.Parallel.TLS.Cert = "a" }, setup.Spread{}, S*7/8./100 + 6, S/80. + 5 + S/16./80 + 2, "between 2 hosts, gathers by host, sums by host, through pinned memory of the host"},
-		{"encrypted, and NCCL asked for", true, 16, func(c *config.Config) { c.Parallel.TLS.Cert, c.Parallel.Collective = "a", "nccl" }, setup.Spread{}, ring, ring, "NCCL, around rings"},
+		{"exact sums", true, 16, func(c *spec.Job) { c.Parallel.Collective = "exact" }, setup.Spread{}, ring, 8*8/16.*S/80. + 5, "NCCL, around rings; sums in rank order, from rank to rank"},
+		{"encrypted", true, 16, func(c *spec.Job) { c.Parallel.TLS.Cert = "a" }, setup.Spread{}, S*7/8./100 + 6, S/80. + 5 + S/16./80 + 2, "between 2 hosts, gathers by host, sums by host, through pinned memory of the host"},
+		{"encrypted, and NCCL asked for", true, 16, func(c *spec.Job) { c.Parallel.TLS.Cert, c.Parallel.Collective = "a", "nccl" }, setup.Spread{}, ring, ring, "NCCL, around rings"},
 		{"GPUs of one process", true, 8, nil, setup.Spread{}, S*7/8./100 + 1, S*7/8./100 + 1, "in one process"},
-		{"the same by NCCL", true, 8, func(c *config.Config) { c.Parallel.Collective = "nccl" }, setup.Spread{}, S*7/8./100 + 7, S*7/8./100 + 7, "NCCL, around rings"},
+		{"the same by NCCL", true, 8, func(c *spec.Job) { c.Parallel.Collective = "nccl" }, setup.Spread{}, S*7/8./100 + 7, S*7/8./100 + 7, "NCCL, around rings"},
 		{"processors", false, 16, nil, setup.Spread{}, S*7/8./100 + 6, S/80. + 5 + S/16./80 + 2, "between 2 hosts, gathers by host, sums by host"},
 		{"processors of a host each", false, 16, nil, setup.Spread{Processes: 16, Hosts: 16}, flat, flat, "between 16 hosts, gathers from rank to rank, sums from rank to rank"},
 		{"processes of a host", false, 8, nil, setup.Spread{Processes: 8, Hosts: 1}, S*7/8./100 + 1, S*7/8./100 + 1, "between processes of one host, from rank to rank"},

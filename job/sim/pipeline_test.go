@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/config"
-	"zeroth/config/configtest"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 )
 
 // passes returns a cost model in which only passes through blocks take time.
@@ -28,14 +28,14 @@ func passes(forward, backward float64) CostModel {
 }
 
 // staged returns a job with one block per pipeline stage.
-func staged(t *testing.T, schedule string, ranks, virtual, micros int, sets ...string) *config.Config {
+func staged(t *testing.T, schedule string, ranks, virtual, micros int, sets ...string) *spec.Job {
 	t.Helper()
 	sets = append([]string{"parallel.ranks=" + fmt.Sprint(ranks), "parallel.pipeline=" + fmt.Sprint(ranks), "pipeline.schedule=" + schedule, "zero.stage=1",
 		"model.layers=" + fmt.Sprint(ranks*virtual), "train.micro_batch=1", "train.batch=null", "train.accumulate=" + fmt.Sprint(micros), "device=cpu"}, sets...)
 	if virtual > 1 {
 		sets = append(sets, "pipeline.virtual="+fmt.Sprint(virtual))
 	}
-	return configtest.Fitted(t, sets...)
+	return spectest.Fitted(t, sets...)
 }
 
 // TestBubbles checks the bubbles of schedules against the formulas in pipe's package comment, with

@@ -4,10 +4,10 @@ import (
 	"fmt"
 
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job/setup"
 	"zeroth/job/show"
+	"zeroth/job/spec"
 	"zeroth/shard"
 	"zeroth/zero"
 )
@@ -32,8 +32,8 @@ type Result struct {
 	Moves   string `json:"collectives,omitempty"`         // describes what moves them
 	Between int64  `json:"bytes_between_hosts,omitempty"` // sent to others by the first rank's host in a step, without NCCL's traffic
 
-	Trace *Trace         `json:"-"` // of a rank at each pipeline stage, for some steps; nil if not requested
-	Job   *config.Config `json:"-"` // the simulated job, with fewer micro-batches if there are many
+	Trace *Trace    `json:"-"` // of a rank at each pipeline stage, for some steps; nil if not requested
+	Job   *spec.Job `json:"-"` // the simulated job, with fewer micro-batches if there are many
 }
 
 // CostModel gives the times of kernels on some hardware.
@@ -95,7 +95,7 @@ const simulatedSteps = 2
 // pipeline stage.
 func Recorded(c *setup.Job, steps int) (places []*Recording, err error) {
 	tasks := 0
-	for at := range setup.Pipeline(c.Config) {
+	for at := range setup.Pipeline(c.Job) {
 		l, err := recordedAt(c, at, steps, &tasks)
 		if err != nil {
 			return nil, err
@@ -117,8 +117,8 @@ func recordedAt(c *setup.Job, at, steps int, tasks *int) (*Recording, error) {
 		d.Trainer.DryRun()
 		if i == 0 {
 			*tasks += steps * l.tasks()
-			if *tasks > config.MostTasks {
-				return nil, input.BadInput(fmt.Errorf("%d steps have %d tasks, but at most %d are simulated; want fewer layers, larger loss chunks or less offloading", steps, *tasks, config.MostTasks))
+			if *tasks > spec.MostTasks {
+				return nil, input.BadInput(fmt.Errorf("%d steps have %d tasks, but at most %d are simulated; want fewer layers, larger loss chunks or less offloading", steps, *tasks, spec.MostTasks))
 			}
 			l.first = l.Operations
 		}
@@ -126,7 +126,7 @@ func recordedAt(c *setup.Job, at, steps int, tasks *int) (*Recording, error) {
 	}
 	l.bounce = map[Group]int{}
 	bytes := d.Bounce()
-	for role, g := range groups(config.Mesh(c.Config)) {
+	for role, g := range groups(spec.Mesh(c.Job)) {
 		l.bounce[g] = max(l.bounce[g], bytes[role])
 	}
 	return l, nil
@@ -171,7 +171,7 @@ func SimulateWith(c *setup.Job, p CostModel) (*Result, error) {
 	f.Bubble = idle / f.Seconds
 	f.Between += int64(more) * (f.Between - few[1].Between)
 	f.Sent += int64(more) * (f.Sent - few[1].Sent)
-	f.rate(c.Config, p)
+	f.rate(c.Job, p)
 	return f, nil
 }
 
@@ -189,9 +189,9 @@ func simulateAll(c *setup.Job, p CostModel) (*Result, error) {
 	if !(r.now < mostSeconds) {
 		return nil, input.BadInput(fmt.Errorf("%d steps on %s would take %.3g seconds, more than %.3g; want faster hardware or a smaller job", simulatedSteps, p.Name, r.now, mostSeconds))
 	}
-	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Moves: p.Moves, Job: c.Config}
+	f := &Result{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Moves: p.Moves, Job: c.Job}
 	r.sum(f, p)
-	f.rate(c.Config, p)
+	f.rate(c.Job, p)
 	return f, nil
 }
 
@@ -286,7 +286,7 @@ func (l *Recording) between(p CostModel) (bytes int64) {
 }
 
 // rate sets the speed and MFU from the seconds.
-func (f *Result) rate(c *config.Config, p CostModel) {
+func (f *Result) rate(c *spec.Job, p CostModel) {
 	f.Tokens = float64(c.Train.MicroBatch*c.Train.Accumulate*c.Model.Context*c.Parallel.DataRanks()) / f.Seconds
 	f.Used = 0
 	if p.Peak > 0 {

@@ -13,12 +13,12 @@ import (
 	"zeroth/zero"
 
 	"zeroth/collective"
-	"zeroth/config"
-	"zeroth/config/configtest"
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 	"zeroth/tests/nightly"
 )
 
@@ -43,7 +43,7 @@ type lengths struct{ forward, backward, gather, reduce, apart, norm time.Duratio
 
 // clocked returns the duration of the third step of the real schedule with the durations p, on a
 // clock that only moves when all goroutines wait.
-func clocked(t *testing.T, c *config.Config, p lengths) (took time.Duration) {
+func clocked(t *testing.T, c *spec.Job, p lengths) (took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{WrapGroups: func(_ int, g collective.Ranks) collective.Ranks {
@@ -125,8 +125,8 @@ func TestSimulatedIsTheScheduleOnAClock(t *testing.T) {
 					if !nightly.All() && (i != (stage+way)%len(each) || j != (stage/2+way)%2) {
 						continue // by default each pair of a stage, a way, a number of micro-batches and lengths
 					}
-					c := configtest.Fitted(t, append(sets, "device=cpu", fmt.Sprintf("zero.stage=%d", stage), fmt.Sprintf("train.accumulate=%d", accumulate), "train.micro_batch=1", "train.batch=null")...)
-					mesh := config.Mesh(c)
+					c := spectest.Fitted(t, append(sets, "device=cpu", fmt.Sprintf("zero.stage=%d", stage), fmt.Sprintf("train.accumulate=%d", accumulate), "train.micro_batch=1", "train.batch=null")...)
+					mesh := spec.Mesh(c)
 					f, err := SimulateWith(setup.Planned(c), CostModel{There: 1, Wants: func(setup.QueueRole) float64 { return 0 }, Seconds: func(_ setup.QueueRole, k Kernel, _ Work) float64 {
 						switch {
 						case k.Op == "all-gather" && k.In == device.I64, k.isLink(): // of the statistics
@@ -247,7 +247,7 @@ func TestStepsAreAlike(t *testing.T) {
 		if !slices.Contains(job, "zero.stage=0") && !slices.Contains(job, "parallel.pipeline=2") {
 			sets = append(sets, "parallel.shard=2", "parallel.replicate=2")
 		}
-		c := configtest.Fitted(t, sets...)
+		c := spectest.Fitted(t, sets...)
 		h, err := OpenHardware("../../examples/machine.json")
 		if err != nil {
 			t.Fatal(err)
@@ -278,7 +278,7 @@ func TestPlaceInSharedSlots(t *testing.T) {
 	for sets, want := range map[string][2]bool{ // parameters gathered, gradients reduced
 		"zero.stage=3": {true, true}, "zero.stage=2": {false, true}, "zero.stage=1": {false, false},
 	} {
-		places, err := Recorded(setup.Planned(configtest.Fitted(t, sets, "parallel.ranks=2")), 1)
+		places, err := Recorded(setup.Planned(spectest.Fitted(t, sets, "parallel.ranks=2")), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -300,7 +300,7 @@ func TestRecordedDisk(t *testing.T) {
 	for _, sets := range [][]string{
 		{"zero.offload.parameters=disk"}, {"zero.offload.parameters=host"}, {"zero.stage=2"}, {"zero.offload.parameters=disk", "zero.offload.ratio=0.5"},
 	} {
-		c := configtest.Fitted(t, append([]string{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.path=.", "model.width=256", "model.vocab=9000"}, sets...)...)
+		c := spectest.Fitted(t, append([]string{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.path=.", "model.width=256", "model.vocab=9000"}, sets...)...)
 		need, err := setup.DryRun(setup.Planned(c))
 		if err != nil {
 			t.Fatal(err)
@@ -343,7 +343,7 @@ func TestHardwareFile(t *testing.T) {
 	if err != nil || h.Flops["fp32"] != 1e12 || h.Links[0].Bandwidth != 1e9 {
 		t.Fatalf("%+v, %v", h, err)
 	}
-	if _, err := Simulate(setup.Planned(configtest.Fitted(t, "precision=bf16")), h); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "has no rate for products in bf16") {
+	if _, err := Simulate(setup.Planned(spectest.Fitted(t, "precision=bf16")), h); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "has no rate for products in bf16") {
 		t.Errorf("a precision that is not there: %v", err)
 	}
 	var many strings.Builder
@@ -382,7 +382,7 @@ func TestHardwareFile(t *testing.T) {
 	}
 	slow := presets[0]
 	slow.Name, slow.Memory = "slow", 1
-	if _, err := Simulate(setup.Planned(configtest.Fitted(t, "model.width=4096", "model.context=1024")), &slow); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "want faster hardware") {
+	if _, err := Simulate(setup.Planned(spectest.Fitted(t, "model.width=4096", "model.context=1024")), &slow); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "want faster hardware") {
 		t.Errorf("a step of years: %v", err)
 	}
 	for text, want := range map[string]string{
@@ -407,7 +407,7 @@ func TestHardwareFile(t *testing.T) {
 // TestModelFlops checks that a run counts the same operations for MFU as a simulation.
 func TestModelFlops(t *testing.T) {
 	for _, sets := range [][]string{{"train.batch=null", "train.accumulate=11"}, {"parallel.pipeline=2", "train.batch=null", "train.accumulate=37"}, {"zero.recompute=block"}} {
-		c := setup.Planned(configtest.Fitted(t, sets...))
+		c := setup.Planned(spectest.Fitted(t, sets...))
 		want, err := Simulate(c, &Hardware{Name: "x", Flops: map[string]float64{"fp32": 1e12, "bf16": 1e12}, Memory: 1e11, Links: []Link{{0, 1e9, 0}}})
 		if err != nil {
 			t.Fatal(err)

@@ -4,16 +4,16 @@ import (
 	"math"
 	"testing"
 
-	"zeroth/config/configtest"
 	"zeroth/device"
 	"zeroth/job/setup"
+	"zeroth/job/spec/spectest"
 )
 
 // TestTensorsAreExposed checks that exchanges between ranks that divide matrices are not hidden
 // and count as communication, by the clock and by the trace.
 func TestTensorsAreExposed(t *testing.T) {
 	const each, layers, micros = 0.001, 4, 2
-	c := configtest.Fitted(t, "parallel.tensor=2", "parallel.ranks=2", "zero.stage=0", "train.micro_batch=1", "train.batch=null", "train.accumulate=2", "device=cpu")
+	c := spectest.Fitted(t, "parallel.tensor=2", "parallel.ranks=2", "zero.stage=0", "train.micro_batch=1", "train.batch=null", "train.accumulate=2", "device=cpu")
 	costs := passes(0.010, 0.020)
 	seconds := costs.Seconds
 	costs.Seconds = func(on setup.QueueRole, k Kernel, w Work) float64 {

@@ -4,8 +4,8 @@ import (
 	"math"
 	"testing"
 
-	"zeroth/config/configtest"
 	"zeroth/job/setup"
+	"zeroth/job/spec/spectest"
 )
 
 // TestUntracedIsTraced checks that merging tasks without a trace does not change the duration and
@@ -22,7 +22,7 @@ func TestUntracedIsTraced(t *testing.T) {
 		{"parallel.pipeline=2", "zero.stage=1", "train.accumulate=4"}, {"parallel.pipeline=4", "zero.stage=2", "pipeline.schedule=ZBH1", "train.accumulate=40"},
 		{"parallel.pipeline=2", "parallel.tensor=2", "zero.stage=3", "pipeline.schedule=Interleaved1F1B", "train.accumulate=4", "zero.recompute=block", "model.tied=true", "model.family=llama"},
 	} {
-		j := setup.Planned(configtest.Fitted(t, append([]string{"parallel.ranks=16", "train.batch=null", "train.micro_batch=1", "model.layers=8", "model.width=256", "model.heads=4"}, sets...)...))
+		j := setup.Planned(spectest.Fitted(t, append([]string{"parallel.ranks=16", "train.batch=null", "train.micro_batch=1", "model.layers=8", "model.width=256", "model.heads=4"}, sets...)...))
 		traced, err1 := Simulate(j, h)
 		untraced, err2 := SimulateUntraced(j, h)
 		if err1 != nil || err2 != nil {

@@ -10,11 +10,11 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
-	"zeroth/config"
 	"zeroth/input"
 	"zeroth/input/s3"
 	"zeroth/job/hf"
 	"zeroth/job/show"
+	"zeroth/job/spec"
 )
 
 // FindCheckpoints returns the folder of checkpoints that a path means: that folder itself, or
@@ -35,7 +35,7 @@ func FindCheckpoints(path string) (string, error) {
 	if len(list) > 0 {
 		return path, nil
 	}
-	job, _ := config.CheckpointingOf(filepath.Join(path, "job.yaml")) // most folders have none
+	job, _ := spec.CheckpointingOf(filepath.Join(path, "job.yaml")) // most folders have none
 	if s3.Is(job.Dir) {
 		return s3.Clean(job.Dir), nil
 	}
@@ -64,7 +64,7 @@ func KeepRules(path, root string) (rules []checkpoint.Keep, file string, err err
 		if !input.Exists(file) {
 			continue
 		}
-		job, err := config.CheckpointingOf(file)
+		job, err := spec.CheckpointingOf(file)
 		if err != nil {
 			return nil, file, err
 		}
@@ -166,7 +166,7 @@ func Facts(ck *checkpoint.Checkpoint) ([]Fact, error) {
 	if p.Origin != "" {
 		return []Fact{{"trained", fmt.Sprintf("%s steps by %s, %d skipped", show.Grouped(int64(p.Step)), checkpoint.Plain(p.Origin), p.Skipped)}, {"written by", checkpoint.Plain(p.Version)}}, nil
 	}
-	c := config.SettingsOf(p.Config)
+	c := spec.SettingsOf(p.Config)
 	if c != nil && base != nil && c.Model.From != "" {
 		base[0][1] += ", of " + checkpoint.Plain(c.Model.From)
 	}

@@ -9,10 +9,10 @@ import (
 	"strings"
 
 	"zeroth/checkpoint"
-	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job/hf"
 	"zeroth/job/show"
+	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -65,7 +65,7 @@ func ExportAdapter(ck *checkpoint.Checkpoint, folder string) error {
 	if adapters.LoRA.Rank == 0 {
 		return input.BadInput(fmt.Errorf("%s has no adapters: its job has no train.lora; omit --adapter to write the model", ck.Path))
 	}
-	return adapters.Write(folder, config.SettingsOf(p.Config).Model.From)
+	return adapters.Write(folder, spec.SettingsOf(p.Config).Model.From)
 }
 
 // Adapts returns a function that reports whether a parameter is saved with a checkpoint's adapters.
@@ -74,8 +74,8 @@ func Adapts(ck *checkpoint.Checkpoint) (func(name string) bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c := config.SettingsOf(p.Config); c != nil {
-		return config.Adapters(c).Trains, nil
+	if c := spec.SettingsOf(p.Config); c != nil {
+		return spec.Adapters(c).Trains, nil
 	}
 	return nn.IsAdapter, nil
 }
@@ -174,8 +174,8 @@ func AdaptersOf(ck *checkpoint.Checkpoint, p Progress, m hf.Model) (*hf.Adapters
 	if !hf.Adapted(ck) {
 		return a, nil
 	}
-	if c := config.SettingsOf(p.Config); c != nil {
-		a.LoRA = config.Adapters(c)
+	if c := spec.SettingsOf(p.Config); c != nil {
+		a.LoRA = spec.Adapters(c)
 	}
 	want, err := adaptersOf(ck, m, a.LoRA)
 	if err != nil {

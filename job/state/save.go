@@ -12,11 +12,11 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/safetensors"
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/fsdp"
 	"zeroth/job/setup"
 	"zeroth/job/show"
+	"zeroth/job/spec"
 	"zeroth/shard"
 	"zeroth/zero"
 )
@@ -62,7 +62,7 @@ type Saved struct {
 // a job without checkpoints.
 func OpenSavers(j *setup.Job, ranks []*setup.Rank) (savers []*Saver, err error) {
 	savers = make([]*Saver, len(ranks))
-	if !setup.Saves(j.Config) {
+	if !setup.Saves(j.Job) {
 		return savers, nil
 	}
 	groups := j.Connection.Saves()
@@ -77,7 +77,7 @@ func OpenSavers(j *setup.Job, ranks []*setup.Rank) (savers []*Saver, err error) 
 }
 
 func newSaver(j *setup.Job, r *setup.Rank, g collective.Group, tuner *checkpoint.Tuner) (*Saver, error) {
-	q, buf, err := r.OpenSaves(j.Config)
+	q, buf, err := r.OpenSaves(j.Job)
 	if err != nil {
 		return nil, err
 	}
@@ -365,10 +365,10 @@ func bytesOf(ts []checkpoint.Tensor) (n int64) {
 // parameters, and the others. They include the files that belong to the model.
 func divided(c *setup.Job) (frozen, trained []checkpoint.Tensor) {
 	still := map[string]bool{}
-	for _, p := range config.Parameters(c.Config) {
+	for _, p := range spec.Parameters(c.Job) {
 		still[p.Name] = p.Frozen
 	}
-	for _, t := range Tensors(c.Config) {
+	for _, t := range Tensors(c.Job) {
 		if still[t.Name] {
 			frozen = append(frozen, t)
 		} else {
@@ -386,9 +386,9 @@ func divided(c *setup.Job) (frozen, trained []checkpoint.Tensor) {
 }
 
 // Tensors returns all tensors of a checkpoint of the job, without files.
-func Tensors(c *config.Config) (all []checkpoint.Tensor) {
+func Tensors(c *spec.Job) (all []checkpoint.Tensor) {
 	rules := setup.Rules(c)
-	for _, p := range config.Parameters(c) {
+	for _, p := range spec.Parameters(c) {
 		for _, kind := range zero.KindsOf(p, rules, c.Train.Delayed) {
 			all = append(all, tensor(fsdp.Stored(p), kind))
 		}

@@ -10,10 +10,10 @@ import (
 
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
-	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/offload"
 	"zeroth/zero"
 )
@@ -80,7 +80,7 @@ func TestSavedFromDiskOnceAndAhead(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	c, err := config.Load(file, nil)
+	c, err := spec.Load(file, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,10 +8,10 @@ import (
 	"slices"
 
 	"zeroth/checkpoint"
-	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job/hf"
 	"zeroth/job/show"
+	"zeroth/job/spec"
 	"zeroth/optim"
 )
 
@@ -138,7 +138,7 @@ func (p *Progress) Legacy() bool {
 		return false
 	}
 	if p.Trained() {
-		return !config.HasKey(p.Config, "model.attention_dropout")
+		return !spec.HasKey(p.Config, "model.attention_dropout")
 	}
 	return p.Base == ""
 }

@@ -13,6 +13,7 @@ import (
 	"zeroth/input"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 )
 
 // FuzzState checks that an accepted state has numbers from which a run can continue, and is
@@ -53,7 +54,7 @@ func FuzzState(f *testing.F) {
 				t.Fatalf("a loss scale of %+v", p.Scale)
 			}
 		}
-		if was := config.SettingsOf(p.Config); was != nil {
+		if was := spec.SettingsOf(p.Config); was != nil {
 			if lr := setup.Schedule(was).At(p.Updates); math.IsNaN(lr) {
 				t.Fatalf("the learning rate of update %d is %v", p.Updates, lr)
 			}

@@ -10,19 +10,20 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"zeroth/config"
 
 	"zeroth/collective/mpi"
 	"zeroth/collective/rendezvous"
-	"zeroth/config"
 	"zeroth/input"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 )
 
 // Join enters the world of a job as the process that in describes. The caller closes the world after
 // the run.
-func Join(ctx context.Context, c *config.Config, in Config) (w *World, err error) {
+func Join(ctx context.Context, c *spec.Job, in Config) (w *World, err error) {
 	if c.Parallel.Transport == "mpi" && !mpi.Built {
-		return nil, config.Problems{config.ProblemOf(c, "parallel.transport", "this binary was built without MPI", "build it with CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth, or want auto, unix or tcp")}
+		return nil, config.Problems{spec.ProblemOf(c, "parallel.transport", "this binary was built without MPI", "build it with CGO_ENABLED=1 go build -tags mpi ./cmd/zeroth, or want auto, unix or tcp")}
 	}
 	var secure *tls.Config
 	if t := c.Parallel.TLS; t.Cert != "" {
@@ -32,7 +33,7 @@ func Join(ctx context.Context, c *config.Config, in Config) (w *World, err error
 	}
 	bind, err := BindAddress(c.Parallel.Bind, in.Host)
 	if err != nil {
-		return nil, config.Problems{config.ProblemOf(c, "parallel.bind", err.Error(), "")}
+		return nil, config.Problems{spec.ProblemOf(c, "parallel.bind", err.Error(), "")}
 	}
 	in.TLS, in.PerProcess, in.Transport, in.Collective, in.Master, in.GPUs, in.Bind = secure, c.Parallel.Ranks/in.World, c.Parallel.Transport, c.Parallel.Collective, c.Parallel.Master, setup.Names(c), bind
 	in.Join, in.Heartbeat, in.DeadAfter = c.Parallel.Join, c.Parallel.Heartbeat, c.Parallel.DeadAfter

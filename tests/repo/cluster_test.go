@@ -16,8 +16,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"zeroth/config"
 	"zeroth/job/launch"
+	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 )
 
@@ -418,7 +418,7 @@ func checkVolumes(t *testing.T, file string, storage []any, p pods) {
 			t.Fatal(err)
 		}
 	}
-	c, err := config.Environment{Processes: p.n}.Load(filepath.Join(dir, "job.yaml"), []string{"data.text=[" + dir + "/*.md]"})
+	c, err := spec.Environment{Processes: p.n}.Load(filepath.Join(dir, "job.yaml"), []string{"data.text=[" + dir + "/*.md]"})
 	if err != nil || c.Parallel.Ranks != p.n || c.Checkpoint.Every == 0 {
 		t.Errorf("%s: the job in storage.yaml: %v, %+v", file, err, c)
 	}

@@ -28,8 +28,8 @@ var table = [][]string{
 	{"nn", "collective", "collective/collectivetest → collective", "collective/flight → collective", "collective/socket → collective", "collective/mpi → collective", "collective/rendezvous → collective", "optim", "offload"},
 	{"fsdp", "checkpoint/foreign"},
 	{"zero"},
-	{"job/hf", "config → job/hf"},
-	{"job/world → job/setup", "job/setup → job/shadow", "job/shadow", "job/state → job/setup", "config/configtest → job/setup", "zero/zerotest → job/setup"},
+	{"job/hf", "config → config/tree job/hf", "config/tree", "config/dialect → config config/tree", "job/spec → config config/dialect config/tree job/hf"},
+	{"job/world → job/setup", "job/setup → job/shadow", "job/shadow", "job/state → job/setup", "job/spec/spectest → job/setup", "zero/zerotest → job/setup"},
 	{"job/sim", "job/plan → job/sim", "job/fit → job/plan job/sim", "job/report → job/sim", "job/watch → job/report job/sim"},
 	{"job/generate", "job → job/generate", "job/bench → job"},
 	{"cmd/zeroth"},
@@ -66,7 +66,7 @@ var foreign = map[string][]string{
 }
 
 // forTests are packages that only tests import, and each other.
-var forTests = []string{"tests/nightly", "tests/generated", "checkpoint/vfs/vfstest", "checkpoint/safetensors/safetensorstest", "input/hub/hubtest", "input/s3/s3test", "job/jobtest", "job/launch/launchtest", "config/configtest", "zero/zerotest", "collective/collectivetest", "device/cuda/fake"}
+var forTests = []string{"tests/nightly", "tests/generated", "checkpoint/vfs/vfstest", "checkpoint/safetensors/safetensorstest", "input/hub/hubtest", "input/s3/s3test", "job/jobtest", "job/launch/launchtest", "job/spec/spectest", "zero/zerotest", "collective/collectivetest", "device/cuda/fake"}
 
 // empty lists package names that say nothing about the contents.
 var empty = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}

@@ -20,6 +20,7 @@ import (
 	"zeroth/job/bench"
 	"zeroth/job/plan"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/tests/generated"
 )
 
@@ -76,23 +77,23 @@ func keyTables() string {
 // limitTables returns tables of the limits of all inputs.
 func limitTables(t *testing.T) string {
 	t.Helper()
-	c, err := config.Draft("", nil)
+	c, err := spec.Draft("", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var b strings.Builder
 	row := func(cells ...any) { fmt.Fprintf(&b, "| %v | %v |\n", cells...) }
-	file, hardware, fit := constants(t, "../../config/scan.go"), constants(t, "../../job/sim/hardware.go"), constants(t, "../../job/fit/fit.go")
+	file, hardware, fit := constants(t, "../../config/tree/scan.go"), constants(t, "../../job/sim/hardware.go"), constants(t, "../../job/fit/fit.go")
 	for _, cells := range [][2]any{
 		{"input", "at most"},
 		{"---", "---"},
-		{"job file, value of a `--set`", file["jobBytes"] + " bytes"},
+		{"job file, value of a `--set`", file["JobBytes"] + " bytes"},
 		{"words and signs in it", file["jobTokens"]},
-		{"keys in it", file["jobKeys"]},
-		{"nesting of its lists and mappings", file["jobDepth"]},
-		{"anchors and aliases in it", file["jobNames"]},
-		{"documents in it, of which only one may have content", file["jobDocs"]},
-		{"groups of parameters", constants(t, "../../config/groups.go")["mostGroups"]},
+		{"keys in it", file["JobKeys"]},
+		{"nesting of its lists and mappings", file["JobDepth"]},
+		{"anchors and aliases in it", file["JobNames"]},
+		{"documents in it, of which only one may have content", file["JobDocs"]},
+		{"groups of parameters", constants(t, "../../config/groups.go")["MostGroups"]},
 		{"pattern of a group", constants(t, "../../config/values.go")["longestPattern"] + " bytes"},
 		{"time spans", config.Longest},
 		{"sizes in memory", fmt.Sprintf("%d bytes", int64(config.MostMemory))},
@@ -101,7 +102,7 @@ func limitTables(t *testing.T) string {
 		{"its links", hardware["hardwareLinks"]},
 		{"its rates, from 1 a second", hardware["mostRate"]},
 		{"its delays", hardware["mostDelay"] + " seconds"},
-		{"tasks in simulated steps", config.MostTasks},
+		{"tasks in simulated steps", spec.MostTasks},
 		{"simulated seconds of these steps", constants(t, "../../job/sim/simulate.go")["mostSeconds"]},
 		{"layers of a model for `fit`", fit["fitLayers"]},
 	} {
@@ -115,7 +116,7 @@ func limitTables(t *testing.T) string {
 		}
 	}
 	b.WriteString("\n| of a job | at most |\n| --- | --- |\n")
-	for _, m := range config.Magnitudes(c) {
+	for _, m := range spec.Magnitudes(c) {
 		about := fmt.Sprintf("%.3g", m.Limit)
 		if m.Limit < 1e12 {
 			about = fmt.Sprintf("%.0f", m.Limit)
@@ -174,7 +175,7 @@ func uncommented(t *testing.T, file string) string {
 // planReport returns the plan shown on the page. It is for GPUs, since the work space of the
 // CPU's kernels depends on the machine.
 func planReport(t *testing.T) string {
-	c, err := config.Load("../../examples/recompute.yaml", []string{"parallel.ranks=4", "parallel.shard=null", "device=cpu"})
+	c, err := spec.Load("../../examples/recompute.yaml", []string{"parallel.ranks=4", "parallel.shard=null", "device=cpu"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,9 +191,9 @@ func planReport(t *testing.T) string {
 }
 
 // quickstart returns the job of the README's first command.
-func quickstart(t *testing.T, sets ...string) *config.Config {
+func quickstart(t *testing.T, sets ...string) *spec.Job {
 	t.Helper()
-	c, err := config.Load("../../examples/quickstart.yaml", sets)
+	c, err := spec.Load("../../examples/quickstart.yaml", sets)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,8 +267,8 @@ func memoryTable(t *testing.T) string {
 // waysTable returns a table of the plans for each way to train the quickstart.
 func waysTable(t *testing.T) string {
 	t.Helper()
-	load := func(sets []string) (*config.Config, error) {
-		return config.Load("../../examples/quickstart.yaml", append([]string{"model.heads=8"}, sets...))
+	load := func(sets []string) (*spec.Job, error) {
+		return spec.Load("../../examples/quickstart.yaml", append([]string{"model.heads=8"}, sets...))
 	}
 	ways, err := bench.Planned(load, bench.Ways(), plan.Machine{GPU: true})
 	if err != nil {
@@ -377,7 +378,7 @@ func TestReadmeExamplesSayTheirSize(t *testing.T) {
 			continue
 		}
 		said++
-		c, err := config.Load(file, nil)
+		c, err := spec.Load(file, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

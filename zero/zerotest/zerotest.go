@@ -13,9 +13,9 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/config"
 	"zeroth/data"
 	"zeroth/job/setup"
+	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -27,7 +27,7 @@ var Small = []string{"model.layers=3", "model.heads=2", "model.width=12", "model
 	"optimizer.lr=1e-2", "sample.tokens=0", "parallel.timeout=1m"}
 
 // Load returns the small job, which reads a text, with additional settings.
-func Load(t *testing.T, text string, sets ...string) *config.Config {
+func Load(t *testing.T, text string, sets ...string) *spec.Job {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "job.yaml")
 	if err := os.WriteFile(file, []byte("data: {text: ["+text+"]}\n"), 0o666); err != nil {
@@ -42,8 +42,8 @@ func Load(t *testing.T, text string, sets ...string) *config.Config {
 
 // Tokens returns synthetic tokens with a pattern to learn: sample s continues an arithmetic
 // sequence modulo 251.
-func Tokens(c *config.Config, rank, step int) zero.Batches {
-	rank = config.Mesh(c).DataRank(rank)
+func Tokens(c *spec.Job, rank, step int) zero.Batches {
+	rank = spec.Mesh(c).DataRank(rank)
 	share := data.Share{Ranks: c.Parallel.DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
 	return func(micro int, into []data.Values) error {
 		input, target, start := data.TokensOf(into)
@@ -67,13 +67,13 @@ type Outcome struct {
 }
 
 // Train runs the job for its number of steps.
-func Train(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks) Outcome {
+func Train(t *testing.T, c *spec.Job, wrap func(int, collective.Ranks) collective.Ranks) Outcome {
 	t.Helper()
 	return TrainAs(t, c, wrap, func(*setup.Rank) {})
 }
 
 // TrainAs is like Train, but prepares the ranks first.
-func TrainAs(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) collective.Ranks, prepare func(*setup.Rank)) Outcome {
+func TrainAs(t *testing.T, c *spec.Job, wrap func(int, collective.Ranks) collective.Ranks, prepare func(*setup.Rank)) Outcome {
 	t.Helper()
 	ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{WrapGroups: wrap}))
 	if err != nil {
@@ -87,7 +87,7 @@ func TrainAs(t *testing.T, c *config.Config, wrap func(int, collective.Ranks) co
 }
 
 // TrainOn runs the job on open ranks.
-func TrainOn(t *testing.T, c *config.Config, ranks []*setup.Rank) Outcome {
+func TrainOn(t *testing.T, c *spec.Job, ranks []*setup.Rank) Outcome {
 	t.Helper()
 	out := Outcome{State: map[string][]float32{}}
 	turn := make(chan struct{}, 1) // not a mutex: on a fake clock, a rank waiting for a mutex would stop the time
@@ -99,7 +99,7 @@ func TrainOn(t *testing.T, c *config.Config, ranks []*setup.Rank) Outcome {
 
 // TrainInto runs the job on open ranks, which may be only some of the job's ranks. A rank must send
 // to turn before writing to the outcome.
-func TrainInto(c *config.Config, ranks []*setup.Rank, out *Outcome, turn chan struct{}) error {
+func TrainInto(c *spec.Job, ranks []*setup.Rank, out *Outcome, turn chan struct{}) error {
 	return setup.Together(ranks, func(r *setup.Rank) error {
 		if err := Fresh(r); err != nil {
 			return err
@@ -207,7 +207,7 @@ func Near(t *testing.T, what string, got, want Outcome, tol float64) {
 }
 
 // OnRanks opens a job, sets fresh parameters, and runs f on every rank.
-func OnRanks(t *testing.T, c *config.Config, f func(*setup.Rank) error) error {
+func OnRanks(t *testing.T, c *spec.Job, f func(*setup.Rank) error) error {
 	t.Helper()
 	ranks, err := setup.Open(setup.Local(c))
 	if err != nil {

@@ -1,2 +1,0 @@
-// Package configtest loads small job files for the tests of other packages.
-package configtest

@@ -1,0 +1,93 @@
+package spec
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"zeroth/config"
+	"zeroth/config/dialect"
+	"zeroth/config/tree"
+	"zeroth/data"
+	"zeroth/input"
+)
+
+// contents is what a file says.
+type contents struct {
+	root     *tree.Node           // a mapping
+	from     *dialect.Translation // nil unless the file is another program's configuration
+	problems tree.Problems        // its syntax errors
+}
+
+// readFile returns the contents of a job file.
+func readFile(file string) contents {
+	root := &tree.Node{At: tree.Position{File: file}, Kind: tree.Mapping}
+	wrong := func(wrong, want string) contents { return contents{root, nil, tree.Fatal(root.At, wrong, want)} }
+	if what, want := notJob(file); what != "" {
+		return wrong(what, want)
+	}
+	raw, err := tree.ReadJob(file)
+	if err != nil {
+		want := "want the path of a job file in YAML, or - for the standard input; 'zeroth init' writes one"
+		for _, near := range []string{file + ".yaml", filepath.Join(file, "job.yaml")} {
+			if input.Exists(near) {
+				want = "did you mean " + near + "?"
+			}
+		}
+		if input.Exists(filepath.Join(file, "config.json")) {
+			want = "a model is planned with --model " + file + ", and trained by a job with model.from"
+		}
+		return wrong("the job file cannot be read: "+input.Cause(err).Error(), want)
+	}
+	top, problems := tree.Parse(tree.WithoutComments(raw), root.At)
+	if problems.Fatal() {
+		return contents{root, nil, problems}
+	}
+	if top == nil || top.Kind == tree.Nothing {
+		problems = append(problems, tree.Fatal(root.At, "the job file is empty", `it needs at least a line like: data: {text: ["*.txt"]}`)...)
+	} else if top.Kind != tree.Mapping {
+		problems = append(problems, tree.Fatal(top.At, "the job file is "+top.What()+", not a mapping", `want sections like: data: {text: ["*.txt"]}`)...)
+	} else if root = top; dialect.Translated(top) != nil {
+		t := dialect.Translated(top)
+		return contents{t.Job, t, append(problems, t.Problems...)}
+	}
+	return contents{root, nil, problems}
+}
+
+// notJob returns an error message and advice if the file is data or a model, not a job. Both are
+// empty if it may be a job.
+func notJob(file string) (wrong, want string) {
+	if strings.Contains(file, "://") {
+		return "this is an address, not a job file", "nothing is downloaded here: fetch the file first"
+	}
+	what, key := data.Kind(file)
+	if what == "" || file == "-" {
+		return "", ""
+	}
+	wrong = "this is " + what + ", not a job file"
+	if key == "" {
+		return wrong, "'zeroth init' writes a job file"
+	}
+	section := fmt.Sprintf("%s: [%s]", key, tree.Quote(file))
+	if format := data.Format(file); key == "documents" && format != "" {
+		section += ", format: " + format
+	}
+	return wrong, fmt.Sprintf("name it in a job file, such as job.yaml with the line data: {%s}, and type: zeroth train job.yaml", section)
+}
+
+// CheckpointingOf reads the checkpoint section of a job file. It ignores errors in other sections.
+func CheckpointingOf(file string) (config.Checkpointing, error) {
+	in := readFile(file)
+	if in.problems.Fatal() {
+		return config.Checkpointing{}, in.problems
+	}
+	c := config.Config{}
+	r := config.NewReader(&c, file, in.root)
+	r.Read()
+	for _, p := range r.Problems {
+		if section, _, _ := strings.Cut(p.Key, "."); section == "checkpoint" {
+			return c.Checkpoint, tree.Problems{p}
+		}
+	}
+	return c.Checkpoint, nil
+}

@@ -1,0 +1,58 @@
+package spec
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"zeroth/input"
+	"zeroth/input/hub"
+	"zeroth/job/hf"
+)
+
+//go:embed goals/*.yaml
+var goals embed.FS
+
+// Goal is a job file to start from: its name, its purpose and its text.
+type Goal struct{ Name, For, Text string }
+
+// Goals returns all goals, sorted by file name. The first line of each file is the goal's purpose.
+func Goals() (all []Goal) {
+	files, err := fs.Glob(goals, "goals/*.yaml")
+	if err != nil {
+		panic(fmt.Sprintf("config: goals: %v", err))
+	}
+	for _, file := range files {
+		text, err := goals.ReadFile(file)
+		if err != nil {
+			panic(fmt.Sprintf("config: goals: %v", err))
+		}
+		about, _, _ := strings.Cut(strings.TrimPrefix(string(text), "# "), "\n")
+		name := strings.TrimSuffix(strings.TrimPrefix(file, "goals/"), ".yaml")
+		all = append(all, Goal{name, about, string(text)})
+	}
+	return all
+}
+
+// goalModel is the model from which the fine-tuning goals start, as named in their files.
+const goalModel = "hf://Qwen/Qwen3-0.6B"
+
+// Of returns the goal with its model replaced by a published one or one on the Hub; an empty name
+// changes nothing. It rejects goals that do not start from a model.
+func (g Goal) Of(model string) (Goal, error) {
+	if model == "" {
+		return g, nil
+	}
+	s, ok := hf.FindPublished(model)
+	switch {
+	case !strings.Contains(g.Text, goalModel):
+		return g, input.BadInput(fmt.Errorf("%s starts from no model; want --model with chat, finetune or lora", g.Name))
+	case ok:
+		model = "hf://" + s.Repository
+	case !hub.Is(model):
+		return g, input.BadInput(fmt.Errorf("%q is not a published model; want hf://org/name, or one of %s", model, published()))
+	}
+	g.Text = strings.ReplaceAll(g.Text, goalModel, model)
+	return g, nil
+}

@@ -1,0 +1,640 @@
+package spec
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+	"zeroth/config"
+	"zeroth/config/tree"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"zeroth/checkpoint"
+	"zeroth/device"
+	"zeroth/input"
+	"zeroth/job/hf"
+	"zeroth/job/jobtest"
+	"zeroth/job/machine"
+	"zeroth/nn"
+	"zeroth/shard"
+)
+
+// equal compares configurations without the places of their values.
+var equal = cmp.Options{cmpopts.IgnoreUnexported(Job{}), cmpopts.IgnoreFields(Job{}, "Document")}
+
+func TestDefaults(t *testing.T) {
+	onProcessors(t)
+	jobtest.InFolder(t, jobtest.Least)
+	want := &Job{Config: config.Config{
+		Model:  hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, Eps: 1e-5}},
+		Data:   config.Data{Text: []string{"a.txt"}, Format: "text", Keys: config.RecordKeys{Text: "text", Prompt: "prompt", Completion: "completion", Messages: "messages"}, Learn: "assistant", TooLong: "cut", Tokenizer: "bytes", Validation: 0.01},
+		Train:  config.Training{Steps: 200, Batch: 16, MicroBatch: 4, Accumulate: 1, Clip: 1, Seed: 1, EvalEvery: 50, EvalBatches: 8, LossChunk: 1024, EarlyStop: config.EarlyStop{Metric: "val_loss", Mode: "min"}},
+		Device: "auto", Parallel: config.Parallel{Ranks: 4, Pipeline: 1, Shard: 4, Replicate: 1, Context: 1, Tensor: 1, Timeout: 5 * time.Minute, Transport: "auto", Join: time.Minute, Heartbeat: 5 * time.Second, DeadAfter: 15 * time.Second, Collective: "auto"},
+		Pipeline:   config.Pipeline{Schedule: "1F1B", Virtual: 1},
+		Zero:       config.Zero{Stage: 3, Prefetch: 1, Recompute: "none", Offload: config.Offload{Optimizer: "none", Parameters: "none", Buffers: 4, Ratio: 1}},
+		Precision:  device.BF16,
+		Weights:    "full",
+		Optimizer:  config.Optimizer{Type: "adamw", LR: 6e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, WeightDecay: 0.1},
+		Schedule:   config.Schedule{Type: "cosine", Warmup: 20, MinLR: 6e-5},
+		Checkpoint: config.Checkpointing{Keep: checkpoint.Keep{Last: 3}, Async: true, Compress: "auto", OnError: "stop"},
+
+		Sample: config.Sampling{Prompt: "\n", Tokens: 0, Temperature: 0.8, TopP: 1, Seed: 1},
+		Report: config.Reporting{Every: 50, Experiment: "zeroth", Stall: 10 * time.Minute},
+	}}
+	if d := cmp.Diff(want, mustLoad(t), equal); d != "" {
+		t.Errorf("defaults (-want +got):\n%s", d)
+	}
+}
+
+// TestDefaultsFollow checks that derived defaults never make a job impossible.
+func TestDefaultsFollow(t *testing.T) {
+	onProcessors(t)
+	jobtest.InFolder(t, jobtest.Least)
+	jobtest.Write(t, "a.bin", "\x01\x00")
+	jobtest.WriteVocabulary(t, "voc", 998)
+	if err := os.Mkdir("hf", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	jobtest.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, Eps: 1e-5}}.ConfigJSON()))
+	for _, c := range []struct {
+		sets []string
+		got  func(*Job) any
+		want any
+	}{
+		{[]string{"train.steps=7"}, func(c *Job) any { return c.Schedule.Warmup }, 7},
+		{[]string{"optimizer.lr=1e-5"}, func(c *Job) any { return c.Schedule.MinLR }, 1e-6},
+		{[]string{"optimizer.lr=3e-4"}, func(c *Job) any { return c.Schedule.MinLR }, 3e-5},
+		{[]string{"schedule.type=constant"}, func(c *Job) any { return c.Schedule.MinLR }, 6e-4},
+		{[]string{"data.validation=0"}, func(c *Job) any { return c.Train.EvalEvery }, 0},
+		{[]string{"data.text=", "data.tokens=[a.bin]"}, func(c *Job) any { return c.Model.Vocab }, 50257},
+		{[]string{"data.tokenizer=gpt2", "data.vocab=voc"}, func(c *Job) any { return c.Model.Vocab }, 999},
+		{[]string{"optimizer.type=lion"}, func(c *Job) any { return c.Optimizer.Betas }, [2]float64{0.9, 0.99}},
+		{[]string{"optimizer.type=sgd"}, func(c *Job) any { return c.Optimizer.Momentum }, 0.9},
+		{[]string{"optimizer.type=sgd"}, func(c *Job) any { return c.Optimizer.Eps }, 0.0},
+		{[]string{"sample.prompt=func"}, func(c *Job) any { return c.Sample.Tokens }, 200},
+		{[]string{"train.seed=7"}, func(c *Job) any { return c.Sample.Seed }, uint64(7)},
+		{[]string{"train.seed=18446744073709551615"}, func(c *Job) any { return c.Train.Seed }, ^uint64(0)},
+		{[]string{"parallel={shard: 2, replicate: 3}"}, func(c *Job) any { return c.Parallel.Ranks }, 6},
+		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Job) any { return c.Parallel.Shard }, 4},
+		{[]string{"parallel={ranks: 8, replicate: 2}"}, func(c *Job) any { return Mesh(c) }, shard.Mesh{Pipeline: 1, Shard: 4, Replicate: 2, Context: 1, Tensor: 1}},
+		{[]string{"parallel={pipeline: 2, replicate: 3}"}, func(c *Job) any { return Mesh(c) }, shard.Mesh{Pipeline: 2, Shard: 1, Replicate: 3, Context: 1, Tensor: 1}},
+		{[]string{"parallel={pipeline: 2, shard: 3}", "train={micro_batch: 2, accumulate: 4}"}, func(c *Job) any { return [2]int{c.Parallel.Ranks, c.Train.Batch} }, [2]int{6, 24}},
+		{[]string{"parallel.pipeline=3", "pipeline.schedule=Interleaved1F1B", "train.accumulate=3"}, func(c *Job) any { return StageLayers(c) }, []int{1, 1, 1, 1, 1, 1}},
+		{[]string{"zero.stage=0"}, func(c *Job) any { return Mesh(c) }, shard.Mesh{Pipeline: 1, Shard: 1, Replicate: 4, Context: 1, Tensor: 1}},
+		{[]string{"model.family=llama"}, func(c *Job) any { return c.Model }, hf.Model{Family: "llama", Shape: nn.Shape{Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 6, FFN: 1024, Theta: 10000}}},
+		{[]string{"model={family: llama, width: 390, heads: 3, kv_heads: 1, tied: true, rope_theta: 5e5}"}, func(c *Job) any { return c.Model },
+			hf.Model{Family: "llama", Shape: nn.Shape{Layers: 6, Heads: 3, Width: 390, Context: 256, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 1, FFN: 1088, Theta: 5e5, Tied: true}}},
+		{[]string{"model={from: hf}", "data.tokenizer=bytes"}, func(c *Job) any { return c.Model.Context }, 16},
+		{[]string{"model={from: hf, context: 16}", "data.tokenizer=bytes"}, func(c *Job) any { return c.Model.Longest }, 0},
+		{[]string{"model={from: hf, context: 9}", "data.tokenizer=bytes"}, func(c *Job) any { return c.Model }, hf.Model{From: "hf", Family: "gpt2", Longest: 16, Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 9, Vocab: 300, Eps: 1e-5}}},
+		{[]string{"model.context=100"}, func(c *Job) any { return TokensPerStep(c) }, 1600},
+	} {
+		if got := c.got(mustLoad(t, c.sets...)); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%q: got %v, want %v", c.sets, got, c.want)
+		}
+	}
+}
+
+// TestBatchTriangle checks that any two of batch, micro_batch and accumulate determine the third.
+func TestBatchTriangle(t *testing.T) {
+	jobtest.InFolder(t, jobtest.Least+"parallel: {ranks: 4}\n")
+	for _, c := range []struct {
+		sets                     string
+		batch, micro, accumulate int
+	}{
+		{"", 16, 4, 1},
+		{"micro_batch=3", 12, 3, 1},
+		{"accumulate=5", 80, 4, 5},
+		{"micro_batch=2 accumulate=3", 24, 2, 3},
+		{"batch=48 micro_batch=6", 48, 6, 2},
+		{"batch=48 accumulate=4", 48, 3, 4},
+		{"batch=48 micro_batch=4 accumulate=3", 48, 4, 3},
+		{"batch=4", 4, 1, 1},
+		{"batch=24", 24, 3, 2}, // 6 a rank: 3 is the largest micro-batch up to 4
+		{"batch=64", 64, 4, 4},
+		{"batch=28", 28, 1, 7},
+	} {
+		var sets []string
+		for _, s := range strings.Fields(c.sets) {
+			sets = append(sets, "train."+s)
+		}
+		tr := mustLoad(t, sets...).Train
+		if tr.Batch != c.batch || tr.MicroBatch != c.micro || tr.Accumulate != c.accumulate {
+			t.Errorf("%q: batch %d, micro_batch %d, accumulate %d; want %d, %d, %d", c.sets, tr.Batch, tr.MicroBatch, tr.Accumulate, c.batch, c.micro, c.accumulate)
+		}
+	}
+}
+
+// TestYAMLReadsBack checks that Load reads back what YAML writes.
+func TestYAMLReadsBack(t *testing.T) {
+	jobtest.InFolder(t, jobtest.Least)
+	jobtest.Write(t, "a.bin", "\x01\x00")
+	jobtest.Write(t, "it's: a #\t\"strange\" näme.txt", "x")
+	jobtest.WriteVocabulary(t, "own", 299)
+	jobtest.Write(t, "own/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, Eps: 2e-5}}.ConfigJSON()))
+	jobtest.Write(t, "config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 300, Eps: 2e-5}}.ConfigJSON()))
+	for _, sets := range [][]string{
+		nil,
+		{"zero.stage=0", "precision=fp32"},
+		{"precision=fp16", "zero={stage: 1, prefetch: 0, recompute: block}"},
+		{"model={from: .}", "data.tokenizer=bytes"},
+		{"model={from: own}"},
+		{"data={tokens: [a.bin], dtype: int64, tokenizer: none}", "model.vocab=1000"},
+		{"model={from: ., context: 9}", "data.tokenizer=bytes"},
+		{"model={family: llama}"},
+		{"model={family: llama, kv_heads: 2, ffn: 100, rope_theta: 5e5, tied: true}"},
+		{"data={tokens: [a.bin], validation: 0}"},
+		{"optimizer={type: sgd, lr: 0.1, momentum: 0}", "schedule={type: constant, warmup: 0}"},
+		{"optimizer={type: lion, lr: 1.23456789e-5}", "schedule={type: linear}"},
+		{"optimizer={type: adam, weight_decay: 0}"},
+		{"parallel={ranks: 6, replicate: 3, timeout: 1m30s}", "train.batch=60"},
+		{`data.text=["it's: a #\t\"strange\" näme.txt"]`},
+		{`sample.prompt="a\n\\ \u2028 \x01 # : [ 😀 <b> \x7f"`, "sample.temperature=0", "sample.top_k=5", "sample.top_p=0.9", `sample.stop=["\n\n", "# "]`},
+		{"sample.prompt=null", "sample.tokens=9"},
+		{"sample.prompt='null'"},
+		{"sample.prompt='6e-4'"},
+	} {
+		want := mustLoad(t, sets...)
+		jobtest.Write(t, "again.yaml", string(want.YAML()))
+		got, err := Load("again.yaml", nil)
+		if err != nil {
+			t.Errorf("%q: reading back: %v\n%s", sets, err, want.YAML())
+			continue
+		}
+		if d := cmp.Diff(want, got, equal); d != "" {
+			t.Errorf("%q: read back differs (-written +read):\n%s\n%s", sets, d, want.YAML())
+		}
+	}
+}
+
+// TestYAMLOnOtherRanks checks that the effective configuration runs unchanged on another number of
+// ranks.
+func TestYAMLOnOtherRanks(t *testing.T) {
+	jobtest.InFolder(t, jobtest.Least+"train: {batch: 48, accumulate: 2}\nparallel: {ranks: 6, shard: 3, replicate: 2}\n")
+	jobtest.Write(t, "again.yaml", string(mustLoad(t).YAML()))
+	c, err := Load("again.yaml", []string{"parallel.ranks=4", "train.steps=3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := [4]int{3, 32, 4, 2}
+	if got := [4]int{c.Train.Steps, c.Train.Batch, c.Train.MicroBatch, c.Train.Accumulate}; got != want || c.Parallel.Shard != 2 {
+		t.Errorf("got %+v, shard %d", got, c.Parallel.Shard)
+	}
+}
+
+func TestYAMLText(t *testing.T) {
+	onProcessors(t)
+	jobtest.InFolder(t, jobtest.Least)
+	got := string(mustLoad(t).YAML())
+	for _, line := range []string{"  lr: 6e-4\n", "precision: bf16\n", "  betas: [0.9, 0.95]\n", "  shard: -1 # 4 = ranks / replicate\n", "  accumulate: 1 # batch: 16 = micro_batch × accumulate × ranks\n", `  text: ["a.txt"]` + "\n"} {
+		if !strings.Contains(got, line) {
+			t.Errorf("no line %q in\n%s", line, got)
+		}
+	}
+	if strings.Contains(got, "momentum") || strings.Contains(got, "from") {
+		t.Errorf("keys without a meaning are written:\n%s", got)
+	}
+}
+
+// TestSets checks that a --set overrides the file, that the last one wins, and that null selects
+// the default.
+func TestSets(t *testing.T) {
+	jobtest.InFolder(t, jobtest.Least+"train: {steps: 5, seed: 3}\noptimizer:\nschedule: {min_lr: 1e-5}\n")
+	c := mustLoad(t, "train.steps=6", "train.steps=8", "train.seed=null", "optimizer.lr=1e-3", "schedule.min_lr=", "zero.stage=1", "sample.prompt=# heading")
+	if c.Train.Steps != 8 || c.Train.Seed != 1 || c.Optimizer.LR != 1e-3 || c.Schedule.MinLR != 1e-4 || c.Zero.Stage != 1 || c.Sample.Prompt != "# heading" {
+		t.Errorf("got %+v", c)
+	}
+	c = mustLoad(t, "train={micro_batch: 2}")
+	if c.Train.Steps != 200 || c.Train.MicroBatch != 2 {
+		t.Errorf("a section as a whole: got %+v", c.Train)
+	}
+}
+
+func TestAnchors(t *testing.T) {
+	jobtest.InFolder(t, "data: {text: &files [a.txt]}\ntrain:\n  steps: &n 12\nschedule: {warmup: *n}\nsample:\n  tokens: *n\n  prompt: |\n    one\n    two\n")
+	c := mustLoad(t)
+	if c.Train.Steps != 12 || c.Schedule.Warmup != 12 || c.Sample.Tokens != 12 || c.Sample.Prompt != "one\ntwo\n" {
+		t.Errorf("got %+v %+v %+v", c.Train, c.Schedule, c.Sample)
+	}
+	jobtest.Write(t, "job.yaml", "data: &d {text: [a.txt]}\ntrain:\n  steps: 3\n  <<: {steps: 4, seed: 9}\n")
+	if c := mustLoad(t); c.Train.Steps != 3 || c.Train.Seed != 9 {
+		t.Errorf("merge key: got %+v", c.Train)
+	}
+}
+
+// TestOneMistakeOneMessage checks that one mistake causes a single message.
+func TestOneMistakeOneMessage(t *testing.T) {
+	jobtest.InFolder(t, jobtest.Least)
+	for _, set := range []string{
+		"data={txt: [a.txt]}", "data=[a.txt]", "data.text=[a.txt, {b: c}]", "model.width=wide", "model.heads=0",
+		"parallel.ranks=four", "parallel.shard=0", "train.micro_batch=x", "train.batch=1.5", "optimizer.lr=-1",
+		"optimizer={type: adamx, momentum: 0.1}", "schedule.warmup=-1", "data.validation=1", "precision=half",
+		"model.from=nowhere", "data.tokenizer=gpt3",
+	} {
+		_, err := Load("job.yaml", []string{set})
+		if ps, ok := err.(tree.Problems); !ok || len(ps) != 1 {
+			t.Errorf("--set %s: %v", set, err)
+		}
+	}
+}
+
+func TestTabsAndOtherNonsense(t *testing.T) {
+	jobtest.InFolder(t, jobtest.Least)
+	for _, c := range []struct{ file, want string }{
+		{"", "job.yaml: the job file is empty; it needs at least a line like: data: {text: [\"*.txt\"]}"},
+		{"# nothing\n", "job.yaml: the job file is empty; it needs at least a line like: data: {text: [\"*.txt\"]}"},
+		{"hello\n", "job.yaml:1:1: the job file is the single value hello, not a mapping; want sections like: data: {text: [\"*.txt\"]}"},
+		{"- a\n- b\n", "job.yaml:1:1: the job file is a list, not a mapping; want sections like: data: {text: [\"*.txt\"]}"},
+		{"data:\n\ttext: [a.txt]\n", "job.yaml:2:1: not YAML: found character '\\t' that cannot start any token; YAML indents with spaces, never with tabs"},
+		{"data: {text: [a.txt\n", "job.yaml:1:14: not YAML: sequence end token ']' not found"},
+		{"\xff\xfe", "job.yaml:1:1: this is text in UTF-16 or UTF-32; save it as UTF-8"},
+		{jobtest.Least + "train: {steps: 1, steps: 2}\n", "job.yaml:2:19: train.steps: given twice, first at job.yaml:2:9; remove one"},
+		{jobtest.Least + "---\n" + jobtest.Least, "job.yaml:2:1: a second document after ---; want one job in a file"},
+		{jobtest.Least + "zero: {stage: *s}\n", "job.yaml:2:15: zero.stage: *s refers to no anchor before it; want &s at the value it should repeat"},
+		{jobtest.Least + "1: 2\n", "job.yaml:2:1: 1: unknown key; want one of model, data, train, device, parallel, pipeline, zero, precision, optimizer, schedule, checkpoint, sample, report"},
+	} {
+		jobtest.Write(t, "job.yaml", c.file)
+		_, err := Load("job.yaml", nil)
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%q:\n got %v\nwant %s", c.file, err, c.want)
+		}
+		if !input.IsInput(err) {
+			t.Errorf("%q: not the user's to mend", c.file)
+		}
+	}
+}
+
+func TestUnreadableJob(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for path, want := range map[string]string{
+		"gone.yaml": "gone.yaml: the job file cannot be read: no such file or directory; want the path of a job file in YAML, or - for the standard input; 'zeroth init' writes one",
+		".":         ".: the job file cannot be read: it is a folder, not a regular file; want the path of a job file in YAML, or - for the standard input; 'zeroth init' writes one",
+	} {
+		if _, err := Load(path, nil); err == nil || err.Error() != want {
+			t.Errorf("got %v\nwant %s", err, want)
+		}
+	}
+}
+
+// TestDataIsNoJob checks that a data or model file given as a job is identified, however large,
+// with the job lines that would use it.
+func TestDataIsNoJob(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for path, c := range map[string]struct{ text, want string }{
+		"chat.jsonl":        {strings.Repeat(`{"messages": []}`+"\n", 100_000), `data: {documents: ["chat.jsonl"], format: chat}`},
+		"chat":              {strings.Repeat(`{"messages": []}`+"\n", 2), `data: {documents: ["chat"], format: chat}`},
+		"one.jsonl":         {`{"prompt": "a", "completion": "b"}`, `data: {documents: ["one.jsonl"], format: prompt}`},
+		"other.jsonl":       {`{"x": 1}`, `data: {documents: ["other.jsonl"]}`},
+		"all.jsonl.gz":      {"\x1f\x8b\x08\x00", `data: {documents: ["all.jsonl.gz"]}`},
+		"rows.parquet":      {"PAR1", `data: {documents: ["rows.parquet"]}`},
+		"all.json":          {"[" + strings.Repeat("{},", 2000) + "{}]", "jq -c"},
+		"a.txt":             {"words", `data: {text: ["a.txt"]}`},
+		"ids.bin":           {"\x01\x00\x02\x00", `data: {tokens: ["ids.bin"]}`},
+		"model.safetensors": {"\x80\x00", "a model's parameters"},
+	} {
+		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Load(path, nil)
+		if err == nil || !strings.Contains(err.Error(), "not a job file") || !strings.Contains(err.Error(), c.want) || !input.IsInput(err) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if err := os.WriteFile("job.json", []byte("{\n\"data\": {\"text\": [\"a.txt\"], \"validation\": 0}, \"model\": {\"context\": 1}, \"train\": {\"batch\": 4}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load("job.json", nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCombinations checks every message about a bad combination of keys.
+func TestCombinations(t *testing.T) {
+	onProcessors(t)
+	jobtest.InFolder(t, "data: {text: [a.txt], tokenizer: bytes}\n")
+	jobtest.Write(t, "empty.txt", "")
+	jobtest.Write(t, "a.bin", "\x01\x00")
+	if err := os.Mkdir("hf", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	jobtest.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 100, Eps: 1e-5}}.ConfigJSON()))
+	for _, c := range []struct{ set, want string }{
+		{"zero.stage=5", "zero.stage: there is no stage 5; want 0 (nothing sharded), 1 (optimizer state), 2 (and gradients) or 3 (and parameters)"},
+		{"model={heads: 7}", "model.heads: 7 heads do not divide width 384; want heads 6 or 8"},
+		{"model={width: 100}", "model.width: 6 heads do not divide width 100; want heads 5 or 10"},
+		{"model={family: llama, heads: 7}", "model.heads: 7 heads do not divide width 384; want heads 6 or 8"},
+		{"model={family: llama, heads: 128}", "model.heads: 128 heads of width 3: rotary positions rotate pairs, so a head's width must be even; want heads 96 or 192"},
+		{"model={family: llama, width: 25, heads: 5}", "model.heads: 5 heads of width 5: rotary positions rotate pairs, so a head's width must be even; want an even width"},
+		{"model={family: llama, kv_heads: 4}", "model.kv_heads: 4 key and value heads do not divide 6 heads; want kv_heads 3 or 6"},
+		{"model={kv_heads: 2, tied: true}", "model.kv_heads: not used: gpt2 has no kv_heads; remove it (--set model.kv_heads=null removes it)\n" +
+			"model.tied: not used: gpt2 has no tied; remove it (--set model.tied=null removes it)"},
+		{"model={family: llama, rope_theta: 0}", "model.rope_theta: 0 is out of range; want a positive number, such as 10000"},
+		{"model={family: llama, tied: yes}", "model.tied: yes is neither true nor false; want true or false"},
+		{"model={from: hf, context: 17}", "model.context: sequences of 17 tokens, but the model of hf supports at most 16; want a context of at most 16\n" +
+			"model.from: the model's vocabulary has 100 tokens, but that of tokenizer bytes has 256; want a vocabulary of at least 256"},
+		{"model={vocab: 65}", "model.vocab: the model's vocabulary has 65 tokens, but that of tokenizer bytes has 256; want a vocabulary of at least 256"},
+		{"model={from: hf}", "model.from: the model's vocabulary has 100 tokens, but that of tokenizer bytes has 256; want a vocabulary of at least 256"},
+		{"model={from: hf, layers: 3, vocab: 300}", "model.from: the model's vocabulary has 100 tokens, but that of tokenizer bytes has 256; want a vocabulary of at least 256\n" +
+			"model.layers: not used: model.from brings its own config.json; remove it (--set model.layers=null removes it)\n" +
+			"model.vocab: not used: model.from brings its own config.json; remove it (--set model.vocab=null removes it)"},
+		{"model={family: gptj}", "model.family: gptj is not a valid value; want gpt2, llama or program"},
+		{"data={text: [a.txt], tokens: [a.bin]}", "data.tokens: text and tokens are both given; want one of the two"},
+		{"data={text: []}", `data.text: the list is empty: there is nothing to train on; want for example data: {text: ["docs/**/*.md"]} or data: {tokens: ["train.bin"]}`},
+		{"data={text: [empty.txt]}", "data.text: empty.txt is empty"},
+		{"data={tokens: ['e*.txt']}", "data.tokens: empty.txt is empty"},
+		{"data={text: [a.txt], format: chat}", "data.format: not used: there are no data.documents; remove it (--set data.format=null removes it)"},
+		{"data={text: [a.txt], documents: [a.txt]}", "data.documents: documents and text or tokens are given; want one of the three"},
+		{"data={documents: [{path: a.txt, weight: 1}, b.txt]}", "data.documents: 1 of the 2 items have a weight: the share of the others is unknown; want a list of texts, such as [\"a.txt\", \"docs/**/*.md\"], or with weights [{path: \"a.jsonl\", weight: 0.7}]"},
+		{"data={documents: [{path: a.txt, weight: 0}]}", "data.documents: item 1: weight: 0 is out of range; want a list of texts, such as [\"a.txt\", \"docs/**/*.md\"], or with weights [{path: \"a.jsonl\", weight: 0.7}]"},
+		{"data={documents: [{path: a.txt}]}", "data.documents: item 1: want both path, a text, and weight; want a list of texts, such as [\"a.txt\", \"docs/**/*.md\"], or with weights [{path: \"a.jsonl\", weight: 0.7}]"},
+		{"data={documents: [{path: a.txt, wheight: 1}]}", "data.documents: item 1: unknown key wheight; want path and weight; want a list of texts, such as [\"a.txt\", \"docs/**/*.md\"], or with weights [{path: \"a.jsonl\", weight: 0.7}]"},
+		{"data={text: [a.txt], pack: true}", "data.pack: not used: there are no data.documents; remove it (--set data.pack=null removes it)"},
+		{"data={documents: [a.txt], keys: {prompt: q}}", "data.keys.prompt: not used: records of the format text have no prompt; remove it (--set data.keys.prompt=null removes it)"},
+		{"data={documents: [a.txt], validation: 0.1, validation_documents: [a.txt]}", "data.validation: not used: data.validation_documents already lists the data to validate on; remove it (--set data.validation=null removes it)"},
+		{"data={documents: [none.jsonl]}", "data.documents: no file matches none.jsonl; relative paths start in the working directory"},
+		{"data={documents: [a.txt], tokenizer: none}", "data.tokenizer: text needs a tokenizer, but data.tokenizer is none; want bytes or gpt2"},
+		{"data={text: [a.txt], tokenizer: bytes, vocab: hf}", "data.vocab: not used: tokenizer bytes has no vocabulary of its own; remove it (--set data.vocab=null removes it)"},
+		{"data={text: [a.txt], tokenizer: gpt2, vocab: hf}", "data.vocab: the tokenizer in \"hf\" cannot be used: open hf/vocab.json: no such file or directory; want a folder with tokenizer.json, or vocab.json and merges.txt"},
+		{"data={text: [a.txt], validation: 1.5}", "data.validation: 1.5 is out of range; want a fraction from 0 to 0.5, such as 0.01"},
+		{"parallel={ranks: 6, shard: 4}", "parallel.shard: shard 4 × replicate 1 = 4, but there are 6 ranks; want ranks: 4, or shard: -1 for ranks / replicate"},
+		{"parallel={replicate: 3}", "parallel.replicate: 4 ranks cannot be divided into 3 equal replicas; want replicate 2 or 4"},
+		{"parallel={shard: -2}", "parallel.shard: -2 is negative; want a whole number of at least 1, or -1 for all ranks of a replica"},
+		{"parallel={ranks: 100000}", "parallel.ranks: 100000 is more than 65536; want a whole number from 1 to 65536, such as 4"},
+		{"train={batch: 30, micro_batch: 4}", "train.batch: batch 30 = micro_batch 4 × accumulate ? × ranks 4 has no whole solution: 30 is not a multiple of 16; want batch 16 or 32"},
+		{"train={batch: 30, accumulate: 2}", "train.batch: batch 30 = accumulate 2 × micro_batch ? × ranks 4 has no whole solution: 30 is not a multiple of 8; want batch 24 or 32"},
+		{"train={batch: 2}", "train.batch: batch 2 = micro_batch ? × ranks 4 has no whole solution: 2 is not a multiple of 4; want batch 4"},
+		{"train={batch: 64, micro_batch: 4, accumulate: 2}", "train.batch: micro_batch 4 × accumulate 2 × ranks 4 = 32, but batch is 64; want batch: 32, or leave one of the three out (--set train.accumulate=null)"},
+		{"train={clip: -1}", "train.clip: -1 is out of range; want a number of at least 0, where 0 is off, such as 1.0"},
+		{"train={steps: 99999999999999999999}", "train.steps: 99999999999999999999 is too large; want a whole number from 1 to 1000000000, such as 200"},
+		{"train={seed: 1.5}", "train.seed: 1.5 is not a whole number; want a whole number of at least 0"},
+		{"schedule={min_lr: 1e-3}", "schedule.min_lr: min_lr 1e-3 is above lr 6e-4; want a min_lr of at most lr"},
+		{"schedule={type: constant, min_lr: 1e-4}", "schedule.min_lr: not used: a constant schedule does not fall; remove it (--set schedule.min_lr=null removes it)"},
+		{"schedule={type: cosin}", "schedule.type: cosin is not a valid value; did you mean cosine?; want constant, linear, cosine, wsd or inverse_sqrt"},
+		{"optimizer={type: sgd, betas: [0.9, 0.9], eps: 1e-8}", "optimizer.betas: not used: sgd has no betas; remove it (--set optimizer.betas=null removes it)\n" +
+			"optimizer.eps: not used: sgd has no eps; remove it (--set optimizer.eps=null removes it)"},
+		{"optimizer={momentum: 0.9}", "optimizer.momentum: not used: adamw has no momentum; remove it (--set optimizer.momentum=null removes it)"},
+		{"optimizer={lr: 1e999}", "optimizer.lr: 1e999 is too large; want a positive number, such as 6e-4"},
+		{"optimizer={lr: -.inf}", "optimizer.lr: -.inf is not finite; want a positive number, such as 6e-4"},
+		{"optimizer={betas: [0.9]}", "optimizer.betas: a list of 1 items is not a list of two numbers; want two numbers of at least 0 and below 1, such as [0.9, 0.95]"},
+		{"parallel={timeout: -1s}", "parallel.timeout: -1s is not positive; want a number with its unit, such as 30s or 5m"},
+		{"parallel={timeout: [5m]}", "parallel.timeout: a list is not a time span; want a number with its unit, such as 30s or 5m"},
+		{"parallel=[4]", "parallel: a list is not a mapping; want parallel: {ranks: ...}"},
+		{"train={lr: 1}", "train.lr: unknown key; did you mean optimizer.lr?"},
+		{"steps=5", "steps: unknown key; did you mean train.steps?"},
+		{"parallel.rank=8", "parallel.rank: unknown key; did you mean ranks?"},
+	} {
+		_, err := Load("job.yaml", []string{c.set})
+		want := "--set " + c.set + ": " + strings.ReplaceAll(c.want, "\n", "\n--set "+c.set+": ")
+		if err == nil || err.Error() != want {
+			t.Errorf("\n got %v\nwant %s", err, want)
+		}
+	}
+}
+
+// TestCombinationsOfSections checks that a bad combination over sections is reported at the key
+// that causes it.
+func TestCombinationsOfSections(t *testing.T) {
+	jobtest.InFolder(t, jobtest.Least)
+	for _, c := range []struct{ sets, want string }{
+		{"zero.stage=0 parallel.replicate=2", "--set parallel.replicate=2: parallel.replicate: stage 0 shards nothing, so there are no shards to replicate 2 times: every rank is a full replica already; want replicate: 1, or stage 1, 2 or 3"},
+		{"data.validation=0 train.eval_every=10", "--set train.eval_every=10: train.eval_every: eval_every is 10, but data.validation is 0: there is nothing to evaluate; want eval_every: 0, or a data.validation such as 0.01"},
+		{"parallel.ranks=8 train.batch=12", "--set train.batch=12: train.batch: batch 12 = micro_batch ? × ranks 8 has no whole solution: 12 is not a multiple of 8; want batch 8 or 16"},
+	} {
+		if _, err := Load("job.yaml", strings.Fields(c.sets)); err == nil || err.Error() != c.want {
+			t.Errorf("%s:\n got %v\nwant %s", c.sets, err, c.want)
+		}
+	}
+}
+
+// TestDate checks that chat templates get the day on which the job was first loaded.
+func TestDate(t *testing.T) {
+	jobtest.InFolder(t, jobtest.Least)
+	chats := []string{"data.text=null", "data.documents=[a.jsonl]", "data.format=chat", "data.tokenizer=bytes"}
+	jobtest.Write(t, "a.jsonl", "{}")
+	today := time.Now().Format(time.DateOnly)
+	c, err := Load("job.yaml", chats)
+	if err != nil || c.Data.Date < today || !strings.Contains(string(c.YAML()), `date: "`+c.Data.Date+`"`) {
+		t.Errorf("%v: %s", err, c.YAML())
+	}
+	if c, err = Load("job.yaml", append(chats, "data.date=2026-01-31")); err != nil || c.Data.Date != "2026-01-31" {
+		t.Error(err)
+	}
+	if _, err = Load("job.yaml", append(chats, "data.date=31.1.2026")); err == nil || !strings.Contains(err.Error(), "31.1.2026 is not a date; want a date such as 2026-01-31") {
+		t.Error(err)
+	}
+}
+
+// TestScoreCapIsReported checks that a job on GPUs reports that soft-capped scores exclude tensor
+// cores.
+func TestScoreCapIsReported(t *testing.T) {
+	jobtest.InFolder(t, jobtest.Least)
+	for device, want := range map[string]int{"cpu": 0, "cuda": 1} {
+		jobtest.Write(t, "config.json", `{"model_type": "gemma2", "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "hidden_size": 8, "intermediate_size": 8, "vocab_size": 256}`)
+		c := mustLoad(t, "model.from=.", "data.tokenizer=bytes", "device="+device)
+		if n := strings.Count(strings.Join(c.Notes, " "), "attention with soft-capped scores"); n != want {
+			t.Errorf("%s: said %d times in %q", device, n, c.Notes)
+		}
+	}
+}
+
+func TestMalformedSets(t *testing.T) {
+	jobtest.InFolder(t, jobtest.Least+"zero: {stage: 3}\n")
+	for _, c := range []struct{ set, want string }{
+		{"zero.stage", "--set zero.stage: there is no key=value here; want for example --set train.steps=20"},
+		{"=3", "--set =3: there is no key=value here; want for example --set train.steps=20"},
+		{"zero.stage.x=3", "--set zero.stage.x=3: zero.stage.x: stage is the single value 3 and has no keys"},
+		{"zero=3", "--set zero=3: zero: 3 is not a mapping; want zero: {stage: ...}"},
+		{"sample.prompt=\"a", "--set sample.prompt=\"a: sample.prompt: not YAML: could not find end character of double-quoted text; put the value into quotes, as YAML does"},
+		{"sample.stop=['x', '']", "--set sample.stop=['x', '']: sample.stop: a stop text is empty; want at least one character in each"},
+		{"sample.prompt=a: b", "--set sample.prompt=a: b: sample.prompt: a mapping is not text; want text, in quotes if it has : or # or brackets"},
+		{"train.=3", "--set train.=3: train.: unknown key; want one of steps, epochs, batch, micro_batch, accumulate, clip, delayed_update, seed, eval_every, eval_batches, loss_chunk, early_stop, freeze, lora"},
+	} {
+		_, err := Load("job.yaml", []string{c.set})
+		if err == nil || err.Error() != c.want {
+			t.Errorf("\n got %v\nwant %s", err, c.want)
+		}
+	}
+}
+
+// TestAllAtOnce checks that all problems are reported at once, sorted by line, followed by those
+// of the sets.
+func TestAllAtOnce(t *testing.T) {
+	jobtest.InFolder(t, "zero: {stage: 9}\n"+jobtest.Least+"train: {stps: 1}\nmodel: {heads: 5}\n")
+	_, err := Load("job.yaml", []string{"precision=fp8"})
+	var at []string
+	for _, p := range err.(tree.Problems) {
+		at = append(at, p.At+" "+p.Key)
+	}
+	want := []string{"job.yaml:1:15 zero.stage", "job.yaml:3:9 train.stps", "job.yaml:4:16 model.heads", "--set precision=fp8 precision"}
+	if d := cmp.Diff(want, at); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestPatterns checks that each problem of the data is reported at its own pattern.
+func TestPatterns(t *testing.T) {
+	jobtest.InFolder(t, jobtest.Least)
+	if err := os.MkdirAll(filepath.Join("d", "e"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	jobtest.Write(t, "d/e/b.md", "x")
+	t.Setenv("ZEROTH_TEST", "d")
+	for pattern, want := range map[string]string{
+		"d/**/*.md":             "",
+		"${ZEROTH_TEST}/e/*":    "",
+		"*.tx?":                 "",
+		"{a,b}.txt":             "",
+		"${GOROOT}/src/io/*.go": "",
+		"d/*.md":                "no file matches d/*.md; relative paths start in the working directory",
+		"/nodir/**":             "no file matches /nodir/**",
+		"d":                     "d is a folder; its files are d/**",
+		"${ZEROTH_NOT}/x":       "${ZEROTH_NOT}/x: the environment variable ZEROTH_NOT is not set; export it or write out the path",
+		"[a.txt":                "[a.txt: syntax error in pattern",
+	} {
+		jobtest.Write(t, "job.yaml", "data:\n  text:\n  - a.txt\n  - "+tree.Quote(pattern)+"\n")
+		_, err := Load("job.yaml", nil)
+		if want != "" {
+			want = "job.yaml:4:5: data.text: " + want
+		}
+		if got := fmt.Sprint(err); got != want && (err != nil || want != "") {
+			t.Errorf("%s: %v; want %q", pattern, got, want)
+		}
+	}
+}
+
+// TestLoadTokenizer checks that a run's tokenizer is known after its data was deleted.
+func TestLoadTokenizer(t *testing.T) {
+	jobtest.InFolder(t, "data: {text: [gone.txt], tokenizer: gpt2}\nmodel: {from: gone}\n")
+	for file, want := range map[string]string{
+		"data: {text: [gone.txt], tokenizer: gpt2}\nmodel: {from: gone}\n": "gpt2",
+		"data: {tokens: [gone.bin]}":                                       "gpt2 of tokens",
+		"data: {tokens: [gone.bin], tokenizer: none}":                      " of tokens",
+		"data: {text: [gone.txt]}":                                         "bytes",
+		"data: {text: [gone.txt], tokenizer: gpt2, vocab: folder}":         "folder",
+	} {
+		jobtest.Write(t, "job.yaml", file)
+		got, tokens, err := LoadTokenizer("job.yaml")
+		if tokens {
+			got += " of tokens"
+		}
+		if got != want || err != nil {
+			t.Errorf("%s: %q, %v; want %q", file, got, err, want)
+		}
+	}
+	jobtest.Write(t, "job.yaml", "data: {text: [gone.txt], tokenizer: gpt3}\n")
+	if _, _, err := LoadTokenizer("job.yaml"); err == nil || !strings.HasPrefix(err.Error(), "job.yaml:1:37: data.tokenizer: gpt3 is not a valid value") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestNearest(t *testing.T) {
+	names := []string{"layers", "heads", "width", "lr", "betas"}
+	for word, want := range map[string]string{"layer": "layers", "haeds": "heads", "WIDTH": "width", "bettas": "betas", "optimizer": "", "x": "", "rl": "lr"} {
+		if got := tree.Nearest(word, names); got != want {
+			t.Errorf("Nearest(%q) = %q, want %q", word, got, want)
+		}
+	}
+	if d := tree.Distance("ca", "abc"); d != 3 {
+		t.Errorf("distance(ca, abc) = %d, want 3", d)
+	}
+}
+
+// FuzzLoad checks on arbitrary files and sets that Load never panics. A loaded job reads back and
+// is countable; problems are printable and short.
+func FuzzLoad(f *testing.F) {
+	dir := f.TempDir()
+	text := filepath.Join(dir, "a.txt")
+	if err := os.WriteFile(text, []byte("x"), 0o644); err != nil {
+		f.Fatal(err)
+	}
+	for _, s := range []string{"train: {steps: 3}", "a: &a [*a]", "? {a: b}\n: c", "optimizer: {lr: 1e-3}\nprecision: fp16", "<<: {train: {clip: 0}}", "sample: {prompt: \"\\x01\"}",
+		"!!binary x", "- - -", "\"a\": 'b'\n---\n", "train:\n  <<: [{steps: 3}, {seed: 4}]\n", "\ufeff", "parallel: {timeout: 5m, memory: 1GiB}", "checkpoint: {every: 3, keep: {last: 2, best: loss}}",
+		"zero: {stage: 1, offload: {optimizer: disk, path: .}}", "model: {family: llama, layers: 2, heads: 2, kv_heads: 1, width: 8}", "%YAML 1.2\n---\n", "train: {micro_batch: 1073741824}", "[[[[", "\"\\e[31m\": *a"} {
+		for _, set := range []string{"", "train.batch=16", "zero.stage=", "sample.prompt=\"\\u0085\"", "model={width: 64, heads: 4}", "train.seed=18446744073709551615", "parallel.shard=2", "optimizer.betas=[0.9, 0.99]", "a.b.c=[1, {d: e}]"} {
+			f.Add(s, set)
+		}
+	}
+	f.Fuzz(func(t *testing.T, s, set string) {
+		path, again := filepath.Join(dir, "job.yaml"), filepath.Join(dir, "again.yaml")
+		jobtest.Write(t, path, "data: {text: ["+tree.Quote(text)+"]}\n"+s)
+		var sets []string
+		if set != "" {
+			sets = []string{set}
+		}
+		c, err := Load(path, sets)
+		if err != nil {
+			if !input.IsInput(err) || len(err.Error()) > 100_000 || strings.ContainsFunc(err.Error(), func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
+				t.Fatalf("said: %q", err)
+			}
+			return
+		}
+		if wrong, _ := Countable(c); wrong != "" {
+			t.Fatal(wrong)
+		}
+		jobtest.Write(t, again, string(c.YAML()))
+		got, err := Load(again, nil)
+		if d := cmp.Diff(c, got, equal); err != nil || d != "" {
+			t.Fatalf("read back: %v\n%s\n%s", err, d, c.YAML())
+		}
+	})
+}
+
+// onProcessors skips a test of defaults for machines without GPUs if there are some.
+func onProcessors(t *testing.T) {
+	t.Helper()
+	if gpus, err := machine.UsableGPUs(); err == nil {
+		t.Skipf("without GPUs a job has 4 ranks, and here are %d", len(gpus))
+	}
+}
+
+func mustLoad(t *testing.T, sets ...string) *Job {
+	t.Helper()
+	c, err := Load("job.yaml", sets)
+	if err != nil {
+		t.Fatalf("Load(%q): %v", sets, err)
+	}
+	return c
+}
+
+// TestModelsDifferByEveryField checks that every field of a model is compared, except those that
+// do not affect the computation or are compared elsewhere.
+func TestModelsDifferByEveryField(t *testing.T) {
+	elsewhere := []string{"From", "Context", "Longest", "BOS", "EOS", "Dropout", "Name"}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[hf.Model]()) {
+		if f.Anonymous || len(f.Index) == 3 { // the Model's own Shape is used
+			continue
+		}
+		if f.Name == "LoRA" || f.Name == "Cut" { // properties of a job, not of a model
+			continue
+		}
+		var m, zero hf.Model
+		switch v := reflect.ValueOf(&m).Elem().FieldByIndex(f.Index); v.Kind() {
+		case reflect.Int:
+			v.SetInt(7)
+		case reflect.String:
+			v.SetString("x")
+		case reflect.Float64:
+			v.SetFloat(0.5)
+		case reflect.Bool:
+			v.SetBool(true)
+		case reflect.Uint8:
+			v.SetUint(1)
+		case reflect.Struct:
+			v.Field(1).SetFloat(0.5)
+		default:
+			t.Fatalf("%s has kind %v", f.Name, v.Kind())
+		}
+		differences := 0
+		m.Differ(zero, func(string, any, any) { differences++ })
+		if want := map[bool]int{false: 1}[slices.Contains(elsewhere, f.Name)]; differences != want {
+			t.Errorf("Model.%s is compared %d times, want %d", f.Name, differences, want)
+		}
+	}
+}
