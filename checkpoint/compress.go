@@ -3,7 +3,6 @@ package checkpoint
 import (
 	"fmt"
 	"runtime"
-	"sort"
 	"sync"
 	"time"
 )
@@ -179,21 +178,4 @@ func (t *Tuner) verdict(k *tally) Verdict {
 	v.Codec = float64(k.raw) / max(k.spent.Seconds(), 1e-9) * float64(max(1, t.threads))
 	v.Pays = v.Ratio <= sampleWorth && v.Codec > v.Storage
 	return v
-}
-
-// Verdicts returns the decision for each kind, for reporting after a save.
-func (t *Tuner) Verdicts() []Verdict {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.measure()
-	var out []Verdict
-	for id, k := range t.kinds {
-		v := t.verdict(k)
-		v.Kind, v.DType = id.kind, id.dtype
-		out = append(out, v)
-	}
-	sort.Slice(out, func(i, j int) bool {
-		return out[i].Kind+string(out[i].DType) < out[j].Kind+string(out[j].DType)
-	})
-	return out
 }

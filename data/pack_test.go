@@ -236,3 +236,11 @@ func BenchmarkPack(b *testing.B) {
 		b.ReportMetric(100*s.fillRatio(2048), "%full")
 	}
 }
+
+// Tokens returns the values of the fields of tokens; start is nil unless documents are packed.
+func Tokens(input, target, start []int32) []Values {
+	if start == nil {
+		return []Values{{I32: input}, {I32: target}}
+	}
+	return []Values{{I32: input}, {I32: target}, {I32: start}}
+}

@@ -78,14 +78,6 @@ func TokenFields(context int, packed bool) []Field {
 	return fields[:2]
 }
 
-// Tokens returns the values of the fields of tokens; start is nil unless documents are packed.
-func Tokens(input, target, start []int32) []Values {
-	if start == nil {
-		return []Values{{I32: input}, {I32: target}}
-	}
-	return []Values{{I32: input}, {I32: target}, {I32: start}}
-}
-
 // TokensOf returns the slices of fields of tokens; start is nil unless documents are packed.
 func TokensOf(v []Values) (input, target, start []int32) {
 	if len(v) > 2 {

@@ -252,7 +252,7 @@ func TestValidationSamples(t *testing.T) {
 				n, T := c.Train.MicroBatch, c.Model.Context
 				input, target := make([]int32, n*T), make([]int32, n*T)
 				w, _ := l.validation.work(0, l.validation.micros())
-				if err := w.Fill(micro, data.Tokens(input, target, nil)); err != nil {
+				if err := w.Fill(micro, []data.Values{{I32: input}, {I32: target}}); err != nil {
 					t.Fatal(err)
 				}
 				for i := range n {
@@ -269,7 +269,7 @@ func TestValidationSamples(t *testing.T) {
 		for i, g := range got {
 			window := int64(i) * set.Validation.Windows() / int64(len(got))
 			var input, target [8]int32
-			set.Validation.Batch(data.Tokens(input[:], target[:], nil), window)
+			set.Validation.Batch([]data.Values{{I32: input[:]}, {I32: target[:]}}, window)
 			if g != fmt.Sprint(input, target) {
 				t.Errorf("%v: sample %d is not window %d of %d", sets, i, window, set.Validation.Windows())
 			}
@@ -293,10 +293,10 @@ func TestTrainingSamples(t *testing.T) {
 			l := newLoop(&run{c: c, job: setup.Planned(c), set: set, start: &beginning{Progress: state.Progress{Samples: 32}}, savers: []*state.Saver{nil}, rec: &recorder{}}, &setup.Rank{Rank: r})
 			l.advance() // 8 samples
 			var input, target, wantInput, wantTarget [2 * 8]int32
-			if err := l.fill(micro, data.Tokens(input[:], target[:], nil)); err != nil {
+			if err := l.fill(micro, []data.Values{{I32: input[:]}, {I32: target[:]}}); err != nil {
 				t.Fatal(err)
 			}
-			set.Train.Batch(data.Tokens(wantInput[:], wantTarget[:], nil), first)
+			set.Train.Batch([]data.Values{{I32: wantInput[:]}, {I32: wantTarget[:]}}, first)
 			if input != wantInput || target != wantTarget {
 				t.Errorf("micro-batch %d of rank %d does not begin at sample %d", micro, r, first)
 			}

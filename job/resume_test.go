@@ -1,7 +1,6 @@
 package job
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -14,6 +13,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/checkpointtest"
 	"zeroth/input"
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
@@ -398,9 +398,7 @@ func withState(t *testing.T, ck *checkpoint.Checkpoint, root, state string) {
 		t.Fatal(err)
 	}
 	ck.State = []byte(state)
-	if _, err := ck.Reshard(context.Background(), root, 1, checkpoint.Options{}, nil); err != nil {
-		t.Fatal(err)
-	}
+	checkpointtest.Copy(t, ck, root)
 }
 
 // TestObservedAfterAnEvaluation checks that a run that begins with the evaluation that the previous

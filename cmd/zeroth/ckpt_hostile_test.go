@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/checkpointtest"
 	"zeroth/checkpoint/vfs"
 	"zeroth/shard"
 )
@@ -190,11 +190,7 @@ func forged(t *testing.T, from, root, state string) string {
 	}
 	defer ck.Close()
 	ck.State = []byte(state)
-	path, err := ck.Reshard(context.Background(), root, 1, checkpoint.Options{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return checkpointtest.Copy(t, ck, root)
 }
 
 // TestExportOfAnotherModel checks that export refuses a state.json that does not match the

@@ -43,7 +43,7 @@ func FuzzState(f *testing.F) {
 		}
 		var input, target [8]int32
 		for _, at := range []int64{p.Samples, p.Samples + 1<<40} {
-			set.Train.Batch(data.Tokens(input[:], target[:], nil), at)
+			set.Train.Batch([]data.Values{{I32: input[:]}, {I32: target[:]}}, at)
 		}
 		if p.Trained() {
 			for range 3 {
