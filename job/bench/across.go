@@ -3,14 +3,12 @@ package bench
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
 
 	"zeroth/collective"
 	"zeroth/device"
-	"zeroth/device/cpu"
 	"zeroth/job/show"
 	"zeroth/job/world"
 )
@@ -26,8 +24,7 @@ var acrossSizes = []int{1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20}
 // Operations alternate with a stream of the same bytes over the same wire, chunk by chunk from each
 // rank to each, without additions.
 func Across(ctx context.Context, w *world.World, o Options) (*Report, error) {
-	f32, bf16 := cpu.Instructions()
-	r := &Report{Host: Host{OS: runtime.GOOS, Arch: runtime.GOARCH, Processors: runtime.NumCPU(), Go: runtime.Version(), F32: f32, BF16: bf16}}
+	r := &Report{Host: host()}
 	f, err := join(w)
 	if err != nil {
 		return nil, err
@@ -129,7 +126,7 @@ func (f *member) turns(ctx context.Context, seconds float64, did []func() error,
 				took[i] = append(took[i], time.Since(begin).Seconds())
 			}
 		}
-		more := float32(1)
+		more := 1.0
 		if round >= 1000 || round >= 2 && time.Now().After(end) || ctx.Err() != nil {
 			more = 0
 		}

@@ -59,6 +59,12 @@ type Host struct {
 	GPU        string `json:",omitempty"` // name of the measured GPU
 }
 
+// host describes this machine.
+func host() Host {
+	f32, bf16 := cpu.Instructions()
+	return Host{runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), f32, bf16, ""}
+}
+
 // Row is one result. Rate and Limit are in Unit; if lower is better, Limit is 0.
 type Row struct {
 	Group     string  `json:"group"`
@@ -93,8 +99,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if b.Seconds == 0 {
 		b.Seconds = 2
 	}
-	f32, bf16 := cpu.Instructions()
-	b.report.Host = Host{runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), f32, bf16, ""}
+	b.report.Host = host()
 	defer b.close()
 	if err := b.open(cpu.StreamLen); err != nil {
 		return nil, err

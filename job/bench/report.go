@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	align "github.com/jedib0t/go-pretty/v6/text"
+	"zeroth/job/show"
 )
 
 // JSON writes the report as JSON.
@@ -19,49 +18,29 @@ func (r *Report) JSON(w io.Writer) error {
 // Table writes the report as a table, in Markdown if markdown is set.
 func (r *Report) Table(w io.Writer, markdown bool) error {
 	m := r.Host
-	fmt.Fprintf(w, "%s/%s, %d processors, %s; products: fp32 %s, bf16 %s\n", m.OS, m.Arch, m.Processors, m.Go, m.F32, m.BF16)
-	if m.GPU != "" {
-		fmt.Fprintln(w, m.GPU)
+	text := fmt.Sprintf("%s/%s, %d processors, %s; products: fp32 %s, bf16 %s\n", m.OS, m.Arch, m.Processors, m.Go, m.F32, m.BF16)
+	for _, line := range []string{m.GPU, r.Between} {
+		text += prefixed("", line)
 	}
-	if r.Between != "" {
-		fmt.Fprintln(w, r.Between)
-	}
-	if markdown {
-		fmt.Fprintln(w)
-	}
-	t := table.NewWriter()
-	t.SetStyle(table.StyleLight)
-	t.Style().Format.Header = align.FormatDefault
-	t.AppendHeader(table.Row{"", "what", "one takes", "rate", "of the limit", "samples"})
-	t.SetColumnConfigs([]table.ColumnConfig{{Number: 1, AutoMerge: !markdown}, {Number: 3, Align: align.AlignRight},
-		{Number: 4, Align: align.AlignRight}, {Number: 5, Align: align.AlignRight}})
-	group := ""
+	rows, group := [][]string{{"", "what", "one takes", "rate", "of the limit", "samples"}}, ""
 	for _, l := range r.Lines {
-		if group != "" && l.Group != group && !markdown {
-			t.AppendSeparator()
+		row := []string{l.Group, l.Name, "", l.rate(), l.share(), fmt.Sprint(l.Samples)}
+		if l.Seconds > 0 {
+			row[2] = show.Seconds(l.Seconds)
 		}
-		group = l.Group
-		t.AppendRow(table.Row{l.Group, l.Name, l.took(), l.rate(), l.share(), l.Samples})
+		if l.Group == group && !markdown {
+			row[0] = ""
+		}
+		group, rows = l.Group, append(rows, row)
 	}
-	out := t.Render
 	if markdown {
-		out = t.RenderMarkdown
+		return show.Print(w, text+"\n"+asMarkdown(rows))
 	}
-	_, err := fmt.Fprintln(w, out())
-	return err
-}
-
-func (l Row) took() string {
-	switch s := l.Seconds; {
-	case s == 0:
-		return ""
-	case s < 1e-3:
-		return fmt.Sprintf("%.1f µs", 1e6*s)
-	case s < 1:
-		return fmt.Sprintf("%.2f ms", 1e3*s)
-	default:
-		return fmt.Sprintf("%.2f s", s)
+	t := show.Columns{Align: "llrrrr"}
+	for _, row := range rows {
+		t.Add(row...)
 	}
+	return show.Print(w, text+t.Within(show.Width(w)))
 }
 
 func (l Row) rate() string {

@@ -52,19 +52,20 @@ func (f *member) do(op func(collective.Group, device.Queue, device.Buffer), b de
 }
 
 // together waits for all processes and returns process 0's x on each.
-func (f *member) together(x float32) (float32, error) {
-	all := make([]float32, f.ranks)
-	all[f.me] = x
-	err := f.do(collective.AllGather, device.OfF32(all))
-	return all[0], err
+func (f *member) together(x float64) (float64, error) {
+	all, err := f.exchange([]float64{x})
+	return all[0][0], err
 }
 
-// sum returns the sums over all processes, element by element.
-func (f *member) sum(x []float64) ([]float64, error) {
-	n := (len(x) + f.ranks - 1) / f.ranks * f.ranks
-	all := append(slices.Clone(x), make([]float64, n-len(x))...)
-	err := f.do(collective.AllReduce, device.OfF64(all))
-	return all[:len(x)], err
+// exchange returns the numbers that each process passes, which are equally many.
+func (f *member) exchange(mine []float64) (all [][]float64, err error) {
+	b := device.OfF64(make([]float64, f.ranks*len(mine)))
+	copy(collective.Own(f.group, b).F64(), mine)
+	err = f.do(collective.AllGather, b)
+	for p := range f.ranks {
+		all = append(all, collective.Part(f.group, b, p).F64())
+	}
+	return all, err
 }
 
 // Link contains the measurements of a connection between two processes.
@@ -111,41 +112,29 @@ func Links(w *world.World, mine []float64) (links []Link, reports [][]float64, e
 		return nil, nil, err
 	}
 	defer f.close()
-	if reports, err = f.exchangeNumbers(mine); err != nil {
+	if reports, err = f.exchange(mine); err != nil {
 		return nil, nil, err
 	}
 	hosts := w.Self().At.Hosts
-	chosen := pairs(hosts)
-	found := make([]float64, 3*len(chosen))
-	for i, pair := range chosen {
+	for _, pair := range pairs(hosts) {
 		if _, err := f.together(0); err != nil {
 			return nil, nil, err
 		}
+		found := make([]float64, 3)
 		if pair[0] == f.me || pair[1] == f.me {
-			if err := f.link(pair, found[3*i:]); err != nil {
+			if err := f.link(pair, found); err != nil {
 				return nil, nil, fmt.Errorf("processes %d and %d: %w", pair[0], pair[1], err)
 			}
 		}
-	}
-	if found, err = f.sum(found); err != nil {
-		return nil, nil, err
-	}
-	for i, pair := range chosen {
+		all, err := f.exchange(found)
+		if err != nil {
+			return nil, nil, err
+		}
+		found = all[pair[0]]
 		links = append(links, Link{A: pair[0], B: pair[1], SameHost: hosts[pair[0]] == hosts[pair[1]],
-			RoundTrip: found[3*i], Rate: found[3*i+1], By: world.Carriers[int(found[3*i+2])]})
+			RoundTrip: found[0], Rate: found[1], By: world.Carriers[int(found[2])]})
 	}
 	return links, reports, nil
-}
-
-// exchangeNumbers exchanges the numbers that processes pass to Links.
-func (f *member) exchangeNumbers(mine []float64) (all [][]float64, err error) {
-	b := device.OfF64(make([]float64, f.ranks*len(mine)))
-	copy(collective.Own(f.group, b).F64(), mine)
-	err = f.do(collective.AllGather, b)
-	for p := range f.ranks {
-		all = append(all, collective.Part(f.group, b, p).F64())
-	}
-	return all, err
 }
 
 // link measures a connection of this process. The first process of the pair records the seconds of
