@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"zeroth/device/cuda/fake"
+	"zeroth/tests/nightly"
 )
 
 // onFakes makes the processes that a test starts use the fake CUDA libraries.
@@ -47,6 +48,9 @@ func TestGPULaunchGivesTheSameBits(t *testing.T) {
 	for stage, over := range map[string][][]string{
 		"0": {{"2", "unix"}}, "1": {{"4", "tcp"}}, "2": {{"2", "tcp"}}, "3": {{"2", "auto"}, {"4", "unix"}},
 	} {
+		if stage == "1" && !nightly.All() {
+			continue
+		}
 		job := slices.Concat(gpus4, []string{"--set", "zero.stage=" + stage, "--set", "train.accumulate=2"})
 		process(t, 0, append(job, "--out", "one"+stage)...)
 		want := outcomeOf(t, "one"+stage)
@@ -81,7 +85,10 @@ func TestGPULaunchHoldsInEveryOrder(t *testing.T) {
 		name := "one" + string(rune('a'+i))
 		process(t, 0, append(job, "--out", name)...)
 		want := outcomeOf(t, name)
-		for _, mode := range []string{"lazy:1", "lazy:2", "threads:50"} {
+		for k, mode := range []string{"lazy:1", "lazy:2", "threads:50"} {
+			if !nightly.Every(3, i+k) {
+				continue
+			}
 			t.Setenv("FAKECUDA_MODE", mode)
 			if _, got := launchOnGPUs(t, name+strings.ReplaceAll(mode, ":", ""), "2", job...); got != want {
 				t.Errorf("%v, %s: other bits than one process has", sets, mode)
@@ -126,13 +133,16 @@ func withNCCL(t *testing.T, gpus int) {
 func TestGPUNCCL(t *testing.T) {
 	inFolder(t)
 	withNCCL(t, 4)
-	for _, c := range []struct{ processes, ranks, stage, more string }{
+	for i, c := range []struct{ processes, ranks, stage, more string }{
 		{"1", "1", "3", "zero.prefetch=0"}, {"2", "2", "0", "train.accumulate=2"}, {"3", "3", "1", "precision=fp32"},
 		{"2", "4", "2", "train.accumulate=2"}, {"4", "4", "3", "zero.prefetch=2"}, {"2", "4", "3", "parallel={ranks: 4, shard: 2, replicate: 2}"}, {"1", "3", "3", "precision=fp16"},
 		{"4", "4", "1", "parallel={ranks: 4, pipeline: 2}"}, {"2", "4", "3", "parallel={ranks: 4, pipeline: 2}"},
 		{"4", "4", "1", "parallel={ranks: 4, tensor: 2}"}, {"2", "4", "3", "parallel={ranks: 4, tensor: 4}"},
 		{"2", "4", "1", "parallel={ranks: 4, context: 2}"},
 	} {
+		if !nightly.Every(3, i+1) {
+			continue
+		}
 		name := c.processes + "of" + c.ranks + "at" + c.stage
 		job := slices.Concat(launched4, []string{"--set", "device=cuda", "--set", "train.steps=2", "--set", "parallel.ranks=" + c.ranks, "--set", "zero.stage=" + c.stage, "--set", c.more})
 		if strings.Contains(c.more, "pipeline") {
@@ -159,12 +169,15 @@ func TestGPUExactByNCCL(t *testing.T) {
 	inFolder(t)
 	withNCCL(t, 4)
 	t.Setenv("FAKENCCL_RING", "1")
-	for _, c := range []struct{ processes, ranks, stage, library, more string }{
+	for i, c := range []struct{ processes, ranks, stage, library, more string }{
 		{"2", "2", "0", "", "train.accumulate=2"}, {"3", "3", "1", "2.18", "precision=fp32"}, {"2", "4", "2", "2.26", "train.accumulate=2"},
 		{"4", "4", "3", "", "zero.prefetch=2"}, {"2", "4", "3", "", "parallel={ranks: 4, shard: 2, replicate: 2}"}, {"3", "3", "3", "", "precision=fp16"},
 		{"2", "4", "1", "", "parallel={ranks: 4, tensor: 2}"}, {"4", "4", "1", "", "parallel={ranks: 4, tensor: 4}"},
 		{"4", "4", "2", "", "parallel={ranks: 4, context: 2}"},
 	} {
+		if !nightly.Every(3, i+2) {
+			continue
+		}
 		name := c.processes + "of" + c.ranks + "at" + c.stage + c.library
 		job := slices.Concat(launched4, []string{"--set", "device=cuda", "--set", "train.steps=2", "--set", "parallel.ranks=" + c.ranks, "--set", "zero.stage=" + c.stage, "--set", c.more, "--set", "parallel.collective=exact"})
 		if strings.Contains(c.more, "tensor") {
@@ -213,7 +226,10 @@ func TestGPUTraceShowsRegisteredMemory(t *testing.T) {
 // TestGPUTraceOfProcesses checks that clients get traces of ranks on GPUs, in one process and in
 // several, also if NCCL connects them.
 func TestGPUTraceOfProcesses(t *testing.T) {
-	for _, c := range [][2]string{{"1", "exact"}, {"2", "exact"}, {"1", "nccl"}, {"4", "nccl"}} {
+	for i, c := range [][2]string{{"2", "exact"}, {"1", "exact"}, {"4", "nccl"}, {"1", "nccl"}} {
+		if !nightly.Every(2, i) {
+			continue
+		}
 		t.Run(c[0]+c[1], func(t *testing.T) {
 			inFolder(t)
 			withNCCL(t, 4)

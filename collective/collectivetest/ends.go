@@ -9,6 +9,7 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
+	"zeroth/tests/nightly"
 )
 
 // lost checks that err is the error of rank me after losing the victim.
@@ -72,7 +73,7 @@ func closeLate(r *rank) error {
 // testAbortAnytime closes one rank at a random instant, also during its own work.
 func testAbortAnytime(t *testing.T, open func(int) []collective.Group) {
 	rng := rand.New(rand.NewPCG(4, 1))
-	for range 40 {
+	for range nightly.Of(20, 40) {
 		size := 2 + rng.IntN(4)
 		victim, n, wait := rng.IntN(size), rng.IntN(3000), time.Duration(rng.IntN(1000))*time.Microsecond
 		withTeam(t, open(size), func(m *team) {
@@ -105,7 +106,7 @@ func untilError(r *rank, n int) (err error) {
 // testCloseWhenDone closes every rank immediately after its last operation, which must succeed on
 // all of them.
 func testCloseWhenDone(t *testing.T, open func(int) []collective.Group) {
-	for i := range 200 {
+	for i := range nightly.Of(50, 200) {
 		size := 1 + i%5
 		withTeam(t, open(size), func(m *team) {
 			m.must(func(r *rank) error {

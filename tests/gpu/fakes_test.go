@@ -230,7 +230,9 @@ func TestLadderOnTheFakes(t *testing.T) {
 	t.Logf("eight GPUs:\n%s", said)
 	for how, why := range map[string]string{"idle": "package cpu has", "faults": "CUDA_ERROR_ILLEGAL_ADDRESS", "hangs": "time limit"} {
 		args := []string{"--only", broken}
-		if how == "hangs" {
+		if how == "hangs" && !nightly.All() {
+			continue
+		} else if how == "hangs" {
 			args = append(args, "--each", "40s") // the other failures take one or two seconds
 		} else if how == "idle" {
 			args = only(broken)
