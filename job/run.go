@@ -35,29 +35,30 @@ import (
 
 // Options are the inputs of a run other than its job.
 type Options struct {
-	// What the program provides where the job file says so: the network (model.family: program), the
+	// The program provides these if the job file says so: the network (model.family: program), the
 	// data (data.program: true) with samples for evaluations, which may be nil, and the update rule
 	// (optimizer.type: program). All ranks of a process share them.
 	Model            *nn.Model
 	Data, Validation data.Samples
 	Rule             optim.Rule
 
-	Out string // the run folder: new or empty, or the one that Resume goes on in; empty on another process than 0: that of process 0
+	// Out is the run folder: a new or empty one, or the folder of the run to resume. Processes other
+	// than 0 may leave it empty and use that of process 0.
+	Out string
 
-	// Resume is the checkpoint to continue from: "latest", which where there is none
-	// yet begins at step 0 and says so, a step, or a checkpoint's folder; empty to
-	// begin. In the folder of the run that made it metrics.jsonl goes on after the
-	// checkpoint's step.
+	// Resume is the checkpoint to continue from: "latest", a step, or a checkpoint's folder. Empty
+	// starts afresh, and so does "latest" with a note if there is no checkpoint yet. In the folder of
+	// the run that saved the checkpoint, metrics.jsonl is cut after the checkpoint's step.
 	Resume string
 
-	Observer report.Observer // hears what happens; nil: nobody does
-	Trace    *sim.Trace      // receives what the queues of every rank did, on process 0 also of others' if their runs succeed; may be nil
+	Observer report.Observer // receives the run's progress; may be nil
+	Trace    *sim.Trace      // receives the work of every rank's queues, on process 0 also that of other processes; may be nil
 	Timeline *Observation    // receives the memory in use in the first step; may be nil
-	Shadow   bool            // compare every operation of a GPU with the CPU's kernels, and stop at the first difference
-	World    setup.World     // the processes that the ranks are spread over; nil: all are in this one
-	Dump     <-chan struct{} // each asks for dumps of what the ranks' recorders have kept; may be nil
-	NoModel  bool            // the final parameters are not written
-	Saved    func()          // called once training has ended with a checkpoint of its last step on disk; may be nil
+	Shadow   bool            // compare every GPU operation with the CPU's kernels, and stop at the first difference
+	World    setup.World     // the processes that share the ranks; nil: this one has all of them
+	Dump     <-chan struct{} // each value requests dumps of the last operations of all ranks; may be nil
+	NoModel  bool            // do not write the final parameters
+	Saved    func()          // called after training if a checkpoint of its last step is on disk; may be nil
 	Hooks    setup.Hooks     // of tests
 }
 

@@ -32,20 +32,20 @@ import (
 type Saver struct {
 	J        *setup.Job
 	Rank     *setup.Rank
-	group    collective.Group // of saves alone: training's collectives go on beside them
+	group    collective.Group // used by saves alone, so that they run concurrently with training's collectives
 	queue    setup.Queue
 	stage    staging
 	tuner    *checkpoint.Tuner
-	base     string            // folder with what does not change, once it is written; the save in flight sets it
+	base     string            // base folder, empty until it is written; only the save in flight writes this field
 	step     int               // of the save in flight
-	done     chan Saved        // capacity 1: the save in flight sends its end; nil if there is none
-	Kept     chan error        // capacity 1: the retention in progress sends its end; nil if there is none
-	stays    []checkpoint.Left // by the last retention; its own until it has ended
-	Reported map[string]bool   // names of folders of which stays has told
+	done     chan Saved        // capacity 1: receives the result of the save in flight; nil: none is
+	Kept     chan error        // capacity 1: receives the result of the retention in progress; nil: none is
+	stays    []checkpoint.Left // folders that the last retention could not delete; it owns this field until it has ended
+	Reported map[string]bool   // names of the folders of stays that were reported
 
 	mu      sync.Mutex
 	busy    bool // a save of this rank is in flight
-	stopped bool // no other will begin
+	stopped bool // no further save begins
 }
 
 // Saved describes how a save ended.
@@ -53,9 +53,9 @@ type Saved struct {
 	Step    int
 	path    string
 	Err     error
-	Blocked time.Duration // the training loop waited
-	Copied  time.Duration // until its state was in staging memory, beside training; 0 without
-	Took    time.Duration // from its begin
+	Blocked time.Duration // how long the training loop waited
+	Copied  time.Duration // from the start until the state was in staging memory; 0 for a synchronous save
+	Took    time.Duration // from the start to the end
 }
 
 // OpenSavers returns a saver for each rank of this process, closed with the rank, or nils for
