@@ -60,7 +60,7 @@ func OpenEvents(out string, job []byte, l *Log) (*Events, error) {
 	e.bytes(3, []byte("brain.Event:2"))
 	e.write(0)
 	e.text("job", job)
-	e.all(l)
+	l.replay(e)
 	if err := e.err; err != nil {
 		return nil, errors.Join(err, f.Drop())
 	}
@@ -80,21 +80,6 @@ func OpenEvents(out string, job []byte, l *Log) (*Events, error) {
 	}
 	e.file, e.end = file, file.Close
 	return e, nil
-}
-
-// all writes all steps of a log, each evaluation after its step.
-func (e *Events) all(l *Log) {
-	evals := l.Evals
-	for _, s := range l.Steps {
-		for len(evals) > 0 && evals[0].Step < s.Step {
-			e.Event(evals[0])
-			evals = evals[1:]
-		}
-		e.Step(s)
-	}
-	for _, v := range evals {
-		e.Event(v)
-	}
 }
 
 // Step writes the numbers of a step.

@@ -401,7 +401,7 @@ func TrimMetrics(path string, step int, note func(string)) (*Log, error) {
 	}
 	l.trim(step)
 	m := &Metrics{file: f}
-	m.all(l)
+	l.replay(m)
 	if err := m.Err(); err != nil {
 		_ = f.Drop() // err is the one to report
 		return nil, err
@@ -425,26 +425,22 @@ func setAside(path string) (string, error) {
 	}
 }
 
-// all writes a log, each start before its first step and each evaluation after its step.
-func (m *Metrics) all(l *Log) {
+// replay passes a log on, each start before its first step and each evaluation after its step.
+func (l *Log) replay(to Observer) {
 	starts, evals := l.Starts, l.Evals
+	before := func(step int) {
+		for ; len(evals) > 0 && evals[0].Step < step; evals = evals[1:] {
+			to.Event(evals[0])
+		}
+		for ; len(starts) > 0 && starts[0].Step < step; starts = starts[1:] {
+			to.Event(starts[0])
+		}
+	}
 	for _, s := range l.Steps {
-		for len(evals) > 0 && evals[0].Step < s.Step {
-			m.Event(evals[0])
-			evals = evals[1:]
-		}
-		for len(starts) > 0 && starts[0].Step < s.Step {
-			m.Event(starts[0])
-			starts = starts[1:]
-		}
-		m.Step(s)
+		before(s.Step)
+		to.Step(s)
 	}
-	for _, e := range evals {
-		m.Event(e)
-	}
-	for _, s := range starts {
-		m.Event(s)
-	}
+	before(math.MaxInt)
 }
 
 // errNoStep and errNoObject are errors of lines that are rejected without parsing: a damaged
