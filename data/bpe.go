@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"unicode"
+	"unicode/utf8"
 
 	"zeroth/data/tokenizer"
 )
@@ -29,12 +31,7 @@ func (v *BPE) Separator() int32 { return v.separator }
 
 // Encode returns the ids of a text.
 func (v *BPE) Encode(text []byte) []int32 {
-	ids := newEncoder(v).append(nil, text)
-	out := make([]int32, len(ids))
-	for i, id := range ids {
-		out[i] = int32(id)
-	}
-	return out
+	return signed(newEncoder(v).Append(nil, text, false))
 }
 
 // Decode returns the text of ids.
@@ -59,54 +56,17 @@ func idWidth(vocab int) int {
 
 // encoder is the state of one encoding goroutine.
 type encoder struct {
-	*BPE
-	known  map[string][]uint32 // cache of pieces encoded before, at most maxKnown
-	merger tokenizer.Merger
+	*tokenizer.Encoder
+	separator int32
 }
 
-const (
-	maxKnown      = 1 << 16 // pieces, about 10 MB
-	maxKnownBytes = 64      // longer pieces rarely repeat
-)
-
-func newEncoder(v *BPE) *encoder { return &encoder{BPE: v, known: map[string][]uint32{}} }
-
-// append appends the ids of a text.
-func (e *encoder) append(ids []uint32, text []byte) []uint32 {
-	for len(text) > 0 {
-		n := pieceLen(text)
-		ids = e.appendPiece(ids, text[:n])
-		text = text[n:]
-	}
-	return ids
-}
-
-func (e *encoder) appendPiece(ids []uint32, piece []byte) []uint32 {
-	if known, ok := e.known[string(piece)]; ok {
-		return append(ids, known...)
-	}
-	from := len(ids)
-	ids = e.merge(ids, piece)
-	if len(piece) <= maxKnownBytes {
-		if len(e.known) == maxKnown {
-			clear(e.known)
-		}
-		e.known[string(piece)] = append([]uint32(nil), ids[from:]...)
-	}
-	return ids
-}
-
-// merge appends the ids of one piece.
-func (e *encoder) merge(ids []uint32, piece []byte) []uint32 {
-	for _, b := range piece {
-		e.merger.Push(e.bytes[b])
-	}
-	return e.merger.Append(ids, &e.merges)
+func newEncoder(v *BPE) encoder {
+	return encoder{tokenizer.GPT2(v.bytes, v.merges).NewEncoder(), v.separator}
 }
 
 // part appends the ids of a part of a file.
-func (e *encoder) part(ids []uint32, t task) []uint32 {
-	ids = e.append(ids, t.text)
+func (e encoder) part(ids []uint32, t task) []uint32 {
+	ids = e.Append(ids, t.text, false)
 	if t.last && e.separator >= 0 {
 		ids = append(ids, uint32(e.separator))
 	}
@@ -116,8 +76,25 @@ func (e *encoder) part(ids []uint32, t task) []uint32 {
 // parts returns an encoder for one goroutine.
 func (v *BPE) parts() partEncoder { return newEncoder(v) }
 
-// cut returns the number of bytes of a text to encode at once.
-func (v *BPE) cut(text []byte) int { return chunkLen(text) }
+// chunkBytes is the approximate size of a chunk of text.
+const chunkBytes = 1 << 20
+
+// cut returns where to cut a long text so that encoding the parts equals encoding the whole: before
+// the first white space after other text beyond chunkBytes. No piece extends from text into white
+// space.
+func (v *BPE) cut(text []byte) int {
+	for at := chunkBytes; at < len(text); at++ {
+		i := bytes.IndexAny(text[at:], " \n")
+		if i < 0 {
+			break
+		}
+		at += i
+		if before := text[at-1]; before < utf8.RuneSelf && !unicode.IsSpace(rune(before)) {
+			return at
+		}
+	}
+	return len(text)
+}
 
 // refuse returns nil: any bytes can be encoded.
 func (v *BPE) refuse([]byte) error { return nil }

@@ -6,6 +6,17 @@ import (
 	"unicode/utf8"
 )
 
+// GPT2 returns a tokenizer that splits text as GPT-2 does, given the id of every byte. It has no
+// added tokens and does not decode.
+func GPT2(bytes [256]uint32, merges Merges) *Tokenizer {
+	load()
+	t := &Tokenizer{bytes: true, merges: merges, unknown: -1, splittable: true, cuts: []cut{{split: gpt2, words: true, gpt2: true}}}
+	for b, id := range bytes {
+		t.fallback[b] = int64(id)
+	}
+	return t
+}
+
 // Encode returns the ids of a text, without the tokens the template puts around it.
 func (t *Tokenizer) Encode(text []byte) []uint32 {
 	return t.NewEncoder().Append(nil, text, false)
