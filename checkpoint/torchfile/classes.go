@@ -121,7 +121,7 @@ func makeTuple(p *machine, args Tuple) (any, error) {
 	if items == nil && !isEmpty(args[0]) {
 		return nil, errArgs
 	}
-	return p.tuple(items)
+	return p.tuple(items), nil
 }
 
 // isEmpty reports whether a value is a list or a tuple, with or without elements.
@@ -155,9 +155,7 @@ func joinPath(p *machine, args Tuple) (any, error) {
 		}
 		parts = append(parts, s)
 	}
-	if err := p.take(int64(n)); err != nil {
-		return nil, err
-	}
+	p.take(int64(n))
 	return strings.Join(parts, "/"), nil
 }
 
@@ -189,9 +187,7 @@ func rebuild(p *machine, args Tuple) (any, error) {
 			return nil, fmt.Errorf("elements of type %s", Kind(args[6]))
 		}
 	}
-	if err := p.take(objectCost + 16*int64(len(shape))); err != nil {
-		return nil, err
-	}
+	p.take(objectCost + 16*int64(len(shape)))
 	return t, t.check()
 }
 
