@@ -100,7 +100,7 @@ func TestCounters(t *testing.T) {
 		if p.Simulated, err = sim.Simulate(setup.Planned(c), &sim.Hardware{Name: "any", Flops: map[string]float64{"bf16": 1e6}, Memory: 1e6, Links: h.Links, HostLink: 1e6, HostMemory: 1e6}); err != nil {
 			t.Fatal(err)
 		}
-		checkCounters(t, p.WriteTrace, p.Simulated.Job, 1, 3)
+		checkCounters(t, p.WriteTrace, p.Simulated.Job, 1, 2)
 	}
 }
 
