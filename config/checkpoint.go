@@ -35,58 +35,92 @@ func (k Checkpointing) Compression() checkpoint.Compression {
 	return c
 }
 
+// checkpointKeys returns the keys of checkpoints.
+func (c *Config) checkpointKeys() []field {
+	k, t := &c.Checkpoint, &c.Train
+	return []field{
+		{key: "checkpoint.every", value: count(&k.Every, 0, MostSteps),
+			initial: "0", like: "100", lasts: true,
+			doc: "steps between checkpoints; 0: none"},
+		{key: "checkpoint.dir", value: path(&k.Dir, objects),
+			rule: "ckpt in the run folder", like: "/data/ckpt",
+			doc: "folder of checkpoints, also s3://bucket/folder",
+			not: refusal{
+				is:    s3.Is(k.Dir) && badBucket(k.Dir),
+				wrong: "it names no folder in object storage",
+				right: "want s3://BUCKET/FOLDER"}},
+		{key: "checkpoint.local", value: path(&k.Local),
+			rule: "ckpt in the run folder", like: "/scratch/ckpt", own: true,
+			doc: "with a checkpoint.dir in object storage: folder on each host's disk to save checkpoints " +
+				"to before uploading them",
+			only: onlyIf("with a checkpoint.dir in object storage", s3.Is(k.Dir), "checkpoint.dir",
+				"checkpoint.dir is on disk already")},
+		{key: "checkpoint.keep", value: retention(&k.Keep),
+			initial: "3", like: "{last: 3, best: val_loss}", lasts: true,
+			doc: "checkpoints to keep: the number of newest ones, or {last: 3, every_steps: 1000, best: " +
+				"val_loss}",
+			not: refusal{
+				is:    k.Keep.Best == "val_loss" && t.EvalEvery == 0,
+				wrong: "keeping the best val_loss needs evaluations, but the job has none",
+				right: "want train.eval_every of at least 1 and data.validation above 0, or best: loss"}},
+		{key: "checkpoint.async", value: flag(&k.Async),
+			initial: "true",
+			doc:     "continue training while a checkpoint is written"},
+		{key: "checkpoint.compress", value: choice(&k.Compress, []string{"auto", "always", "never"}),
+			initial: "auto",
+			doc: "auto | always | never: compress data files; auto: if it pays off, as measured by the " +
+				"first save"},
+		{key: "checkpoint.save_on_exit", value: flag(&k.SaveOnExit),
+			rule: "true with every, else false", like: "true", lasts: true,
+			doc:     "save after the last step and when the run is stopped",
+			follows: []string{"checkpoint.every"},
+			then:    func() { k.SaveOnExit = k.Every > 0 }},
+		{key: "checkpoint.on_error", value: choice(&k.OnError, []string{"stop", "continue"}),
+			initial: "stop",
+			doc: "stop | continue: stop or continue training when a checkpoint or metrics.jsonl cannot be " +
+				"written"},
+	}
+}
+
 // badBucket reports whether a name of a folder in object storage has no bucket or no folder.
 func badBucket(dir string) bool {
 	_, key, err := s3.Split(dir)
 	return err != nil || key == ""
 }
 
-// flag is a boolean.
-type flag struct{ p *bool }
-
-func (v flag) set(n *tree.Node) string {
-	if n.Kind != tree.Scalar || n.Quoted || n.Text != "true" && n.Text != "false" {
-		return n.String() + " is neither true nor false"
-	}
-	*v.p = n.Text == "true"
-	return ""
-}
-
-func (v flag) want() string { return "true or false" }
-func (v flag) yaml() string { return strconv.FormatBool(*v.p) }
+// metrics lists the metrics by which the best checkpoint can be chosen.
+var metrics = []string{"val_loss", "loss"}
 
 // retention is a number of checkpoints or a mapping of rules.
-type retention struct{ p *checkpoint.Keep }
-
-func (v retention) set(n *tree.Node) string {
-	k, wrong, _ := v.read(n)
-	if wrong == "" {
-		*v.p = k
+func retention(p *checkpoint.Keep) value {
+	newest, every := integer(1, hf.Most), integer(1, MostSteps)
+	schema := object{"type": []string{"integer", "object"}, "minimum": 1, "maximum": hf.Most, "minProperties": 1, "additionalProperties": false,
+		"properties": object{"last": newest, "every_steps": every, "best": object{"enum": metrics}}}
+	v := of(p, "a number of checkpoints, or {last: 3, every_steps: 1000, best: val_loss}", schema, func(n *tree.Node) (checkpoint.Keep, string) {
+		k, wrong, _ := readKeep(n)
+		return k, wrong
+	}, writeKeep)
+	v.blame = func(n *tree.Node) tree.Position {
+		_, _, at := readKeep(n)
+		return at
 	}
-	return wrong
+	return v
 }
 
-// culprit returns the place of the rule that set rejects, which is more precise than the whole
-// mapping.
-func (v retention) culprit(n *tree.Node) tree.Position {
-	_, _, at := v.read(n)
-	return at
-}
-
-// read returns the rules, or an error message and the place it refers to.
-func (v retention) read(n *tree.Node) (k checkpoint.Keep, wrong string, at tree.Position) {
+// readKeep returns the rules, or an error message and the place it refers to.
+func readKeep(n *tree.Node) (k checkpoint.Keep, wrong string, at tree.Position) {
 	if n.Kind != tree.Mapping {
-		return k, count{&k.Last, 1, hf.Most}.set(n), n.At
+		return k, count(&k.Last, 1, hf.Most).set(n), n.At
 	}
 	every := 0
-	rules := map[string]value{"last": count{&k.Last, 1, hf.Most}, "every_steps": count{&every, 1, MostSteps}, "best": choice{&k.Best, metrics}}
+	rules := map[string]value{"last": count(&k.Last, 1, hf.Most), "every_steps": count(&every, 1, MostSteps), "best": choice(&k.Best, metrics)}
 	for _, p := range n.Pairs {
-		rule := rules[p.Key]
-		if rule == nil {
+		rule, ok := rules[p.Key]
+		if !ok {
 			return k, "there is no rule " + strconv.Quote(p.Key), p.At
 		}
 		if wrong := rule.set(p.Value); wrong != "" {
-			return k, p.Key + ": " + wrong + " (want " + rule.want() + ")", p.Value.At
+			return k, p.Key + ": " + wrong + " (want " + rule.want + ")", p.Value.At
 		}
 	}
 	if len(n.Pairs) == 0 {
@@ -96,26 +130,20 @@ func (v retention) read(n *tree.Node) (k checkpoint.Keep, wrong string, at tree.
 	return k, "", n.At
 }
 
-// metrics lists the metrics by which the best checkpoint can be chosen.
-var metrics = []string{"val_loss", "loss"}
-
-func (v retention) want() string {
-	return "a number of checkpoints, or {last: 3, every_steps: 1000, best: val_loss}"
-}
-
-func (v retention) yaml() string {
-	if *v.p == (checkpoint.Keep{Last: v.p.Last}) {
-		return strconv.Itoa(v.p.Last)
+// writeKeep returns rules as YAML.
+func writeKeep(k checkpoint.Keep) string {
+	if k == (checkpoint.Keep{Last: k.Last}) {
+		return strconv.Itoa(k.Last)
 	}
 	var rules []string
-	if v.p.Last > 0 {
-		rules = append(rules, fmt.Sprintf("last: %d", v.p.Last))
+	if k.Last > 0 {
+		rules = append(rules, fmt.Sprintf("last: %d", k.Last))
 	}
-	if v.p.Every > 0 {
-		rules = append(rules, fmt.Sprintf("every_steps: %d", v.p.Every))
+	if k.Every > 0 {
+		rules = append(rules, fmt.Sprintf("every_steps: %d", k.Every))
 	}
-	if v.p.Best != "" {
-		rules = append(rules, "best: "+v.p.Best)
+	if k.Best != "" {
+		rules = append(rules, "best: "+k.Best)
 	}
 	return "{" + strings.Join(rules, ", ") + "}"
 }
@@ -131,12 +159,12 @@ func ParseKeep(s string) (k checkpoint.Keep, err error) {
 		s = "{" + strings.NewReplacer("=", ": ", ",", ", ").Replace(s) + "}"
 	}
 	n, problems := tree.Parse([]byte(s), tree.Position{})
-	v := retention{&k}
+	v := retention(&k)
 	if len(problems) > 0 || n == nil {
-		return k, input.BadInput(fmt.Errorf("%q; want %s", s, v.want()))
+		return k, input.BadInput(fmt.Errorf("%q; want %s", s, v.want))
 	}
 	if wrong := v.set(n); wrong != "" {
-		return k, input.BadInput(fmt.Errorf("%s; want %s", wrong, v.want()))
+		return k, input.BadInput(fmt.Errorf("%s; want %s", wrong, v.want))
 	}
 	return k, nil
 }

@@ -4,6 +4,7 @@
 // What follows from several keys, the model and the machine is in package job/spec, and the files of
 // other programs are in config/dialect.
 //
-// Begin with config.go: Config is the job file as a struct. fields.go is the table of keys, values.go
-// has the types of their values, and read.go reads a file.
+// Begin with config.go: Config is the job file as a struct. Each section has a file with its struct and
+// the table of its keys, such as train.go. fields.go says what a row has, values.go has the types of
+// values, and read.go reads a file.
 package config

@@ -33,13 +33,10 @@ func Explain(name string) (Key, bool) {
 
 // explain returns the documentation of the field.
 func (f field) explain() Key {
-	k := Key{Name: f.key, Value: f.value.want(), Choices: choices(f.value), Default: f.initial + f.rule, Meaning: f.doc,
+	k := Key{Name: f.key, Value: f.value.want, Choices: f.value.choices, Default: f.initial + f.rule, Meaning: f.doc,
 		When: f.used(), Example: f.sample()}
-	if v, ok := f.value.(records); ok {
-		k.Value = "a list of " + v.many
-		for _, of := range v.table() {
-			k.Keys = append(k.Keys, of.explain())
-		}
+	for _, of := range f.value.items {
+		k.Keys = append(k.Keys, of.explain())
 	}
 	return k
 }
@@ -61,21 +58,6 @@ func (f field) used() string {
 		return "without model.from"
 	}
 	return f.when
-}
-
-// choices returns the words that the value accepts, nil if it is not one of a few.
-func choices(v value) []string {
-	switch v := v.(type) {
-	case choice:
-		return v.names
-	case dtype:
-		return v.names()
-	case stage:
-		return []string{"0", "1", "2", "3"}
-	case flag:
-		return []string{"true", "false"}
-	}
-	return nil
 }
 
 // Text returns the key's manual page.

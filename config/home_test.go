@@ -28,17 +28,10 @@ func TestPathAtHome(t *testing.T) {
 func TestPathsRefuseAddresses(t *testing.T) {
 	count := 0
 	for _, f := range new(Config).fields("") {
-		schemes, many := []string(nil), false
-		switch v := f.value.(type) {
-		case path:
-			schemes = v.schemes
-		case patterns:
-			schemes, many = v.schemes, true
-		case sources:
-			schemes, many = v.schemes, true
-		default:
+		if !f.value.path {
 			continue
 		}
+		schemes, many := f.value.schemes, f.value.schema["type"] == "array"
 		count++
 		for _, s := range []string{"gs://b/x", "s3:/b/x", "S3://b/x", "node:/x", "s3://b/x", "hf://a/b"} {
 			n := &tree.Node{Kind: tree.Scalar, Text: s}

@@ -1,6 +1,8 @@
 package config
 
-import "zeroth/config/tree"
+import (
+	"zeroth/config/tree"
+)
 
 // Problem is one error in a job file, with its line.
 type Problem = tree.Problem

@@ -76,22 +76,18 @@ func (r *Reader) Read() {
 }
 
 func (r *Reader) set(f field, n *tree.Node) {
-	if v, ok := f.value.(records); ok {
-		if problems := v.read(f.key, n); len(problems) > 0 {
+	if f.value.read != nil {
+		if problems := f.value.read(f.key, n); len(problems) > 0 {
 			r.Bad[f.key] = true
 			r.Problems = append(r.Problems, problems...)
 			return
 		}
-	}
-	wrong := f.value.set(n)
-	if wrong != "" {
+	} else if wrong := f.value.set(n); wrong != "" {
 		at := n.At
-		if v, ok := f.value.(interface {
-			culprit(*tree.Node) tree.Position
-		}); ok {
-			at = v.culprit(n)
+		if f.value.blame != nil {
+			at = f.value.blame(n)
 		}
-		r.Wrong(at, f.key, wrong, "want "+f.value.want()+f.example())
+		r.Wrong(at, f.key, wrong, "want "+f.value.want+f.example())
 		r.initial(f) // later checks need a usable value
 		return
 	}
@@ -108,10 +104,12 @@ func (r *Reader) set(f field, n *tree.Node) {
 
 // example returns the default as an example of a valid number.
 func (f field) example() string {
-	switch f.value.(type) {
-	case perhaps, some:
+	switch v := f.value; {
+	case v.like:
 		return ", such as " + f.sample()
-	case count, real, reals:
+	case v.items != nil:
+		return ", such as [" + example(v.items) + "]"
+	case v.number:
 		first, _, _ := strings.Cut(f.initial+f.rule, ";")
 		first, _, _ = strings.Cut(first, ", or")
 		if _, wrong := tree.Number(&tree.Node{Kind: tree.Scalar, Text: first}); wrong == "" || strings.HasPrefix(first, "[") {

@@ -8,44 +8,56 @@ import (
 	"zeroth/config/tree"
 )
 
-// records is a list of mappings with the same keys. The keys form a table of their own: item(i)
-// returns the fields of item i, and setting their values sets the item. Keys have no sections.
-type records struct {
-	one    string // description of one mapping
-	many   string // description of several
-	most   int    // maximum length
-	resize func(n int)
-	item   func(i int) []field
-	table  func() []field // fields of a detached item, for documentation
-	len    func() int
+// listOf is a list of mappings with the same keys. The keys form a table of their own, without sections.
+func listOf[T any](p *[]T, one, many string, most int, fieldsOf func(*T) []field) value {
+	items := fieldsOf(new(T))
+	v := value{items: items, want: "a list of " + many, schema: object{"type": "array", "maxItems": most, "items": itemSchema(one, items)},
+		empty: func() bool { return len(*p) == 0 }}
+	v.read = func(key string, n *tree.Node) (ps Problems) {
+		*p = nil
+		switch {
+		case n.Kind != tree.List:
+			return Problems{tree.NewProblem(n.At, key, n.String()+" is not a list", "want "+v.want+", such as ["+example(items)+"]")}
+		case len(n.Items) > most:
+			return Problems{tree.NewProblem(n.At, key, fmt.Sprintf("%d items, more than %d", len(n.Items), most), "")}
+		}
+		all := make([]T, len(n.Items))
+		for i, item := range n.Items {
+			ps = append(ps, readItem(fmt.Sprintf("%s[%d]", key, i), one, item, fieldsOf(&all[i]))...)
+		}
+		if len(ps) == 0 {
+			*p = all
+		}
+		return ps
+	}
+	v.set = func(n *tree.Node) string {
+		if problems := v.read("", n); len(problems) > 0 {
+			return strings.TrimPrefix(problems[0].Key+": ", ": ") + problems[0].Wrong
+		}
+		return ""
+	}
+	v.yaml = func() string {
+		var all []string
+		for i := range *p {
+			var pairs []string
+			for _, f := range fieldsOf(&(*p)[i]) {
+				if !f.value.isEmpty() {
+					pairs = append(pairs, f.key+": "+f.value.yaml())
+				}
+			}
+			all = append(all, "{"+strings.Join(pairs, ", ")+"}")
+		}
+		return "[" + strings.Join(all, ", ") + "]"
+	}
+	return v
 }
 
-// listOf returns the value of a list of T, with the keys returned by of.
-func listOf[T any](p *[]T, one, many string, most int, fieldsOf func(*T) []field) records {
-	return records{one: one, many: many, most: most, len: func() int { return len(*p) },
-		resize: func(n int) { *p = make([]T, n) },
-		item:   func(i int) []field { return fieldsOf(&(*p)[i]) },
-		table:  func() []field { return fieldsOf(new(T)) }}
-}
-
-// optional reports whether a value may be omitted.
-func optional(v value) bool {
-	_, may := v.(interface{ empty() bool })
-	return may
-}
-
-// empty reports whether a value is omitted.
-func empty(v value) bool {
-	e, may := v.(interface{ empty() bool })
-	return may && e.empty()
-}
-
-// schema returns the JSON schema of an item.
-func (v records) schema() object {
-	s, required := section(v.one), []string{}
-	for _, f := range v.table() {
-		s["properties"].(object)[f.key] = f.schema()
-		if !optional(f.value) {
+// itemSchema returns the JSON schema of an item.
+func itemSchema(one string, items []field) object {
+	s, required := section(one), []string{}
+	for _, f := range items {
+		s["properties"].(object)[f.key] = f.schema(f.value.empty != nil)
+		if f.value.empty == nil {
 			required = append(required, f.key)
 		}
 	}
@@ -53,37 +65,10 @@ func (v records) schema() object {
 	return s
 }
 
-// set stores all items or none. It returns the first problem; read returns all.
-func (v records) set(n *tree.Node) string {
-	if problems := v.read("", n); len(problems) > 0 {
-		return strings.TrimPrefix(problems[0].Key+": ", ": ") + problems[0].Wrong
-	}
-	return ""
-}
-
-// read stores the items, or none if one has a problem. Problems have keys such as
-// "optimizer.groups[1].lr".
-func (v records) read(key string, n *tree.Node) (ps tree.Problems) {
-	v.resize(0)
-	switch {
-	case n.Kind != tree.List:
-		return tree.Problems{tree.NewProblem(n.At, key, n.String()+" is not a list", "want "+v.want())}
-	case len(n.Items) > v.most:
-		return tree.Problems{tree.NewProblem(n.At, key, fmt.Sprintf("%d items, more than %d", len(n.Items), v.most), "")}
-	}
-	v.resize(len(n.Items))
-	for i, item := range n.Items {
-		ps = append(ps, v.readItem(fmt.Sprintf("%s[%d]", key, i), item, v.item(i))...)
-	}
-	if len(ps) > 0 {
-		v.resize(0)
-	}
-	return ps
-}
-
-func (v records) readItem(key string, n *tree.Node, keys []field) (ps tree.Problems) {
+// readItem stores an item. Problems have keys such as "optimizer.groups[1].lr".
+func readItem(key, one string, n *tree.Node, keys []field) (ps Problems) {
 	if n.Kind != tree.Mapping {
-		return tree.Problems{tree.NewProblem(n.At, key, n.String()+" is not a mapping", "want a "+v.one+", such as "+example(keys))}
+		return Problems{tree.NewProblem(n.At, key, n.String()+" is not a mapping", "want a "+one+", such as "+example(keys))}
 	}
 	var names []string
 	for _, f := range keys {
@@ -92,9 +77,9 @@ func (v records) readItem(key string, n *tree.Node, keys []field) (ps tree.Probl
 		switch {
 		case p != nil && p.Value.Kind != tree.Nothing:
 			if wrong := f.value.set(p.Value); wrong != "" {
-				ps = append(ps, tree.NewProblem(p.Value.At, tree.Join(key, f.key), wrong, "want "+f.value.want()+f.example()))
+				ps = append(ps, tree.NewProblem(p.Value.At, tree.Join(key, f.key), wrong, "want "+f.value.want+f.example()))
 			}
-		case !optional(f.value):
+		case f.value.empty == nil:
 			ps = append(ps, tree.NewProblem(n.At, key, "lacks "+f.key, "want "+example(keys)))
 		}
 	}
@@ -120,23 +105,4 @@ func example(keys []field) string {
 		}
 	}
 	return "{" + strings.Join(pairs, ", ") + "}"
-}
-
-func (v records) want() string {
-	return "a list of " + v.many + ", such as [" + example(v.table()) + "]"
-}
-func (v records) empty() bool { return v.len() == 0 }
-
-func (v records) yaml() string {
-	var items []string
-	for i := range v.len() {
-		var pairs []string
-		for _, f := range v.item(i) {
-			if !empty(f.value) {
-				pairs = append(pairs, f.key+": "+f.value.yaml())
-			}
-		}
-		items = append(items, "{"+strings.Join(pairs, ", ")+"}")
-	}
-	return "[" + strings.Join(items, ", ") + "]"
 }

@@ -59,7 +59,7 @@ func TestKeepOnACommandLine(t *testing.T) {
 	for text, want := range map[string]string{"3": "3", "last=1": "1", "last=1,best=val_loss": "{last: 1, best: val_loss}", "every_steps=1000,last=2": "{last: 2, every_steps: 1000}",
 		"{last: 2, best: loss}": "{last: 2, best: loss}"} {
 		k, err := ParseKeep(text)
-		if got := (retention{&k}).yaml(); err != nil || got != want {
+		if got := retention(&k).yaml(); err != nil || got != want {
 			t.Errorf("%s: %s, %v", text, got, err)
 		}
 	}
@@ -73,7 +73,7 @@ func TestKeepOnACommandLine(t *testing.T) {
 func TestSizes(t *testing.T) {
 	for text, want := range map[string]int64{"512MiB": 512 << 20, "1.5 GiB": 3 << 29, "4GB": 4e9, "7B": 7, "10kB": 10000, "1TiB": 1 << 40, "auto": 0} {
 		var got int64
-		v := bound{&got}
+		v := bound(&got)
 		if wrong := v.set(&tree.Node{Kind: tree.Scalar, Text: text}); wrong != "" || got != want {
 			t.Errorf("%s: %d bytes, want %d (%s)", text, got, want, wrong)
 		}
@@ -85,7 +85,7 @@ func TestSizes(t *testing.T) {
 	}
 	for _, text := range []string{"", "MiB", "0MiB", "1e30GiB", "NaNGB", "12 34MB", "infB"} {
 		var got int64
-		if wrong := (bound{&got}).set(&tree.Node{Kind: tree.Scalar, Text: text}); wrong == "" {
+		if wrong := bound(&got).set(&tree.Node{Kind: tree.Scalar, Text: text}); wrong == "" {
 			t.Errorf("%q was read as %d bytes", text, got)
 		}
 	}

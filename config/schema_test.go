@@ -184,10 +184,10 @@ func TestSchemaRefusesAsTheReaderDoes(t *testing.T) {
 		for _, text := range values {
 			n, _ := tree.Parse([]byte(text), tree.Position{})
 			takes := n == nil || n.Kind == tree.Nothing || f.value.set(n) == ""
-			if _, words := f.value.(choice); words && n != nil && n.Kind == tree.Scalar && !n.Quoted && text != "null" {
-				takes = takes && slices.Contains(choices(f.value), text)
+			if f.value.schema["enum"] != nil && n != nil && n.Kind == tree.Scalar && !n.Quoted && text != "null" {
+				takes = takes && slices.Contains(f.value.choices, text)
 			}
-			own := schemaOf(f.value)
+			own := f.schema(true)
 			raw, err := json.Marshal(own)
 			var of map[string]any
 			if err == nil {
@@ -197,11 +197,10 @@ func TestSchemaRefusesAsTheReaderDoes(t *testing.T) {
 				t.Fatal(err)
 			}
 			why := Invalid(t, of, AsJSON(t, text), f.key)
-			_, isPath := f.value.(path)
-			if isPath && n != nil && n.Kind == tree.Scalar && !n.Quoted && why != "" && takes {
+			if f.value.path && n != nil && n.Kind == tree.Scalar && !n.Quoted && why != "" && takes {
 				continue // the reader accepts a folder named 5, but an editor asks for quotes
 			}
-			if _, isTime := f.value.(duration); isTime && why == "" && !takes {
+			if strings.Contains(f.value.want, "30s") && why == "" && !takes {
 				continue // 0s matches the pattern
 			}
 			if (why == "") != takes {

@@ -16,152 +16,168 @@ import (
 	"zeroth/nn"
 )
 
-// value is the type of a key. set stores the value of a node and returns "", or stores nothing and
-// returns what is wrong. want describes valid values. yaml returns the stored value so that Load
-// reads it back unchanged.
-type value interface {
-	set(n *tree.Node) (wrong string)
-	want() string
-	yaml() string
+// value is where a key is stored, and the type of what it accepts.
+type value struct {
+	set    func(n *tree.Node) (wrong string) // stores the value of a node, or nothing and returns what is wrong
+	yaml   func() string                     // the stored value, which set reads back unchanged
+	want   string                            // describes valid values
+	schema object                            // of JSON, without null
+
+	empty   func() bool                       // whether it is left out; nil if it may not be
+	choices []string                          // the words it accepts; nil if it is not one of a few
+	number  bool                              // its default is an example of a number
+	like    bool                              // its example is one of a number
+	path    bool                              // whether it is a path, or a list of them
+	schemes []string                          // of addresses that a path may have
+	blame   func(n *tree.Node) tree.Position  // of a rejected part; nil: the whole value
+	read    func(string, *tree.Node) Problems // of lists of mappings: like set, with all problems
+	items   []field                           // of lists of mappings: the keys of an item
 }
+
+// of returns a value that read parses and write prints.
+func of[T any](p *T, want string, schema object, read func(n *tree.Node) (T, string), write func(T) string) value {
+	set := func(n *tree.Node) string {
+		x, wrong := read(n)
+		if wrong == "" {
+			*p = x
+		}
+		return wrong
+	}
+	return value{set: set, yaml: func() string { return write(*p) }, want: want, schema: schema}
+}
+
+// omitted returns a value that is left out while it is empty.
+func (v value) omitted(empty func() bool) value {
+	v.empty = empty
+	return v
+}
+
+// isEmpty reports whether the value is left out.
+func (v value) isEmpty() bool { return v.empty != nil && v.empty() }
+
+// object is a JSON object.
+type object = map[string]any
+
+// integer returns the schema of a whole number.
+func integer(lo int, hi any) object { return object{"type": "integer", "minimum": lo, "maximum": hi} }
 
 // count is a whole number in [lo, hi].
-type count struct {
-	p      *int
-	lo, hi int
+func count(p *int, lo, hi int) value {
+	v := of(p, fmt.Sprintf("a whole number from %d to %d", lo, hi), integer(lo, hi), func(n *tree.Node) (int, string) {
+		x, wrong := tree.Whole(n)
+		switch {
+		case wrong != "":
+		case x > int64(hi):
+			wrong = fmt.Sprintf("%d is more than %d", x, hi)
+		case x < 0 && lo >= 0:
+			wrong = fmt.Sprintf("%d is negative", x)
+		case x < int64(lo):
+			wrong = fmt.Sprintf("%d is less than %d", x, lo)
+		}
+		return int(x), wrong
+	}, strconv.Itoa)
+	v.number = true
+	return v
 }
 
-func (v count) set(n *tree.Node) string {
-	x, wrong := tree.Whole(n)
-	if wrong == "" && (x < int64(v.lo) || x > int64(v.hi)) {
-		wrong = outside(x, int64(v.lo), int64(v.hi))
+// shards is a positive count, or -1 for ranks / replicate, which is what it writes.
+func shards(p *int) value {
+	v := count(p, 1, MostRanks)
+	positive := v.set
+	v.set = func(n *tree.Node) string {
+		if x, wrong := tree.Whole(n); wrong == "" && x == -1 {
+			*p = -1
+			return ""
+		}
+		return positive(n)
 	}
-	if wrong == "" {
-		*v.p = int(x)
-	}
-	return wrong
+	v.want, v.number = "a whole number of at least 1, or -1 for all ranks of a replica", false
+	v.schema = object{"type": "integer", "minimum": -1, "maximum": MostRanks, "not": object{"const": 0}}
+	v.yaml = func() string { return "-1" }
+	return v
 }
-
-func outside(x, lo, hi int64) string {
-	switch {
-	case x > hi:
-		return fmt.Sprintf("%d is more than %d", x, hi)
-	case x < 0 && lo >= 0:
-		return fmt.Sprintf("%d is negative", x)
-	}
-	return fmt.Sprintf("%d is less than %d", x, lo)
-}
-
-func (v count) want() string { return fmt.Sprintf("a whole number from %d to %d", v.lo, v.hi) }
-func (v count) yaml() string { return strconv.Itoa(*v.p) }
-
-// shards is a positive count, or -1 for ranks / replicate.
-type shards struct{ p *int }
-
-func (v shards) set(n *tree.Node) string {
-	x, wrong := tree.Whole(n)
-	if wrong == "" && x != -1 && (x < 1 || x > MostRanks) {
-		wrong = outside(x, 1, MostRanks)
-	}
-	if wrong == "" {
-		*v.p = int(x)
-	}
-	return wrong
-}
-
-func (v shards) want() string {
-	return "a whole number of at least 1, or -1 for all ranks of a replica"
-}
-func (v shards) yaml() string { return "-1" } // always ranks / replicate when written
 
 // stage is a ZeRO stage.
-type stage struct{ p *int }
-
-func (v stage) set(n *tree.Node) string {
-	x, wrong := tree.Whole(n)
-	if wrong == "" && (x < 0 || x > 3) {
-		wrong = fmt.Sprintf("there is no stage %d", x)
-	}
-	if wrong == "" {
-		*v.p = int(x)
-	}
-	return wrong
+func stage(p *int) value {
+	v := of(p, "0 (nothing sharded), 1 (optimizer state), 2 (and gradients) or 3 (and parameters)", integer(0, 3), func(n *tree.Node) (int, string) {
+		x, wrong := tree.Whole(n)
+		if wrong == "" && (x < 0 || x > 3) {
+			wrong = fmt.Sprintf("there is no stage %d", x)
+		}
+		return int(x), wrong
+	}, strconv.Itoa)
+	v.choices = []string{"0", "1", "2", "3"}
+	return v
 }
-
-func (v stage) want() string {
-	return "0 (nothing sharded), 1 (optimizer state), 2 (and gradients) or 3 (and parameters)"
-}
-func (v stage) yaml() string { return strconv.Itoa(*v.p) }
 
 // seed is any 64-bit number.
-type seed struct{ p *uint64 }
-
-func (v seed) set(n *tree.Node) string {
-	y, wrong := tree.Whole(n)
-	x, err := strconv.ParseUint(n.Text, 10, 64)
-	switch {
-	case wrong == "" && y < 0:
-		return n.String() + " is negative"
-	case wrong == "":
-		*v.p = uint64(y)
-	case err == nil && !n.Quoted && !tree.Octal.MatchString(n.Text): // uses all 64 bits
-		*v.p, wrong = x, ""
-	}
-	return wrong
+func seed(p *uint64) value {
+	return of(p, "a whole number of at least 0", integer(0, uint64(1<<64-1)), func(n *tree.Node) (uint64, string) {
+		y, wrong := tree.Whole(n)
+		x, err := strconv.ParseUint(n.Text, 10, 64)
+		switch {
+		case wrong == "" && y < 0:
+			return 0, n.String() + " is negative"
+		case err == nil && !n.Quoted && !tree.Octal.MatchString(n.Text): // uses all 64 bits
+			return x, ""
+		}
+		return uint64(y), wrong
+	}, func(x uint64) string { return strconv.FormatUint(x, 10) })
 }
-
-func (v seed) want() string { return "a whole number of at least 0" }
-func (v seed) yaml() string { return strconv.FormatUint(*v.p, 10) }
 
 // real is a finite number that ok accepts.
-type real struct {
-	p    *float64
-	ok   func(float64) bool
-	what string
+func real(p *float64, ok func(float64) bool, want string) value {
+	v := of(p, want, numeric(ok), func(n *tree.Node) (float64, string) {
+		x, wrong := tree.Number(n)
+		if wrong == "" && !ok(x) {
+			wrong = n.String() + " is out of range"
+		}
+		return x, wrong
+	}, FormatReal)
+	v.number = true
+	return v
 }
 
-func (v real) set(n *tree.Node) string {
-	x, wrong := tree.Number(n)
-	if wrong == "" && !v.ok(x) {
-		wrong = n.String() + " is out of range"
-	}
-	if wrong == "" {
-		*v.p = x
-	}
-	return wrong
+// positive is a number above 0.
+func positive(p *float64) value { return real(p, hf.Positive, "a positive number") }
+
+// least0 is a number of at least 0.
+func least0(p *float64) value { return real(p, atLeast0, "a number of at least 0") }
+
+// decays is a rate of at least 0 and below 1.
+func decays(p *float64) value { return real(p, within(0, 1), "a number of at least 0 and below 1") }
+
+// dropped is a dropout probability.
+func dropped(p *float64) value {
+	return real(p, device.Droppable, "0, or a number from 1/65536 to below 1")
 }
 
-func (v real) want() string { return v.what }
-func (v real) yaml() string { return FormatReal(*v.p) }
-
-// some is a positive real. 0 means unset and is not written.
-type some struct{ real }
-
-func (v some) empty() bool { return *v.p == 0 }
-
-// perhaps is a real that may be omitted.
-type perhaps struct {
-	p    **float64
-	ok   func(float64) bool
-	what string
+// some is a positive number. 0 means unset and is not written.
+func some(p *float64) value {
+	v := positive(p).omitted(func() bool { return *p == 0 })
+	v.like = true
+	return v
 }
 
-func (v perhaps) set(n *tree.Node) string {
-	x := new(float64)
-	wrong := real{x, v.ok, v.what}.set(n)
-	if wrong == "" {
-		*v.p = x
+// perhaps is a number of some kind that may be omitted.
+func perhaps(p **float64, kind func(*float64) value) value {
+	v := kind(new(float64)).omitted(func() bool { return *p == nil })
+	v.like = true
+	v.set = func(n *tree.Node) string {
+		x := new(float64)
+		wrong := kind(x).set(n)
+		if wrong == "" {
+			*p = x
+		}
+		return wrong
 	}
-	return wrong
-}
-
-func (v perhaps) empty() bool  { return *v.p == nil }
-func (v perhaps) want() string { return v.what }
-func (v perhaps) yaml() string {
-	if v.empty() {
-		return "null"
+	v.yaml = func() string {
+		if *p == nil {
+			return "null"
+		}
+		return FormatReal(**p)
 	}
-	return FormatReal(**v.p)
+	return v
 }
 
 // FormatReal returns the shortest text that parses as x: 6e-4, but 0.01.
@@ -174,313 +190,270 @@ func FormatReal(x float64) string {
 	return g
 }
 
-// reals is a list of two numbers.
-type reals struct {
-	p    *[2]float64
-	ok   func(float64) bool
-	what string
+// betas is a list of two rates.
+func betas(p *[2]float64) value {
+	items := object{"type": "array", "items": numeric(within(0, 1)), "minItems": 2, "maxItems": 2}
+	v := of(p, "two numbers of at least 0 and below 1", items, func(n *tree.Node) (xs [2]float64, wrong string) {
+		if n.Kind != tree.List || len(n.Items) != 2 {
+			return xs, fmt.Sprintf("%s is not a list of two numbers", n.Listed())
+		}
+		for i, item := range n.Items {
+			if wrong = decays(&xs[i]).set(item); wrong != "" {
+				break
+			}
+		}
+		return xs, wrong
+	}, func(xs [2]float64) string { return fmt.Sprintf("[%s, %s]", FormatReal(xs[0]), FormatReal(xs[1])) })
+	v.number = true
+	return v
 }
 
-func (v reals) set(n *tree.Node) string {
-	if n.Kind != tree.List || len(n.Items) != 2 {
-		return fmt.Sprintf("%s is not a list of two numbers", n.Listed())
+// listed reads a list of items, by the value of each.
+func listed[T any](n *tree.Node, what string, item func(*T) value) (out []T, wrong string) {
+	if n.Kind != tree.List || len(n.Items) == 0 {
+		return nil, fmt.Sprintf("%s is not a list of %s", n.Listed(), what)
 	}
-	var xs [2]float64
-	for i, item := range n.Items {
-		if wrong := (real{&xs[i], v.ok, v.what}).set(item); wrong != "" {
-			return wrong
+	out = make([]T, len(n.Items))
+	for i := range out {
+		if wrong := item(&out[i]).set(n.Items[i]); wrong != "" {
+			return nil, wrong
 		}
 	}
-	*v.p = xs
-	return ""
+	return out, ""
 }
+
+// inBrackets returns numbers as YAML.
+func inBrackets(xs []int) string { return strings.ReplaceAll(fmt.Sprint(xs), " ", ", ") }
 
 // MostGPUs bounds the ordinals of GPUs.
 const MostGPUs = 1 << 10
 
 // ordinals is a list of distinct GPUs, or "auto", stored as an empty list.
-type ordinals struct{ p *[]int }
-
-func (v ordinals) set(n *tree.Node) string {
-	if n.Kind == tree.Scalar && n.Text == "auto" {
-		*v.p = nil
-		return ""
-	}
-	if n.Kind != tree.List || len(n.Items) == 0 {
-		return fmt.Sprintf("%s is not a list of GPUs", n.Listed())
-	}
-	out := make([]int, len(n.Items))
-	for i, item := range n.Items {
-		if wrong := (count{&out[i], 0, MostGPUs}).set(item); wrong != "" {
-			return wrong
+func ordinals(p *[]int) value {
+	schema := object{"type": []string{"array", "string"}, "pattern": "^auto$", "minItems": 1, "items": integer(0, MostGPUs)}
+	return of(p, "a list of the driver's numbers of GPUs, such as [0, 2], or auto", schema, func(n *tree.Node) ([]int, string) {
+		if n.Kind == tree.Scalar && n.Text == "auto" {
+			return nil, ""
 		}
-		if slices.Contains(out[:i], out[i]) {
-			return fmt.Sprintf("GPU %d is named twice", out[i])
+		out, wrong := listed(n, "GPUs", func(p *int) value { return count(p, 0, MostGPUs) })
+		for i, gpu := range out {
+			if slices.Contains(out[:i], gpu) {
+				wrong = fmt.Sprintf("GPU %d is named twice", gpu)
+			}
 		}
-	}
-	*v.p = out
-	return ""
-}
-
-func (v ordinals) want() string {
-	return "a list of the driver's numbers of GPUs, such as [0, 2], or auto"
-}
-func (v ordinals) yaml() string {
-	if len(*v.p) == 0 {
-		return "auto"
-	}
-	return strings.ReplaceAll(fmt.Sprint(*v.p), " ", ", ")
+		return out, wrong
+	}, func(gpus []int) string {
+		if len(gpus) == 0 {
+			return "auto"
+		}
+		return inBrackets(gpus)
+	})
 }
 
 // counts is a list of numbers of at least 1; unset if empty.
-type counts struct{ p *[]int }
-
-func (v counts) set(n *tree.Node) string {
-	if n.Kind != tree.List || len(n.Items) == 0 {
-		return fmt.Sprintf("%s is not a list of numbers", n.Listed())
-	}
-	out := make([]int, len(n.Items))
-	for i, item := range n.Items {
-		if wrong := (count{&out[i], 1, hf.MostLayers}).set(item); wrong != "" {
-			return wrong
-		}
-	}
-	*v.p = out
-	return ""
-}
-
-func (v counts) empty() bool  { return len(*v.p) == 0 }
-func (v counts) want() string { return "a list of whole numbers of at least 1, such as [7, 5]" }
-func (v counts) yaml() string { return strings.ReplaceAll(fmt.Sprint(*v.p), " ", ", ") }
-
-func (v reals) want() string { return v.what }
-func (v reals) yaml() string {
-	return fmt.Sprintf("[%s, %s]", FormatReal(v.p[0]), FormatReal(v.p[1]))
+func counts(p *[]int) value {
+	schema := object{"type": "array", "minItems": 1, "items": integer(1, hf.MostLayers)}
+	return of(p, "a list of whole numbers of at least 1, such as [7, 5]", schema, func(n *tree.Node) ([]int, string) {
+		return listed(n, "numbers", func(p *int) value { return count(p, 1, hf.MostLayers) })
+	}, inBrackets).omitted(func() bool { return len(*p) == 0 })
 }
 
 // choice is one of a few words.
-type choice struct {
-	p     *string
-	names []string
+func choice(p *string, names []string) value {
+	v := of(p, show.Either(names), object{"enum": names}, func(n *tree.Node) (string, string) {
+		switch {
+		case n.Kind != tree.Scalar:
+			return "", n.String() + " is not a name"
+		case slices.Contains(names, n.Text):
+			return n.Text, ""
+		}
+		wrong := n.String() + " is not a valid value"
+		if near := tree.Nearest(n.Text, names); near != "" {
+			wrong += "; did you mean " + near + "?"
+		}
+		return "", wrong
+	}, func(s string) string { return s }).omitted(func() bool { return *p == "" })
+	v.choices = names
+	return v
 }
-
-func (v choice) set(n *tree.Node) string {
-	if n.Kind != tree.Scalar {
-		return n.String() + " is not a name"
-	}
-	if !slices.Contains(v.names, n.Text) {
-		return n.String() + " is not a valid value" + didYouMean(n.Text, v.names)
-	}
-	*v.p = n.Text
-	return ""
-}
-
-func didYouMean(word string, names []string) string {
-	if near := tree.Nearest(word, names); near != "" {
-		return "; did you mean " + near + "?"
-	}
-	return ""
-}
-
-func (v choice) empty() bool  { return *v.p == "" }
-func (v choice) want() string { return show.Either(v.names) }
-func (v choice) yaml() string { return *v.p }
 
 // dtype is the name of an element type.
-type dtype struct {
-	p     *device.DType
-	types []device.DType
-}
-
-func (v dtype) set(n *tree.Node) string {
-	var name string
-	wrong := choice{&name, v.names()}.set(n)
-	for _, t := range v.types {
-		if wrong == "" && t.String() == name {
-			*v.p = t
-		}
-	}
-	return wrong
-}
-
-func (v dtype) names() (names []string) {
-	for _, t := range v.types {
+func dtype(p *device.DType, types []device.DType) value {
+	var names []string
+	for _, t := range types {
 		names = append(names, t.String())
 	}
-	return names
+	name := p.String()
+	v := choice(&name, names)
+	word := v.set
+	v.set = func(n *tree.Node) string {
+		wrong := word(n)
+		if wrong == "" {
+			*p = types[slices.Index(names, name)]
+		}
+		return wrong
+	}
+	v.yaml, v.empty = func() string { return p.String() }, nil
+	return v
 }
 
-func (v dtype) want() string { return show.Either(v.names()) }
-func (v dtype) yaml() string { return v.p.String() }
+// flag is a boolean.
+func flag(p *bool) value {
+	v := of(p, "true or false", object{"type": "boolean"}, func(n *tree.Node) (is bool, wrong string) {
+		if n.Kind != tree.Scalar || n.Quoted || n.Text != "true" && n.Text != "false" {
+			wrong = n.String() + " is neither true nor false"
+		}
+		return n.Text == "true", wrong
+	}, strconv.FormatBool)
+	v.choices = []string{"true", "false"}
+	return v
+}
+
+// scalars lists the JSON types that the job file accepts as text.
+var scalars = []string{"string", "number", "boolean"}
 
 // text is a string, quoted or not.
-type text struct{ p *string }
-
-func (v text) set(n *tree.Node) string {
-	if n.Kind != tree.Scalar {
-		return n.String() + " is not text"
-	}
-	*v.p = n.Text
-	return ""
+func text(p *string) value {
+	return of(p, "text, in quotes if it has : or # or brackets", object{"type": scalars}, func(n *tree.Node) (string, string) {
+		if n.Kind != tree.Scalar {
+			return "", n.String() + " is not text"
+		}
+		return n.Text, ""
+	}, tree.Quote).omitted(func() bool { return *p == "" })
 }
 
-func (v text) empty() bool  { return *v.p == "" }
-func (v text) want() string { return "text, in quotes if it has : or # or brackets" }
-func (v text) yaml() string { return tree.Quote(*v.p) }
+// checked is a text that wrong does not reject.
+func checked(p *string, want string, schema object, wrong func(n *tree.Node) string) value {
+	return of(p, want, schema, func(n *tree.Node) (string, string) { return n.Text, wrong(n) }, tree.Quote)
+}
 
 // day is a date.
-type day struct{ p *string }
-
-func (v day) set(n *tree.Node) string {
-	if _, err := time.Parse(time.DateOnly, n.Text); n.Kind != tree.Scalar || err != nil {
-		return n.String() + " is not a date"
-	}
-	*v.p = n.Text
-	return ""
+func day(p *string) value {
+	return checked(p, "a date such as 2026-01-31", object{"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"}, func(n *tree.Node) string {
+		if _, err := time.Parse(time.DateOnly, n.Text); n.Kind != tree.Scalar || err != nil {
+			return n.String() + " is not a date"
+		}
+		return ""
+	}).omitted(func() bool { return *p == "" })
 }
-
-func (v day) empty() bool  { return *v.p == "" }
-func (v day) want() string { return "a date such as 2026-01-31" }
-func (v day) yaml() string { return tree.Quote(*v.p) }
 
 // longestPattern bounds a group's pattern, in bytes.
 const longestPattern = 200
 
 // pattern is a pattern of path.Match.
-type pattern struct{ p *string }
-
-func (v pattern) set(n *tree.Node) string {
-	_, err := gopath.Match(n.Text, "")
-	switch {
-	case n.Kind != tree.Scalar || n.Text == "" || err != nil:
-		return n.String() + " is not a pattern"
-	case len(n.Text) > longestPattern:
-		return fmt.Sprintf("a pattern of %d bytes, more than %d", len(n.Text), longestPattern)
-	}
-	*v.p = n.Text
-	return ""
+func pattern(p *string) value {
+	return checked(p, `a pattern of names, such as "*.bias"`, object{"type": scalars, "minLength": 1, "maxLength": longestPattern}, func(n *tree.Node) string {
+		_, err := gopath.Match(n.Text, "")
+		switch {
+		case n.Kind != tree.Scalar || n.Text == "" || err != nil:
+			return n.String() + " is not a pattern"
+		case len(n.Text) > longestPattern:
+			return fmt.Sprintf("a pattern of %d bytes, more than %d", len(n.Text), longestPattern)
+		}
+		return ""
+	})
 }
 
-func (v pattern) want() string { return `a pattern of names, such as "*.bias"` }
-func (v pattern) yaml() string { return tree.Quote(*v.p) }
+// metricPattern matches the names of metrics, which TensorBoard, MLflow and Prometheus accept
+// unchanged.
+const metricPattern = `^[a-z][a-z0-9_]*$`
+
+// MetricName matches the names of metrics.
+var MetricName = regexp.MustCompile(metricPattern)
+
+// LongestMetric bounds the name of a metric, in bytes.
+const LongestMetric = 64
 
 // measure is the name of a metric.
-type measure struct{ p *string }
-
-func (v measure) set(n *tree.Node) string {
-	if n.Kind != tree.Scalar || !MetricName.MatchString(n.Text) || len(n.Text) > LongestMetric {
-		return n.String() + " is not the name of a metric"
-	}
-	*v.p = n.Text
-	return ""
+func measure(p *string) value {
+	schema := object{"type": []string{"string", "boolean"}, "pattern": metricPattern, "maxLength": LongestMetric}
+	v := checked(p, "val_loss, or a metric of the program's network", schema, func(n *tree.Node) string {
+		if n.Kind != tree.Scalar || !MetricName.MatchString(n.Text) || len(n.Text) > LongestMetric {
+			return n.String() + " is not the name of a metric"
+		}
+		return ""
+	})
+	v.yaml = func() string { return *p }
+	return v
 }
-
-func (v measure) want() string { return "val_loss, or a metric of the program's network" }
-func (v measure) yaml() string { return *v.p }
 
 // texts is a list of strings.
-type texts struct{ p *[]string }
-
-func (v texts) set(n *tree.Node) string {
-	if n.Kind == tree.Scalar {
-		return fmt.Sprintf("%s is not a list", n)
-	}
-	if n.Kind != tree.List {
-		return n.String() + " is not a list of texts"
-	}
-	out := make([]string, len(n.Items))
-	for i, item := range n.Items {
-		if wrong := (text{&out[i]}).set(item); wrong != "" {
-			return wrong
+func texts(p *[]string) value {
+	schema := object{"type": "array", "items": object{"type": scalars}}
+	return of(p, `a list of texts, such as ["a.txt", "docs/**/*.md"]`, schema, func(n *tree.Node) ([]string, string) {
+		if n.Kind == tree.Scalar {
+			return nil, fmt.Sprintf("%s is not a list", n)
 		}
-	}
-	*v.p = out
-	return ""
-}
-
-func (v texts) empty() bool  { return len(*v.p) == 0 }
-func (v texts) want() string { return `a list of texts, such as ["a.txt", "docs/**/*.md"]` }
-func (v texts) yaml() string {
-	quoted := make([]string, len(*v.p))
-	for i, s := range *v.p {
-		quoted[i] = tree.Quote(s)
-	}
-	return "[" + strings.Join(quoted, ", ") + "]"
+		if n.Kind == tree.List && len(n.Items) == 0 {
+			return []string{}, ""
+		}
+		return listed(n, "texts", text)
+	}, func(all []string) string {
+		quoted := make([]string, len(all))
+		for i, s := range all {
+			quoted[i] = tree.Quote(s)
+		}
+		return "[" + strings.Join(quoted, ", ") + "]"
+	}).omitted(func() bool { return len(*p) == 0 })
 }
 
 // mostPatterns is the maximum number of patterns of layers in a value, and their length in bytes.
 const mostPatterns = 256
 
 // perLayer is a mapping of names of layers to numbers, in its order.
-type perLayer struct {
-	p    *[]nn.Pattern
-	ok   func(float64) bool
-	what string
-}
-
-func (v perLayer) set(n *tree.Node) string {
-	if n.Kind != tree.Mapping {
-		return n.String() + " is not a mapping"
-	}
-	if len(n.Pairs) > mostPatterns {
-		return fmt.Sprintf("%d names are more than %d", len(n.Pairs), mostPatterns)
-	}
-	var out []nn.Pattern
-	for _, p := range n.Pairs {
-		var x float64
-		wrong := real{&x, v.ok, v.what}.set(p.Value)
-		if wrong == "" && len(p.Key) > mostPatterns {
-			wrong = fmt.Sprintf("a name of %d bytes is longer than %d", len(p.Key), mostPatterns)
+func perLayer(p *[]nn.Pattern, number func(*float64) value) value {
+	schema := object{"type": "object", "maxProperties": mostPatterns, "additionalProperties": object{"type": "number", "exclusiveMinimum": 0}}
+	return of(p, "a mapping of names of layers, each to "+number(new(float64)).want, schema, func(n *tree.Node) (out []nn.Pattern, wrong string) {
+		if n.Kind != tree.Mapping {
+			return nil, n.String() + " is not a mapping"
 		}
-		pattern, err := nn.NewPattern(p.Key, x)
-		if wrong == "" && err != nil {
-			wrong = err.Error()
+		if len(n.Pairs) > mostPatterns {
+			return nil, fmt.Sprintf("%d names are more than %d", len(n.Pairs), mostPatterns)
 		}
-		if wrong != "" {
-			return p.Key + ": " + wrong
+		for _, p := range n.Pairs {
+			var x float64
+			wrong := number(&x).set(p.Value)
+			if wrong == "" && len(p.Key) > mostPatterns {
+				wrong = fmt.Sprintf("a name of %d bytes is longer than %d", len(p.Key), mostPatterns)
+			}
+			pattern, err := nn.NewPattern(p.Key, x)
+			if wrong == "" && err != nil {
+				wrong = err.Error()
+			}
+			if wrong != "" {
+				return nil, p.Key + ": " + wrong
+			}
+			out = append(out, pattern)
 		}
-		out = append(out, pattern)
-	}
-	*v.p = out
-	return ""
-}
-
-func (v perLayer) empty() bool  { return len(*v.p) == 0 }
-func (v perLayer) want() string { return "a mapping of names of layers, each to " + v.what }
-func (v perLayer) yaml() string {
-	var pairs []string
-	for _, p := range *v.p {
-		pairs = append(pairs, tree.Quote(p.Name)+": "+FormatReal(p.Value))
-	}
-	return "{" + strings.Join(pairs, ", ") + "}"
+		return out, ""
+	}, func(patterns []nn.Pattern) string {
+		var pairs []string
+		for _, p := range patterns {
+			pairs = append(pairs, tree.Quote(p.Name)+": "+FormatReal(p.Value))
+		}
+		return "{" + strings.Join(pairs, ", ") + "}"
+	}).omitted(func() bool { return len(*p) == 0 })
 }
 
 // Longest is the maximum time span, a year.
 const Longest = 365 * 24 * time.Hour
 
 // duration is a time span like 30s or 5m.
-type duration struct{ p *time.Duration }
-
-func (v duration) set(n *tree.Node) string {
-	if n.Kind != tree.Scalar {
-		return n.String() + " is not a time span"
-	}
-	d, err := time.ParseDuration(n.Text)
-	if err != nil {
-		return n.String() + " is not a time span"
-	}
-	switch {
-	case d <= 0:
-		return n.String() + " is not positive"
-	case d > Longest:
-		return fmt.Sprintf("%s is more than %v", n, Longest)
-	}
-	*v.p = d
-	return ""
+func duration(p *time.Duration) value {
+	schema := object{"type": "string", "pattern": `^([0-9.]+(ns|us|µs|ms|s|m|h))+$`}
+	return of(p, "a number with its unit, such as 30s or 5m", schema, func(n *tree.Node) (time.Duration, string) {
+		d, err := time.ParseDuration(n.Text)
+		switch {
+		case n.Kind != tree.Scalar || err != nil:
+			return 0, n.String() + " is not a time span"
+		case d <= 0:
+			return 0, n.String() + " is not positive"
+		case d > Longest:
+			return 0, fmt.Sprintf("%s is more than %v", n, Longest)
+		}
+		return d, ""
+	}, time.Duration.String)
 }
-
-func (v duration) want() string { return "a number with its unit, such as 30s or 5m" }
-func (v duration) yaml() string { return v.p.String() }
 
 // Limits of settings.
 const (
@@ -490,11 +463,49 @@ const (
 	MostMemory = 1 << 60 // bytes
 )
 
-// metricPattern matches the names of metrics, which TensorBoard, MLflow and Prometheus accept
-// unchanged.
-const metricPattern = `^[a-z][a-z0-9_]*$`
+// memoryUnits lists the units of memory. A bare G is rejected as ambiguous.
+var memoryUnits = []struct {
+	name  string
+	bytes float64
+}{
+	{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
+	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"B", 1},
+}
 
-var MetricName = regexp.MustCompile(metricPattern)
+// ParseSize reads a number of bytes with its unit, such as 80GiB or 80GB.
+func ParseSize(s string) (int64, error) {
+	for _, u := range memoryUnits {
+		at := len(s) - len(u.name)
+		if at < 0 || !strings.EqualFold(s[at:], u.name) {
+			continue
+		}
+		x, wrong := tree.Number(&tree.Node{Kind: tree.Scalar, Text: strings.TrimSpace(s[:at])})
+		if b := x * u.bytes; wrong == "" && b >= 1 && b <= MostMemory {
+			return int64(b), nil
+		}
+		break
+	}
+	return 0, fmt.Errorf("%q is not a size; want a number with its unit, such as 80GiB (2^30 bytes) or 80GB (10^9)", s)
+}
 
-// LongestMetric bounds the name of a metric, in bytes.
-const LongestMetric = 64
+// bound is a number of bytes with its unit, or auto, stored as 0.
+func bound(p *int64) value {
+	schema := object{"type": "string", "pattern": `^(auto|[0-9.eE+-]+ *(B|kB|[MGT]B|[KMGT]iB))$`}
+	return of(p, "auto, or a number with its unit, such as 512MiB or 4GB", schema, func(n *tree.Node) (int64, string) {
+		if n.Kind == tree.Scalar && n.Text == "auto" {
+			return 0, ""
+		}
+		b, err := ParseSize(n.Text)
+		if n.Kind != tree.Scalar || err != nil {
+			return 0, n.String() + " is not a number of bytes"
+		}
+		return b, ""
+	}, func(b int64) string {
+		for _, u := range memoryUnits {
+			if one := int64(u.bytes); b > 0 && b%one == 0 {
+				return fmt.Sprintf("%d%s", b/one, u.name)
+			}
+		}
+		return "auto"
+	})
+}

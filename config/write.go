@@ -43,7 +43,7 @@ func indent(key string) string { return strings.Repeat("  ", strings.Count(key, 
 // written reports whether the key has a value, is used and is not derived from others.
 func (c *Config) written(f field) bool {
 	why, _ := c.idle(f)
-	return why == "" && !f.derived && !empty(f.value)
+	return why == "" && !f.derived && !f.value.isEmpty()
 }
 
 // Writes reports whether Write writes a key.
