@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/torchfile"
@@ -245,7 +246,7 @@ func (d *dcp) blob(fqn string, start, size []int, dtype checkpoint.DType) (func(
 		return nil, fmt.Errorf("no file has its part at %v", start)
 	}
 	open, err := d.part(fmt.Sprintf("its part at %v", start), info)
-	return once(func() (*torchfile.Tensor, error) {
+	return sync.OnceValues(func() (*torchfile.Tensor, error) {
 		v, err := open()
 		if err != nil {
 			return nil, err

@@ -420,8 +420,5 @@ func matching(folder, pattern string) (names []string) {
 	return names
 }
 
-// once returns a function that opens something when first called.
-func once[T any](f func() (T, error)) func() (T, error) { return sync.OnceValues(f) }
-
 // numel returns the number of elements of a shape, and whether it is valid.
 func numel(shape []int) (int, bool) { return safetensors.Numel(shape) }

@@ -2,9 +2,7 @@ package main
 
 import (
 	"fmt"
-	"maps"
 	"regexp"
-	"slices"
 	"strings"
 
 	"zeroth/job/plan"
@@ -27,13 +25,10 @@ func (p *planned) next(c *spec.Job, x *plan.Plan) string {
 	if p.file != "" {
 		words = append(words, p.file)
 	}
-	sets := p.sets
 	if gpus {
 		words = append(words, p.fitFlags(c)...)
-	} else {
-		sets = append(p.shortened(), sets...)
 	}
-	for _, s := range sets {
+	for _, s := range append(p.shortened(), p.sets...) {
 		words = append(words, "--set", s)
 	}
 	for i, w := range words {
@@ -52,11 +47,6 @@ func (p *planned) fitFlags(c *spec.Job) (words []string) {
 		words = append(words, p.gpu)
 	} else {
 		words = append(words, "80GiB")
-	}
-	for _, flag := range slices.Sorted(maps.Keys(shortcuts)) {
-		if value := *p.keys[flag]; value != "" {
-			words = append(words, "--"+flag, value)
-		}
 	}
 	return words
 }

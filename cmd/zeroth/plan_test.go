@@ -54,7 +54,7 @@ func TestPlanOfAModel(t *testing.T) {
 	args := []string{"--stage", "3", "--gpus", "64", "--gpu-memory", "80GiB", "--micro-batch", "1", "--seq", "8192", "--recompute", "block"}
 	out, _ := zeroth(t, 0, append([]string{"plan", "--model", "."}, args...)...)
 	contains(t, out, "Llama 8.0B, 8,030,261,248 parameters", "outside CUDA context", "device  80.0 GiB (85.90 GB)", ": fits\n",
-		"next    zeroth fit --model . --gpus 64 --gpu-memory 80GiB --micro-batch 1 --recompute block --seq 8192 --stage 3\n")
+		"next    zeroth fit --model . --gpus 64 --gpu-memory 80GiB --set train.micro_batch=1 --set zero.recompute=block --set model.context=8192 --set zero.stage=3\n")
 	same, _ := zeroth(t, 0, append([]string{"plan", "--model", "other.json", "--json"}, args...)...)
 	var plan struct {
 		Parameters, Allocated, Ranks int64

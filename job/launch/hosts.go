@@ -38,16 +38,22 @@ func (h Host) address() string { return h.name[strings.LastIndexByte(h.name, '@'
 func ParseHosts(list string, slots int) (hosts []Host, err error) {
 	for _, text := range strings.Split(list, ",") {
 		name, count, given := cutSlots(text)
-		h := Host{name, slots}
-		if given {
-			h.slots, err = strconv.Atoi(count)
-		}
-		if err != nil || h.slots < 1 || !validHost(name) {
+		h, ok := newHost(name, count, given, slots)
+		if !ok {
 			return nil, fmt.Errorf("--hosts: %q; want names separated by commas, such as node1,user@node2:4 for 4 processes on node2, or [fd00::1]:4", text)
 		}
 		hosts = append(hosts, h)
 	}
 	return hosts, distinct(hosts)
+}
+
+// newHost returns a host with the given number of processes, or else with slots of them.
+func newHost(name, count string, given bool, slots int) (h Host, ok bool) {
+	var err error
+	if given {
+		slots, err = strconv.Atoi(count)
+	}
+	return Host{name, slots}, err == nil && slots > 0 && validHost(name)
 }
 
 // cutSlots splits a host from the number of its processes. An IPv6 address is in brackets, which
@@ -80,7 +86,6 @@ func ReadHostfile(path string, slots int) (hosts []Host, err error) {
 			continue
 		}
 		name, count, given := cutSlots(words[0])
-		h, err := Host{name, slots}, error(nil)
 		for _, word := range words[1:] {
 			key, value, _ := strings.Cut(word, "=")
 			if key != "slots" || given {
@@ -88,10 +93,8 @@ func ReadHostfile(path string, slots int) (hosts []Host, err error) {
 			}
 			count, given = value, true
 		}
-		if given {
-			h.slots, err = strconv.Atoi(count)
-		}
-		if err != nil || h.slots < 1 || !validHost(name) {
+		h, ok := newHost(name, count, given, slots)
+		if !ok {
 			return nil, fmt.Errorf("%s:%d: %q; want a host and its processes, such as: node1 slots=4", path, n, strings.TrimSpace(line))
 		}
 		hosts = append(hosts, h)
