@@ -32,7 +32,6 @@ type field struct {
 	own     bool     // may differ between the processes of a job
 	derived bool     // follows from other keys that are written
 	remark  string   // comment written after the value
-	flag    string   // equivalent flag of 'zeroth plan'
 }
 
 // only is a condition that a job must meet to use a key.
@@ -122,17 +121,6 @@ func keysOf(some func(field) bool) (keys []string) {
 	for _, f := range new(Config).fields("") {
 		if some(f) {
 			keys = append(keys, f.key)
-		}
-	}
-	return keys
-}
-
-// Shortcuts returns the keys that have flags in 'zeroth plan', by flag.
-func Shortcuts() map[string]string {
-	keys := map[string]string{}
-	for _, f := range new(Config).fields("") {
-		if f.flag != "" {
-			keys[f.flag] = f.key
 		}
 	}
 	return keys

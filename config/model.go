@@ -48,7 +48,7 @@ func (c *Config) modelKeys() []field {
 			only: llama("ffn"),
 			then: func() { m.FFN = pick(m.Family == "llama", (8*m.Width/3+63)/64*64, 0) }},
 		{key: "model.context", value: count(&m.Context, 1, hf.Most),
-			initial: "256", flag: "seq",
+			initial: "256",
 			doc: "tokens per sequence; with model.from: the model's maximum or, for data.documents, the " +
 				"longest document, rounded up to a multiple of 64"},
 		{key: "model.vocab", value: count(&m.Vocab, 2, hf.Most),

@@ -37,10 +37,10 @@ func (c *Config) optimizerKeys() []field {
 	o := &c.Optimizer
 	return []field{
 		{key: "precision", value: dtype(&c.Precision, precisions),
-			initial: "bf16", flag: "precision", lasts: true,
+			initial: "bf16", lasts: true,
 			doc: "fp32 | bf16 | fp16: type of gathered parameters and activations"},
 		{key: "optimizer.type", value: choice(&o.Type, rules),
-			initial: "adamw", flag: "optimizer", lasts: true,
+			initial: "adamw", lasts: true,
 			doc: "adamw | adamw8bit | adam | sgd | lion | muon | program; adamw8bit: moments in 8 bits; " +
 				"muon: for the matrices of blocks, with AdamW for the rest; program: the rule of the Go " +
 				"program that runs the job (job.Options.Rule)"},

@@ -58,19 +58,19 @@ func (c *Config) parallelKeys(on string) []field {
 			rule: "4, or pipeline × shard × replicate × context × tensor; on GPUs, one per GPU", like: "4",
 			doc: "number of ranks, which share the state and the batch"},
 		{key: "parallel.pipeline", value: count(&p.Pipeline, 1, MostRanks),
-			initial: "1", flag: "pipeline",
+			initial: "1",
 			doc: "ranks that divide the model's layers (pipeline parallelism); train.accumulate " +
 				"micro-batches pass from rank to rank"},
 		{key: "parallel.shard", value: shards(&p.Shard),
-			initial: "-1", flag: "shard",
+			initial: "-1",
 			doc: "ranks that together hold one copy of the state; -1 is ranks / replicate / pipeline / " +
 				"context / tensor",
 			remark: fmt.Sprintf("%d = ranks / replicate%s%s%s", p.Shard, pick(p.Pipeline > 1, " / pipeline", ""),
 				pick(p.Context > 1, " / context", ""), pick(p.Tensor > 1, " / tensor", ""))},
 		{key: "parallel.replicate", value: count(&p.Replicate, 1, MostRanks),
-			initial: "1", flag: "replicate",
-			doc:  "copies of the sharded state; above 1: hybrid sharding (HSDP)",
-			when: "at zero.stage 1, 2 and 3",
+			initial: "1",
+			doc:     "copies of the sharded state; above 1: hybrid sharding (HSDP)",
+			when:    "at zero.stage 1, 2 and 3",
 			not: refusal{
 				is: z.Stage == 0 && p.Replicate > 1,
 				wrong: fmt.Sprintf(
@@ -81,11 +81,11 @@ func (c *Config) parallelKeys(on string) []field {
 				right: "want replicate: 1, or stage 1, 2 or 3",
 				with:  []string{"zero.stage"}}},
 		{key: "parallel.context", value: count(&p.Context, 1, MostRanks),
-			initial: "1", flag: "context",
+			initial: "1",
 			doc: "ranks that divide the positions of each sequence (context parallelism); attention " +
 				"gathers all keys and values"},
 		{key: "parallel.tensor", value: count(&p.Tensor, 1, MostRanks),
-			initial: "1", flag: "tensor",
+			initial: "1",
 			doc: "ranks that divide every layer's heads and hidden units, and the vocabulary (tensor " +
 				"parallelism); best within a host"},
 		{key: "parallel.master", value: flag(&p.Master),

@@ -68,11 +68,11 @@ func (c *Config) trainKeys(on string) []field {
 			doc: "sequences per step over all ranks; any two of batch, micro_batch and accumulate " +
 				"determine the third"},
 		{key: "train.micro_batch", value: count(&t.MicroBatch, 1, MostBatch),
-			rule: "4, or as batch requires", like: "4", flag: "micro-batch",
+			rule: "4, or as batch requires", like: "4",
 			doc:  "sequences that a rank processes at a time",
 			then: func() { t.MicroBatch = 4 }},
 		{key: "train.accumulate", value: count(&t.Accumulate, 1, MostBatch),
-			rule: "1, or as batch requires", like: "2", flag: "accumulate",
+			rule: "1, or as batch requires", like: "2",
 			doc:    "micro-batches of a rank per update",
 			then:   func() { t.Accumulate = 1 },
 			remark: fmt.Sprintf("batch: %d = micro_batch × accumulate × %s", t.Batch, p.DataName())},
@@ -99,7 +99,7 @@ func (c *Config) trainKeys(on string) []field {
 			doc: "batches per evaluation, each with train.batch sequences; the same ones on any number of " +
 				"ranks, each once"},
 		{key: "train.loss_chunk", value: count(&t.LossChunk, 1, MostBatch),
-			rule: "1024; on GPUs 4 × the model's width, from 1024 to 4096", like: "1024", flag: "loss-chunk",
+			rule: "1024; on GPUs 4 × the model's width, from 1024 to 4096", like: "1024",
 			doc: "tokens whose logits are in memory at a time"},
 	}
 }

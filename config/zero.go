@@ -22,15 +22,15 @@ func (c *Config) zeroKeys() []field {
 	p, z := &c.Parallel, &c.Zero
 	return []field{
 		{key: "zero.stage", value: stage(&z.Stage),
-			rule: "3; 0 with parallel.master", like: "2", flag: "stage",
+			rule: "3; 0 with parallel.master", like: "2",
 			doc:  "what is sharded: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters",
 			then: func() { z.Stage = pick(p.Master, 0, 3) }},
 		{key: "zero.prefetch", value: count(&z.Prefetch, 0, hf.MostLayers),
-			initial: "1", flag: "prefetch",
-			doc: "units gathered ahead of the one in use"},
+			initial: "1",
+			doc:     "units gathered ahead of the one in use"},
 		{key: "zero.recompute", value: choice(&z.Recompute, Recomputes),
-			initial: "none", flag: "recompute",
-			doc: "none | block: recompute a block's activations in the backward pass instead of storing them"},
+			initial: "none",
+			doc:     "none | block: recompute a block's activations in the backward pass instead of storing them"},
 		{key: "zero.offload.optimizer", value: choice(&z.Offload.Optimizer, TierNames),
 			initial: "none",
 			doc: "none | host | disk: where to store master copies and optimizer states between updates; " +
