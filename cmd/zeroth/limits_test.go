@@ -82,7 +82,7 @@ func TestAbsurdInputs(t *testing.T) {
 		{0, "step ", append(plan("train.micro_batch=8192", "train.loss_chunk=1"), "--machine", "h100")},
 		{0, "step ", append(plan("model.layers=10000", "train.accumulate=1000"), "--machine", "h100")},
 		{2, "offloaded pieces of 2^20 elements per rank", plan("model.width=1048576", "zero.offload.optimizer=host")},
-		{2, "tasks, but at most 8388608 are simulated", append(plan("model.layers=10000", "model.family=llama", "zero.recompute=block", "train.loss_chunk=1", "train.micro_batch=16384", "train.accumulate=4"), "--machine", "h100")},
+		{2, "tasks, but at most 4194304 are simulated", append(plan("model.layers=10000", "model.family=llama", "zero.recompute=block", "train.loss_chunk=1", "train.micro_batch=8192", "train.accumulate=4"), "--machine", "h100")},
 		{2, "parameters are more than 1.76e+13", plan("model.width=1048576", "model.layers=1000")},
 		{0, "fits, fastest", []string{"fit", "tiny.yaml", "--gpus", "8", "--gpu-memory", "80GiB", "--set", "train.batch=16777216", "--set", "train.micro_batch=64"}},
 		{2, "a step of 2097152 micro-batches is too long; want at most 262144, such as by a larger train.micro_batch", []string{"fit", "tiny.yaml", "--gpus", "8", "--set", "train.batch=16777216"}},

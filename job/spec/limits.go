@@ -14,7 +14,7 @@ import (
 const (
 	mostTiles  = 1 << 18 // offloaded pieces of 2^20 elements per rank
 	mostChunks = 1 << 16 // chunks of train.loss_chunk tokens in a micro-batch
-	MostTasks  = 1 << 23 // tasks of all queues in the simulated steps
+	MostTasks  = 1 << 22 // tasks of all queues in the simulated steps
 
 	mostParameters = 1 << 44 // elements
 	mostTokens     = 1 << 62 // positions of all steps
