@@ -3,7 +3,6 @@ package parquet
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 	"math/bits"
 	"strconv"
@@ -25,42 +24,43 @@ var errEnds = errors.New("a page ends before its values do")
 
 // values iterates over the values of a page: strings, numbers in JSON syntax, or "true" or
 // "false".
-type values interface{ next() (string, error) }
+type values interface{ next() string }
 
 // newValues returns the values, at most n, of a column that are encoded in b.
-func (c *column) newValues(encoding int, b []byte, n int) (values, error) {
+func (c *column) newValues(encoding int, b []byte, n int) values {
 	t := physical(c.node.physical)
 	switch {
 	case encoding == plain && t == boolean:
-		return &bools{bits: bitReader{b: b, width: 1}}, nil
+		return bools{&bitReader{b: b, width: 1}}
 	case encoding == plain:
-		return &plains{b: b, n: c.node}, nil
+		return &plains{b: b, n: c.node}
 	case (encoding == plainDictionary || encoding == rleDictionary) && c.dict != nil:
 		if len(b) == 0 {
-			return &indices{}, nil // only nulls
+			return &indices{} // only nulls
 		}
-		return &indices{dict: c.dict, at: hybrid{b: b[1:], width: int(b[0])}}, nil
+		return &indices{dict: c.dict, at: hybrid{b: b[1:], width: int(b[0])}}
 	case encoding == runLength && t == boolean:
-		part, _, err := prefixed(b)
-		return &bools{runs: &hybrid{b: part, width: 1}}, err
+		part, _ := prefixed(b)
+		return bools{&hybrid{b: part, width: 1}}
 	case encoding == deltaBinary && (t == int32s || t == int64s):
-		d, err := newDeltas(b, n)
-		return &integers{d, c.node}, err
+		return &integers{newDeltas(b, n), c.node}
 	case encoding == deltaLengthBytes && t == byteArray:
 		return newLengths(b, n)
 	case encoding == deltaBytes && t == byteArray:
-		return newPrefixes(b, n)
+		shared, rest := newDeltas(b, n).all()
+		return &prefixes{shared: shared, rest: newLengths(rest, n)}
 	}
-	return nil, fmt.Errorf("values of physical type %d in encoding %d are not supported; rewrite the file with common encodings", t, encoding)
+	fail("values of physical type %d in encoding %d are not supported; rewrite the file with common encodings", t, encoding)
+	return nil
 }
 
 // prefixed splits off a part that is preceded by its length in four bytes.
-func prefixed(b []byte) (part, rest []byte, err error) {
+func prefixed(b []byte) (part, rest []byte) {
 	if len(b) < 4 || uint64(binary.LittleEndian.Uint32(b)) > uint64(len(b)-4) {
-		return nil, nil, errEnds
+		must(errEnds)
 	}
 	n := 4 + int(binary.LittleEndian.Uint32(b))
-	return b[4:n], b[n:], nil
+	return b[4:n], b[n:]
 }
 
 // bitReader reads numbers of width bits each, lowest bits first.
@@ -69,9 +69,9 @@ type bitReader struct {
 	width, at int // bits
 }
 
-func (r *bitReader) next() (x uint64, err error) {
+func (r *bitReader) next() (x uint64) {
 	if r.at+r.width > 8*len(r.b) {
-		return 0, errEnds
+		must(errEnds)
 	}
 	for got := 0; got < r.width; {
 		shift := r.at % 8
@@ -79,7 +79,7 @@ func (r *bitReader) next() (x uint64, err error) {
 		x |= uint64(r.b[r.at/8]>>shift) & (1<<take - 1) << got
 		got, r.at = got+take, r.at+take
 	}
-	return x, nil
+	return x
 }
 
 // hybrid reads runs of a repeated number and runs of bit-packed numbers.
@@ -92,58 +92,44 @@ type hybrid struct {
 	packedLeft uint64 // numbers left in packed
 }
 
-func (h *hybrid) next() (int, error) {
+func (h *hybrid) next() uint64 {
 	for h.run == 0 && h.packedLeft == 0 {
-		if err := h.group(); err != nil {
-			return 0, err
-		}
+		h.group()
 	}
 	if h.run > 0 {
 		h.run--
-		return int(h.value), nil
+		return h.value
 	}
 	h.packedLeft--
-	x, err := h.packed.next()
-	return int(x), err
+	return h.packed.next()
 }
 
-func (h *hybrid) group() error {
+func (h *hybrid) group() {
 	head, n := binary.Uvarint(h.b)
 	if n <= 0 || h.width > 32 || head > math.MaxInt32 {
-		return errEnds
+		must(errEnds)
 	}
 	h.b = h.b[n:]
 	if head&1 == 0 {
 		size := (h.width + 7) / 8
 		if size > len(h.b) {
-			return errEnds
+			must(errEnds)
 		}
 		h.run, h.value = head>>1, 0
 		for i := range size {
 			h.value |= uint64(h.b[i]) << (8 * i)
 		}
 		h.b = h.b[size:]
-		return nil
+		return
 	}
 	h.packedLeft = head >> 1 * 8
 	size := min(len(h.b), int(head>>1)*h.width) // the last group may be truncated
 	h.packed, h.b = bitReader{b: h.b[:size], width: h.width}, h.b[size:]
-	return nil
 }
 
-type bools struct {
-	bits bitReader
-	runs *hybrid // if set, used instead of bits
-}
+type bools struct{ of interface{ next() uint64 } }
 
-func (v *bools) next() (string, error) {
-	if v.runs != nil {
-		x, err := v.runs.next()
-		return strconv.FormatBool(x == 1), err
-	}
-	x, err := v.bits.next()
-	return strconv.FormatBool(x == 1), err
-}
+func (v bools) next() string { return strconv.FormatBool(v.of.next() == 1) }
 
 // plains reads plain values.
 type plains struct {
@@ -151,26 +137,26 @@ type plains struct {
 	n *node
 }
 
-func (v *plains) next() (string, error) {
+func (v *plains) next() string {
 	size := 8
 	switch physical(v.n.physical) {
 	case byteArray:
-		text, rest, err := prefixed(v.b)
+		text, rest := prefixed(v.b)
 		v.b = rest
-		return string(text), err
+		return string(text)
 	case int32s, float32s:
 		size = 4
 	}
 	if len(v.b) < size {
-		return "", errEnds
+		must(errEnds)
 	}
 	b := v.b[:size]
 	v.b = v.b[size:]
 	switch physical(v.n.physical) {
 	case int32s:
-		return v.n.integerText(int64(int32(binary.LittleEndian.Uint32(b)))), nil
+		return v.n.integerText(int64(int32(binary.LittleEndian.Uint32(b))))
 	case int64s:
-		return v.n.integerText(int64(binary.LittleEndian.Uint64(b))), nil
+		return v.n.integerText(int64(binary.LittleEndian.Uint64(b)))
 	case float32s:
 		return realText(float64(math.Float32frombits(binary.LittleEndian.Uint32(b))))
 	}
@@ -189,15 +175,15 @@ func (n *node) integerText(x int64) string {
 }
 
 // realText formats a floating-point number, with a fraction even if it is zero.
-func realText(x float64) (string, error) {
+func realText(x float64) string {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
-		return "", fmt.Errorf("JSON cannot represent the number %v", x)
+		fail("JSON cannot represent the number %v", x)
 	}
 	s := strconv.FormatFloat(x, 'g', -1, 64)
 	if !strings.ContainsAny(s, ".e") {
 		s += ".0"
 	}
-	return s, nil
+	return s
 }
 
 // indices reads indices into a dictionary and returns its values.
@@ -206,15 +192,12 @@ type indices struct {
 	at   hybrid
 }
 
-func (v *indices) next() (string, error) {
-	i, err := v.at.next()
-	if err == nil && i >= len(v.dict) {
-		err = fmt.Errorf("index %d into a dictionary of %d values", i, len(v.dict))
+func (v *indices) next() string {
+	i := v.at.next()
+	if i >= uint64(len(v.dict)) {
+		fail("index %d into a dictionary of %d values", i, len(v.dict))
 	}
-	if err != nil {
-		return "", err
-	}
-	return v.dict[i], nil
+	return v.dict[i]
 }
 
 // deltas reads integers encoded as differences, in blocks of parts, each with a bit width.
@@ -230,64 +213,60 @@ type deltas struct {
 }
 
 // newDeltas reads the header, which must announce at most n numbers.
-func newDeltas(b []byte, n int) (*deltas, error) {
+func newDeltas(b []byte, n int) *deltas {
 	d := decoder{b: b}
 	block, parts, count, first := d.uvarint(), d.uvarint(), d.uvarint(), d.zigzag()
 	if d.err != nil || block == 0 || block > 1<<16 || parts == 0 || block%parts != 0 || count > uint64(n) {
-		return nil, fmt.Errorf("invalid delta encoding: blocks of %d, %d parts, %d numbers", block, parts, count)
+		fail("invalid delta encoding: blocks of %d, %d parts, %d numbers", block, parts, count)
 	}
-	return &deltas{b: d.b, part: int(block / parts), parts: int(parts), left: int(count), value: first, first: true}, nil
+	return &deltas{b: d.b, part: int(block / parts), parts: int(parts), left: int(count), value: first, first: true}
 }
 
-func (d *deltas) next() (int64, error) {
+func (d *deltas) next() int64 {
 	if d.left == 0 {
-		return 0, errEnds
+		must(errEnds)
 	}
 	d.left--
 	if d.first {
 		d.first = false
-		return d.value, nil
+		return d.value
 	}
 	if d.inLeft == 0 {
-		if err := d.open(); err != nil {
-			return 0, err
-		}
+		d.open()
 	}
 	d.inLeft--
-	x, err := d.packed.next()
-	d.value += d.least + int64(x)
-	return d.value, err
+	d.value += d.least + int64(d.packed.next())
+	return d.value
 }
 
 // open begins the next part and, if needed, block.
-func (d *deltas) open() error {
+func (d *deltas) open() {
 	if len(d.widths) == 0 {
 		r := decoder{b: d.b}
 		d.least = r.zigzag()
 		d.widths = r.take(uint64(d.parts))
 		if d.b = r.b; r.err != nil {
-			return errEnds
+			must(errEnds)
 		}
 	}
 	width := int(d.widths[0])
 	size := (width*d.part + 7) / 8
 	if width > 64 || size > len(d.b) {
-		return errEnds
+		must(errEnds)
 	}
 	d.packed, d.b, d.widths, d.inLeft = bitReader{b: d.b[:size], width: width}, d.b[size:], d.widths[1:], d.part
-	return nil
 }
 
 // all returns the remaining numbers and the bytes after them.
-func (d *deltas) all() (xs []int, rest []byte, err error) {
+func (d *deltas) all() (xs []int, rest []byte) {
 	for d.left > 0 {
-		x, err := d.next()
-		if err != nil || x < 0 || x > maxPage {
-			return nil, nil, errors.Join(errEnds, err)
+		x := d.next()
+		if x < 0 || x > maxPage {
+			must(errEnds)
 		}
 		xs = append(xs, int(x))
 	}
-	return xs, d.b, nil
+	return xs, d.b
 }
 
 type integers struct {
@@ -295,10 +274,7 @@ type integers struct {
 	n *node
 }
 
-func (v *integers) next() (string, error) {
-	x, err := v.d.next()
-	return v.n.integerText(x), err
-}
+func (v *integers) next() string { return v.n.integerText(v.d.next()) }
 
 // lengths reads concatenated strings preceded by all of their lengths.
 type lengths struct {
@@ -306,22 +282,18 @@ type lengths struct {
 	b     []byte
 }
 
-func newLengths(b []byte, n int) (*lengths, error) {
-	d, err := newDeltas(b, n)
-	if err != nil {
-		return nil, err
-	}
-	sizes, rest, err := d.all()
-	return &lengths{sizes, rest}, err
+func newLengths(b []byte, n int) *lengths {
+	sizes, rest := newDeltas(b, n).all()
+	return &lengths{sizes, rest}
 }
 
-func (v *lengths) next() (string, error) {
+func (v *lengths) next() string {
 	if len(v.sizes) == 0 || v.sizes[0] > len(v.b) {
-		return "", errEnds
+		must(errEnds)
 	}
 	s := string(v.b[:v.sizes[0]])
 	v.b, v.sizes = v.b[v.sizes[0]:], v.sizes[1:]
-	return s, nil
+	return s
 }
 
 // prefixes reads strings that share a prefix of a given length with the previous string.
@@ -331,26 +303,13 @@ type prefixes struct {
 	last   string
 }
 
-func newPrefixes(b []byte, n int) (*prefixes, error) {
-	d, err := newDeltas(b, n)
-	if err != nil {
-		return nil, err
-	}
-	shared, rest, err := d.all()
-	if err != nil {
-		return nil, err
-	}
-	suffixes, err := newLengths(rest, n)
-	return &prefixes{shared: shared, rest: suffixes}, err
-}
-
-func (v *prefixes) next() (string, error) {
-	s, err := v.rest.next()
-	if err != nil || len(v.shared) == 0 || v.shared[0] > len(v.last) || v.shared[0]+len(s) > maxRow {
-		return "", errEnds
+func (v *prefixes) next() string {
+	s := v.rest.next()
+	if len(v.shared) == 0 || v.shared[0] > len(v.last) || v.shared[0]+len(s) > maxRow {
+		must(errEnds)
 	}
 	v.last, v.shared = v.last[:v.shared[0]]+s, v.shared[1:]
-	return v.last, nil
+	return v.last
 }
 
 // levelBits returns the bit width of levels up to level.

@@ -53,43 +53,46 @@ func (c *column) open(k chunk) {
 	c.dict, c.inPage, c.has = nil, 0, false
 }
 
-// peek returns the next cell without consuming it, or false at the end of the chunk.
-func (c *column) peek() (*cell, bool, error) {
-	if c.has {
-		return &c.ahead, true, nil
+// peek returns the next cell without consuming it, or nil at the end of the chunk.
+func (c *column) peek() *cell {
+	if !c.has && c.inPage == 0 && c.left == 0 {
+		return nil
 	}
+	if !c.has {
+		c.load()
+	}
+	return &c.ahead
+}
+
+// load reads the next cell; its failures name the column.
+func (c *column) load() {
+	defer func() {
+		if e := recover(); e != nil {
+			if f, ok := e.(failure); ok {
+				e = failure{fmt.Errorf("column %q: %w", c.node.path, f.error)}
+			}
+			panic(e)
+		}
+	}()
 	for c.inPage == 0 {
-		if c.left == 0 {
-			return nil, false, nil
-		}
-		if err := c.nextPage(); err != nil {
-			return nil, false, fmt.Errorf("column %q: %w", c.node.path, err)
-		}
+		c.nextPage()
 	}
 	c.inPage--
 	c.left--
-	if err := c.fill(&c.ahead); err != nil {
-		return nil, false, fmt.Errorf("column %q: %w", c.node.path, err)
-	}
-	c.has = true
-	return &c.ahead, true, nil
-}
-
-func (c *column) fill(x *cell) (err error) {
-	*x = cell{}
+	x := cell{}
 	if c.node.rep > 0 {
-		x.rep, err = c.reps.next()
+		x.rep = int(c.reps.next())
 	}
-	if c.node.def > 0 && err == nil {
-		x.def, err = c.defs.next()
+	if c.node.def > 0 {
+		x.def = int(c.defs.next())
 	}
-	if err != nil || x.rep > c.node.rep || x.def > c.node.def {
-		return errors.Join(fmt.Errorf("levels %d and %d exceed the maximum %d and %d", x.rep, x.def, c.node.rep, c.node.def), err)
+	if x.rep > c.node.rep || x.def > c.node.def {
+		fail("levels %d and %d exceed the maximum %d and %d", x.rep, x.def, c.node.rep, c.node.def)
 	}
 	if x.def == c.node.def {
-		x.text, err = c.values.next()
+		x.text = c.values.next()
 	}
-	return err
+	c.ahead, c.has = x, true
 }
 
 // pageHeader is the header of a page.
@@ -114,107 +117,78 @@ const (
 const headerBytes, mostHeader = 4 << 10, 16 << 20
 
 // header reads the next page header and advances past it.
-func (c *column) header() (h pageHeader, err error) {
+func (c *column) header() (h pageHeader) {
 	for n := int64(headerBytes); ; n *= 16 {
 		n = min(n, c.end-c.at, mostHeader)
 		c.raw = sized(c.raw, int(n))
-		if _, err := c.file.ReadAt(c.raw, c.at); err != nil {
-			return h, err
-		}
+		_, err := c.file.ReadAt(c.raw, c.at)
+		must(err)
 		h = pageHeader{}
 		d := decoder{b: c.raw}
 		h.read(&d)
 		if d.err == nil {
 			c.at += int64(len(c.raw) - len(d.b))
-			return h, nil
+			return h
 		}
 		if !d.short || n == c.end-c.at || n == mostHeader {
-			return h, fmt.Errorf("the header of a page: %w", d.err)
+			fail("the header of a page: %w", d.err)
 		}
 	}
 }
 
 func (h *pageHeader) read(d *decoder) {
-	d.fields(kindStruct, func(id int, kind byte) bool {
-		switch id {
-		case 1:
-			h.kind = d.small(kind)
-		case 2:
-			h.size = d.small(kind)
-		case 3:
-			h.packed = d.small(kind)
-		case 4:
-			h.crc, h.checked = d.int(kind), true
-		case 5:
-			h.readData(d, kind, map[int]*int{1: &h.values, 2: &h.encoding, 3: &h.defEncoding, 4: &h.repEncode})
-		case 7:
-			h.readData(d, kind, map[int]*int{1: &h.values, 2: &h.encoding})
-		case 8:
-			h.readData(d, kind, map[int]*int{1: &h.values, 4: &h.encoding, 5: &h.defBytes, 6: &h.repBytes})
-		default:
-			return false
-		}
-		return true
-	})
-}
-
-func (h *pageHeader) readData(d *decoder, kind byte, into map[int]*int) {
-	d.fields(kind, func(id int, kind byte) bool {
-		if id == 7 && kind == kindFalse { // is_compressed of pageV2
-			h.plain = true
-		}
-		to := into[id]
-		if to != nil {
-			*to = d.small(kind)
-		}
-		return to != nil
+	data := func(into map[int]any) func(byte) {
+		return func(kind byte) { d.read(kind, into) }
+	}
+	d.read(kindStruct, map[int]any{
+		1: &h.kind, 2: &h.size, 3: &h.packed, 4: func(kind byte) { h.crc, h.checked = d.int(kind), true },
+		5: data(map[int]any{1: &h.values, 2: &h.encoding, 3: &h.defEncoding, 4: &h.repEncode}),
+		7: data(map[int]any{1: &h.values, 2: &h.encoding}),
+		8: data(map[int]any{1: &h.values, 4: &h.encoding, 5: &h.defBytes, 6: &h.repBytes, 7: func(kind byte) {
+			h.plain = h.plain || kind == kindFalse // is_compressed
+			d.skip(kind)
+		}}),
 	})
 }
 
 // nextPage loads the next page of values, and the dictionary before it if there is one.
-func (c *column) nextPage() error {
+func (c *column) nextPage() {
 	if c.at >= c.end {
-		return fmt.Errorf("%d values are missing", c.left)
+		fail("%d values are missing", c.left)
 	}
-	h, err := c.header()
-	if err != nil {
-		return err
-	}
+	h := c.header()
 	if h.size < 0 || h.size > maxPage || h.packed < 0 || h.packed > maxPage {
-		return fmt.Errorf("a page of %d bytes, %d in the file; the limit is %d", h.size, h.packed, maxPage)
+		fail("a page of %d bytes, %d in the file; the limit is %d", h.size, h.packed, maxPage)
 	}
 	if int64(h.packed) > c.end-c.at {
-		return errEnds
+		must(errEnds)
 	}
 	c.raw = sized(c.raw, h.packed)
-	if _, err := c.file.ReadAt(c.raw, c.at); err != nil {
-		return err
-	}
+	_, err := c.file.ReadAt(c.raw, c.at)
+	must(err)
 	c.at += int64(h.packed)
 	if h.checked && uint32(h.crc) != crc32.ChecksumIEEE(c.raw) {
-		return fmt.Errorf("the page at byte %d is damaged: its checksum does not match", c.at-int64(h.packed))
+		fail("the page at byte %d is damaged: its checksum does not match", c.at-int64(h.packed))
 	}
 	if h.values < 0 || h.values > maxValues {
-		return fmt.Errorf("a page of %d values; the limit is %d", h.values, maxValues)
+		fail("a page of %d values; the limit is %d", h.values, maxValues)
 	}
 	switch h.kind {
 	case pageV1:
-		return c.dataV1(&h)
+		c.dataV1(&h)
 	case pageV2:
-		return c.dataV2(&h)
+		c.dataV2(&h)
 	case pageDictionary:
-		return c.dictionary(&h)
+		c.dictionary(&h)
 	case pageIndex:
-		return nil
+	default:
+		fail("unknown kind of page %d", h.kind)
 	}
-	return fmt.Errorf("unknown kind of page %d", h.kind)
 }
 
-func (c *column) dataV1(h *pageHeader) error {
-	if err := c.unpack(c.raw, h.size, false); err != nil {
-		return err
-	}
-	b, err := c.page, error(nil)
+func (c *column) dataV1(h *pageHeader) {
+	must(c.unpack(c.raw, h.size, false))
+	b := c.page
 	for _, l := range []struct {
 		level, encoding int
 		to              *hybrid
@@ -223,57 +197,46 @@ func (c *column) dataV1(h *pageHeader) error {
 			continue
 		}
 		if l.encoding != runLength {
-			return fmt.Errorf("levels in encoding %d are not supported", l.encoding)
+			fail("levels in encoding %d are not supported", l.encoding)
 		}
 		var levels []byte
-		if levels, b, err = prefixed(b); err != nil {
-			return err
-		}
+		levels, b = prefixed(b)
 		*l.to = hybrid{b: levels, width: levelBits(l.level)}
 	}
-	return c.begin(h, b)
+	c.begin(h, b)
 }
 
-func (c *column) dataV2(h *pageHeader) error {
+func (c *column) dataV2(h *pageHeader) {
 	if h.repBytes < 0 || h.defBytes < 0 || h.repBytes > len(c.raw) || h.defBytes > len(c.raw)-h.repBytes || h.repBytes+h.defBytes > h.size {
-		return errEnds
+		must(errEnds)
 	}
 	levels := h.repBytes + h.defBytes
-	if err := c.unpack(c.raw[levels:], h.size-levels, h.plain); err != nil {
-		return err
-	}
+	must(c.unpack(c.raw[levels:], h.size-levels, h.plain))
 	levelBytes := append([]byte(nil), c.raw[:levels]...) // the next header overwrites raw
 	c.reps = hybrid{b: levelBytes[:h.repBytes], width: levelBits(c.node.rep)}
 	c.defs = hybrid{b: levelBytes[h.repBytes:], width: levelBits(c.node.def)}
-	return c.begin(h, c.page)
+	c.begin(h, c.page)
 }
 
 // begin prepares reading a page's values, which start at b.
-func (c *column) begin(h *pageHeader, b []byte) (err error) {
+func (c *column) begin(h *pageHeader, b []byte) {
 	if int64(h.values) > c.left {
-		return fmt.Errorf("a page of %d values, but only %d are left in the chunk", h.values, c.left)
+		fail("a page of %d values, but only %d are left in the chunk", h.values, c.left)
 	}
 	c.inPage = h.values
-	c.values, err = c.newValues(h.encoding, b, h.values)
-	return err
+	c.values = c.newValues(h.encoding, b, h.values)
 }
 
-func (c *column) dictionary(h *pageHeader) error {
+func (c *column) dictionary(h *pageHeader) {
 	if c.dict != nil || h.encoding != plain && h.encoding != plainDictionary || h.size > maxDictionary || h.values > h.size || physical(c.node.physical) == boolean {
-		return fmt.Errorf("unsupported or second dictionary: %d values and %d bytes in encoding %d; the limit is %d bytes", h.values, h.size, h.encoding, maxDictionary)
+		fail("unsupported or second dictionary: %d values and %d bytes in encoding %d; the limit is %d bytes", h.values, h.size, h.encoding, maxDictionary)
 	}
-	if err := c.unpack(c.raw, h.size, false); err != nil {
-		return err
-	}
+	must(c.unpack(c.raw, h.size, false))
 	v := plains{b: c.page, n: c.node}
 	c.dict = make([]string, h.values)
 	for i := range c.dict {
-		var err error
-		if c.dict[i], err = v.next(); err != nil {
-			return err
-		}
+		c.dict[i] = v.next()
 	}
-	return nil
 }
 
 // unpack decompresses b into a page of size bytes. It never produces more than that.
@@ -315,16 +278,13 @@ func (c *column) unpack(b []byte, size int, plain bool) (err error) {
 		}
 		return whole(c.zstd, c.page)
 	default:
-		return fmt.Errorf("compression with %s is not supported; write the file with zstd, gzip, snappy or none", name(codecs, codec))
+		name, known := codecs[codec]
+		if !known {
+			name = fmt.Sprintf("codec %d", codec)
+		}
+		return fmt.Errorf("compression with %s is not supported; write the file with zstd, gzip, snappy or none", name)
 	}
 	return nil
-}
-
-func name(names map[int]string, i int) string {
-	if s, ok := names[i]; ok {
-		return s
-	}
-	return fmt.Sprintf("codec %d", i)
 }
 
 // whole reads exactly one page.

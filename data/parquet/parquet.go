@@ -48,20 +48,41 @@ type group struct {
 	chunks []chunk // by requested column
 }
 
+// failure is the error that ends the reading of a file. The readers panic with it, and Rows returns
+// it.
+type failure struct{ error }
+
+func fail(format string, args ...any) { panic(failure{fmt.Errorf(format, args...)}) }
+
+// must ends the reading if there is an error.
+func must(err error) {
+	if err != nil {
+		panic(failure{err})
+	}
+}
+
 // Rows calls emit for every row of a file, numbered from 1, with an object of the chosen columns or
 // the error in the row. choose selects from the columns of the file. Rows returns errors of choose
 // and of the file.
-func Rows(ctx context.Context, r io.ReaderAt, size int64, choose func(have []string) ([]string, error), emit func(row int, record jsonread.Value, wrong error)) error {
-	f, err := open(r, size, choose)
-	if err != nil {
-		return err
-	}
+func Rows(ctx context.Context, r io.ReaderAt, size int64, choose func(have []string) ([]string, error), emit func(row int, record jsonread.Value, wrong error)) (err error) {
+	row, inRow := 0, false
+	defer func() {
+		switch e := recover().(type) {
+		case nil:
+		case failure:
+			if err = e.error; inRow {
+				err = fmt.Errorf("row %d: %w", row, err)
+			}
+		default:
+			panic(e)
+		}
+	}()
+	f := open(r, size, choose)
 	columns := make([]*column, len(f.columns))
 	for i, n := range f.columns {
 		columns[i] = &column{file: r, node: n}
 		defer columns[i].close()
 	}
-	row := 0
 	for _, g := range f.groups {
 		for i, c := range columns {
 			c.open(g.chunks[i])
@@ -70,65 +91,53 @@ func Rows(ctx context.Context, r io.ReaderAt, size int64, choose func(have []str
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			row++
-			record, wrong, err := f.row(columns)
-			if err != nil {
-				return fmt.Errorf("row %d: %w", row, err)
-			}
+			row, inRow = row+1, true
+			record, wrong := f.row(columns)
+			inRow = false
 			emit(row, record, wrong)
 		}
 		for _, c := range columns {
-			if _, more, err := c.peek(); err != nil {
-				return err
-			} else if more {
-				return fmt.Errorf("column %q has more rows than the %d of its group", c.node.path, g.rows)
+			if c.peek() != nil {
+				fail("column %q has more rows than the %d of its group", c.node.path, g.rows)
 			}
 		}
 	}
 	return nil
 }
 
-func open(r io.ReaderAt, size int64, choose func([]string) ([]string, error)) (*file, error) {
+func open(r io.ReaderAt, size int64, choose func([]string) ([]string, error)) *file {
+	read := func(b []byte, at int64) {
+		_, err := r.ReadAt(b, at)
+		must(err)
+	}
 	var ends [12]byte
 	if size < int64(len(ends)) {
-		return nil, fmt.Errorf("%d bytes are too short for a parquet file", size)
+		fail("%d bytes are too short for a parquet file", size)
 	}
-	if _, err := r.ReadAt(ends[:4], 0); err != nil {
-		return nil, err
-	}
-	if _, err := r.ReadAt(ends[4:], size-8); err != nil {
-		return nil, err
-	}
+	read(ends[:4], 0)
+	read(ends[4:], size-8)
 	if string(ends[8:]) == "PARE" {
-		return nil, fmt.Errorf("encrypted files are not supported")
+		fail("encrypted files are not supported")
 	}
 	if string(ends[:4]) != magic || string(ends[8:]) != magic {
-		return nil, fmt.Errorf("no parquet magic at the ends of the file; is it complete?")
+		fail("no parquet magic at the ends of the file; is it complete?")
 	}
 	n := int64(binary.LittleEndian.Uint32(ends[4:]))
 	if n > maxFooter || n > size-int64(len(ends)) {
-		return nil, fmt.Errorf("a footer of %d bytes in a file of %d; the limit is %d", n, size, maxFooter)
+		fail("a footer of %d bytes in a file of %d; the limit is %d", n, size, maxFooter)
 	}
 	footer := make([]byte, n)
-	if _, err := r.ReadAt(footer, size-8-n); err != nil {
-		return nil, err
-	}
+	read(footer, size-8-n)
 	f := &file{}
-	if err := f.read(footer, size-8-n, choose); err != nil {
-		return nil, err
-	}
-	return f, nil
+	f.read(footer, size-8-n, choose)
+	return f
 }
 
 // read parses a footer; all pages must be before byte end.
-func (f *file) read(footer []byte, end int64, choose func([]string) ([]string, error)) error {
+func (f *file) read(footer []byte, end int64, choose func([]string) ([]string, error)) {
 	d := &decoder{b: footer}
-	var wrong error
-	d.fields(kindStruct, func(id int, kind byte) bool {
-		switch {
-		case wrong != nil:
-			return false
-		case id == 2:
+	d.read(kindStruct, map[int]any{
+		2: func(kind byte) {
 			var all []element
 			d.list(kind, func(kind byte) {
 				if len(all) > maxColumns {
@@ -138,40 +147,26 @@ func (f *file) read(footer []byte, end int64, choose func([]string) ([]string, e
 				all[len(all)-1].read(d, kind)
 			})
 			if d.err == nil {
-				wrong = f.schema(all, choose)
+				f.schema(all, choose)
 			}
-		case id == 4:
-			d.list(kind, func(kind byte) {
-				if wrong == nil {
-					wrong = f.group(d, kind, end)
-				} else {
-					d.skipItem(kind)
-				}
-			})
-		case id == 8:
-			wrong = fmt.Errorf("encrypted files are not supported")
-		default:
-			return false
-		}
-		return true
+		},
+		4: func(kind byte) { d.list(kind, func(kind byte) { f.group(d, kind, end) }) },
+		8: func(byte) { fail("encrypted files are not supported") },
 	})
-	if wrong == nil && d.err == nil && f.root == nil {
-		wrong = fmt.Errorf("the file has no schema")
+	if d.err != nil {
+		fail("footer: %w", d.err)
 	}
-	if wrong == nil && d.err != nil {
-		wrong = fmt.Errorf("footer: %w", d.err)
+	if f.root == nil {
+		fail("the file has no schema")
 	}
-	return wrong
 }
 
 // schema finds the chosen columns, which become the root's fields.
-func (f *file) schema(all []element, choose func([]string) ([]string, error)) (err error) {
+func (f *file) schema(all []element, choose func([]string) ([]string, error)) {
 	columns := 0
-	if f.root, err = tree(&all, nil, &columns, 0); err != nil {
-		return err
-	}
+	f.root = tree(&all, nil, &columns, 0)
 	if len(all) > 0 || f.root.leaves == 0 {
-		return fmt.Errorf("invalid schema: %d columns, and %d fields that belong to none", f.root.leaves, len(all))
+		fail("invalid schema: %d columns, and %d fields that belong to none", f.root.leaves, len(all))
 	}
 	var have []string
 	for _, n := range f.root.fields {
@@ -179,7 +174,7 @@ func (f *file) schema(all []element, choose func([]string) ([]string, error)) (e
 	}
 	names, err := choose(have)
 	if err != nil {
-		return fmt.Errorf("%w; the file has the columns %s", err, f.root.names())
+		fail("%w; the file has the columns %s", err, f.root.names())
 	}
 	var fields []*node
 	for _, name := range names {
@@ -188,122 +183,82 @@ func (f *file) schema(all []element, choose func([]string) ([]string, error)) (e
 			if n.name == name && found == nil {
 				found = n
 			} else if n.name == name {
-				return fmt.Errorf("two columns are named %.40q", name)
+				fail("two columns are named %.40q", name)
 			}
 		}
 		if found == nil {
-			return fmt.Errorf("no column %.40q; the file has the columns %s", name, f.root.names())
+			fail("no column %.40q; the file has the columns %s", name, f.root.names())
 		}
 		fields = append(fields, found)
 		f.columns = append(f.columns, found.columns()...)
 	}
 	for _, n := range f.columns {
-		if _, err := n.kind(); err != nil {
-			return err
-		}
+		n.kind() // supported
 	}
 	f.root.fields = fields
-	return nil
 }
 
 // group parses a row group.
-func (f *file) group(d *decoder, kind byte, end int64) (wrong error) {
+func (f *file) group(d *decoder, kind byte, end int64) {
 	if f.root == nil {
-		return fmt.Errorf("a row group before the schema")
+		fail("a row group before the schema")
 	}
 	g, at := group{chunks: make([]chunk, len(f.columns))}, 0
-	d.fields(kind, func(id int, kind byte) bool {
-		switch id {
-		case 1:
-			d.list(kind, func(kind byte) {
-				var k chunk
-				if err := k.read(d, kind); err != nil && wrong == nil {
-					wrong = err
+	d.read(kind, map[int]any{3: &g.rows, 1: func(kind byte) {
+		d.list(kind, func(kind byte) {
+			var k chunk
+			k.read(d, kind)
+			for i, n := range f.columns {
+				if n.leaf != at {
+					continue
 				}
-				for i, n := range f.columns {
-					if n.leaf == at {
-						g.chunks[i] = k
-						if wrong == nil && k.values != 0 && (k.start < 4 || k.size < 0 || k.size > end || k.start > end-k.size || k.values < 0) {
-							wrong = fmt.Errorf("column %q has %d values in %d bytes at byte %d, but pages end at byte %d", n.path, k.values, k.size, k.start, end)
-						}
-					}
+				g.chunks[i] = k
+				if k.values != 0 && (k.start < 4 || k.size < 0 || k.size > end || k.start > end-k.size || k.values < 0) {
+					fail("column %q has %d values in %d bytes at byte %d, but pages end at byte %d", n.path, k.values, k.size, k.start, end)
 				}
-				at++
-			})
-		case 3:
-			g.rows = d.int(kind)
-		default:
-			return false
-		}
-		return true
-	})
-	if d.err != nil || wrong != nil {
-		return wrong
-	}
-	if at != f.root.leaves || g.rows < 0 {
-		return fmt.Errorf("a group of %d rows has %d columns, but the schema has %d", g.rows, at, f.root.leaves)
+			}
+			at++
+		})
+	}})
+	if d.err == nil && (at != f.root.leaves || g.rows < 0) {
+		fail("a group of %d rows has %d columns, but the schema has %d", g.rows, at, f.root.leaves)
 	}
 	f.groups = append(f.groups, g)
-	return nil
 }
 
 // read parses the location of a column's pages.
-func (k *chunk) read(d *decoder, kind byte) (wrong error) {
+func (k *chunk) read(d *decoder, kind byte) {
 	var data, dictionary int64
-	d.fields(kind, func(id int, kind byte) bool {
-		switch id {
-		case 1:
-			if name := d.text(kind); name != "" {
-				wrong = fmt.Errorf("columns in another file (%.80q) are not supported", name)
-			}
-		case 3:
-			d.fields(kind, func(id int, kind byte) bool {
-				switch id {
-				case 4:
-					k.codec = d.small(kind)
-				case 5:
-					k.values = d.int(kind)
-				case 7:
-					k.size = d.int(kind)
-				case 9:
-					data = d.int(kind)
-				case 11:
-					dictionary = d.int(kind)
-				default:
-					return false
-				}
-				return true
-			})
-		case 8:
-			wrong = fmt.Errorf("encrypted columns are not supported")
-		default:
-			return false
-		}
-		return true
+	other := ""
+	d.read(kind, map[int]any{
+		1: &other,
+		3: func(kind byte) {
+			d.read(kind, map[int]any{4: &k.codec, 5: &k.values, 7: &k.size, 9: &data, 11: &dictionary})
+		},
+		8: func(byte) { fail("encrypted columns are not supported") },
 	})
+	if other != "" {
+		fail("columns in another file (%.80q) are not supported", other)
+	}
 	if k.start = data; dictionary > 0 && dictionary < data {
 		k.start = dictionary
 	}
-	return wrong
 }
 
-// row returns the next row of columns, an error in the row, or an error in the file.
-func (f *file) row(columns []*column) (record jsonread.Value, wrong, err error) {
+// row returns the next row of columns, or the error in it.
+func (f *file) row(columns []*column) (record jsonread.Value, wrong error) {
 	cells, count, bytes := make([][]cell, len(columns)), 0, 0
 	for i, c := range columns {
 		for {
-			x, more, err := c.peek()
-			if err != nil {
-				return record, nil, err
-			}
-			if first := len(cells[i]) == 0; first && (!more || x.rep != 0) {
-				return record, nil, fmt.Errorf("column %q ends before this row", c.node.path)
-			} else if !first && (!more || x.rep == 0) {
+			x := c.peek()
+			if first := len(cells[i]) == 0; first && (x == nil || x.rep != 0) {
+				fail("column %q ends before this row", c.node.path)
+			} else if !first && (x == nil || x.rep == 0) {
 				break
 			}
 			count, bytes = count+1, bytes+len(x.text)
 			if count > jsonread.MaxValues || bytes > maxRow {
-				return record, nil, fmt.Errorf("more than %d values or %d bytes", jsonread.MaxValues, maxRow)
+				fail("more than %d values or %d bytes", jsonread.MaxValues, maxRow)
 			}
 			if wrong == nil && !utf8.ValidString(x.text) {
 				wrong = fmt.Errorf("%q is not UTF-8", c.node.path)
@@ -311,35 +266,30 @@ func (f *file) row(columns []*column) (record jsonread.Value, wrong, err error) 
 			cells[i], c.has = append(cells[i], *x), false
 		}
 	}
-	record, err = f.root.group(cells)
-	return record, wrong, err
+	return f.root.group(cells), wrong
 }
 
 // group returns a struct, given the cells of each column below it.
-func (n *node) group(cells [][]cell) (v jsonread.Value, err error) {
+func (n *node) group(cells [][]cell) (v jsonread.Value) {
 	v.Kind = jsonread.Object
 	for _, f := range n.fields {
-		x, err := f.field(cells[:f.leaves])
-		if err != nil {
-			return v, err
-		}
-		v.Pairs = append(v.Pairs, jsonread.Pair{Key: f.name, Value: x})
+		v.Pairs = append(v.Pairs, jsonread.Pair{Key: f.name, Value: f.field(cells[:f.leaves])})
 		cells = cells[f.leaves:]
 	}
-	return v, nil
+	return v
 }
 
 // field returns the value of a field, which is an array if the field is repeated.
-func (n *node) field(cells [][]cell) (v jsonread.Value, err error) {
+func (n *node) field(cells [][]cell) (v jsonread.Value) {
 	if n.repeat != repeated {
 		if cells[0][0].def < n.def {
-			return jsonread.Value{Kind: jsonread.Null}, nil
+			return jsonread.Value{Kind: jsonread.Null}
 		}
 		return n.value(cells)
 	}
 	v.Kind = jsonread.Array
 	if cells[0][0].def < n.def {
-		return v, nil
+		return v
 	}
 	rest := append([][]cell(nil), cells...)
 	for len(rest[0]) > 0 {
@@ -350,25 +300,21 @@ func (n *node) field(cells [][]cell) (v jsonread.Value, err error) {
 				end++
 			}
 			if len(column) == 0 {
-				return v, fmt.Errorf("column %q: its fields have different numbers of items", n.path)
+				fail("column %q: its fields have different numbers of items", n.path)
 			}
 			item[i], rest[i] = column[:end], column[end:]
 		}
-		x, err := n.item(item)
-		if err != nil {
-			return v, err
-		}
-		v.Items = append(v.Items, x)
+		v.Items = append(v.Items, n.item(item))
 	}
 	for _, column := range rest {
 		if len(column) > 0 {
-			return v, fmt.Errorf("column %q: its fields have different numbers of items", n.path)
+			fail("column %q: its fields have different numbers of items", n.path)
 		}
 	}
-	return v, nil
+	return v
 }
 
-func (n *node) item(cells [][]cell) (jsonread.Value, error) {
+func (n *node) item(cells [][]cell) jsonread.Value {
 	if n.unwrap {
 		return n.fields[0].field(cells)
 	}
@@ -376,7 +322,7 @@ func (n *node) item(cells [][]cell) (jsonread.Value, error) {
 }
 
 // value returns a value that is not null.
-func (n *node) value(cells [][]cell) (v jsonread.Value, err error) {
+func (n *node) value(cells [][]cell) (v jsonread.Value) {
 	switch {
 	case n.leaf < 0 && n.list:
 		return n.fields[0].field(cells)
@@ -385,29 +331,24 @@ func (n *node) value(cells [][]cell) (v jsonread.Value, err error) {
 	case n.leaf < 0:
 		return n.group(cells)
 	}
-	v.Kind, err = n.kind()
-	v.Text = cells[0][0].text
+	v.Kind, v.Text = n.kind(), cells[0][0].text
 	if v.Kind == jsonread.Bool {
 		v.True, v.Text = v.Text == "true", ""
 	}
-	return v, err
+	return v
 }
 
 // object returns a map as an object.
-func (n *node) object(cells [][]cell) (v jsonread.Value, err error) {
-	list, err := n.fields[0].field(cells)
-	if err != nil {
-		return v, err
-	}
+func (n *node) object(cells [][]cell) (v jsonread.Value) {
 	v.Kind = jsonread.Object
 	seen := map[string]bool{}
-	for _, pair := range list.Items {
+	for _, pair := range n.fields[0].field(cells).Items {
 		key := pair.Pairs[0].Value
 		if key.Kind != jsonread.String || seen[key.Text] {
-			return v, fmt.Errorf("column %q: a map's keys are not strings, each of which occurs once", n.path)
+			fail("column %q: a map's keys are not strings, each of which occurs once", n.path)
 		}
 		seen[key.Text] = true
 		v.Pairs = append(v.Pairs, jsonread.Pair{Key: key.Text, Value: pair.Pairs[1].Value})
 	}
-	return v, nil
+	return v
 }

@@ -72,28 +72,12 @@ type node struct {
 
 func (e *element) read(d *decoder, kind byte) {
 	e.converted, e.logic, e.physical = -1, -1, -1
-	d.fields(kind, func(id int, kind byte) bool {
-		switch id {
-		case 1:
-			e.physical = d.small(kind)
-		case 3:
-			e.repeat = d.small(kind)
-		case 4:
-			e.name = d.text(kind)
-		case 5:
-			e.children = d.small(kind)
-		case 6:
-			e.converted = d.small(kind)
-		case 10:
-			d.fields(kind, func(id int, kind byte) bool {
-				e.logic = id
-				return id == logicInteger && e.integer(d, kind)
-			})
-		default:
-			return false
-		}
-		return true
-	})
+	d.read(kind, map[int]any{1: &e.physical, 3: &e.repeat, 4: &e.name, 5: &e.children, 6: &e.converted, 10: func(kind byte) {
+		d.fields(kind, func(id int, kind byte) bool {
+			e.logic = id
+			return id == logicInteger && e.integer(d, kind)
+		})
+	}})
 }
 
 func (e *element) integer(d *decoder, kind byte) bool {
@@ -105,9 +89,9 @@ func (e *element) integer(d *decoder, kind byte) bool {
 }
 
 // tree builds a node from the next element, consuming the elements below it.
-func tree(all *[]element, parent *node, columns *int, depth int) (*node, error) {
+func tree(all *[]element, parent *node, columns *int, depth int) *node {
 	if len(*all) == 0 {
-		return nil, fmt.Errorf("the schema has fewer fields than announced")
+		fail("the schema has fewer fields than announced")
 	}
 	n := &node{element: (*all)[0], leaf: -1}
 	*all = (*all)[1:]
@@ -120,27 +104,24 @@ func tree(all *[]element, parent *node, columns *int, depth int) (*node, error) 
 		case repeated:
 			n.rep, n.def = n.rep+1, n.def+1
 		default:
-			return nil, fmt.Errorf("column %q: repetition %d", n.path, n.repeat)
+			fail("column %q: repetition %d", n.path, n.repeat)
 		}
 	}
 	if depth > maxDepth || n.children < 0 || n.children > len(*all) {
-		return nil, fmt.Errorf("column %q has %d fields, %d deep", n.path, n.children, depth)
+		fail("column %q has %d fields, %d deep", n.path, n.children, depth)
 	}
 	if n.children == 0 && parent != nil {
 		n.leaf, n.leaves = *columns, 1
 		*columns++
-		return n, nil
+		return n
 	}
 	for range n.children {
-		child, err := tree(all, n, columns, depth+1)
-		if err != nil {
-			return nil, err
-		}
+		child := tree(all, n, columns, depth+1)
 		n.fields = append(n.fields, child)
 		n.leaves += child.leaves
 	}
 	n.markList()
-	return n, nil
+	return n
 }
 
 // markList finds the items of a list: the only field of a repeated field or, as written by
@@ -181,26 +162,25 @@ func (n *node) names() string {
 	return strings.Join(all, ", ")
 }
 
-// kind returns the JSON kind of a column's values, or an error that names an unsupported type.
-func (n *node) kind() (jsonread.Kind, error) {
-	unsupported := func(what string) (jsonread.Kind, error) {
-		return jsonread.None, fmt.Errorf("column %q contains %s, which is not supported; write it as text or a number", n.path, what)
-	}
+// kind returns the JSON kind of a column's values; it fails with the name of an unsupported type.
+func (n *node) kind() jsonread.Kind {
 	plain := n.converted < 0 && n.logic < 0 || n.logic == logicUnknown
 	text := slices.Contains([]int{convUTF8, convEnum, convJSON}, n.converted) || slices.Contains([]int{logicString, logicEnum, logicJSON}, n.logic)
 	integer := n.converted >= convUint8 && n.converted <= convInt64 || n.logic == logicInteger
 	switch p := physical(n.physical); {
 	case p == byteArray && (plain || text):
-		return jsonread.String, nil
+		return jsonread.String
 	case p == boolean && plain:
-		return jsonread.Bool, nil
+		return jsonread.Bool
 	case (p == int32s || p == int64s) && (plain || integer), (p == float32s || p == float64s) && plain:
-		return jsonread.Number, nil
+		return jsonread.Number
 	}
+	what := fmt.Sprintf("dates, decimals or another kind (physical type %d, converted type %d, logical type %d)", n.physical, n.converted, n.logic)
 	if len(n.fields) > 0 || n.physical < 0 {
-		return unsupported("no values")
+		what = "no values"
 	}
-	return unsupported(fmt.Sprintf("dates, decimals or another kind (physical type %d, converted type %d, logical type %d)", n.physical, n.converted, n.logic))
+	fail("column %q contains %s, which is not supported; write it as text or a number", n.path, what)
+	return jsonread.None
 }
 
 // isUnsigned reports whether the column's integers are unsigned.

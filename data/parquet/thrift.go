@@ -3,6 +3,7 @@ package parquet
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 )
 
 // Kinds of values in Thrift's compact protocol.
@@ -84,13 +85,11 @@ func (d *decoder) take(n uint64) []byte {
 }
 
 func (d *decoder) want(kind byte, kinds ...byte) bool {
-	for _, k := range kinds {
-		if k == kind {
-			return true
-		}
+	ok := slices.Contains(kinds, kind)
+	if !ok {
+		d.fail("a value of kind %d, want %d", kind, kinds[0])
 	}
-	d.fail("a value of kind %d, want %d", kind, kinds[0])
-	return false
+	return ok
 }
 
 func (d *decoder) int(kind byte) int64 {
@@ -143,6 +142,26 @@ func (d *decoder) fields(kind byte, f func(id int, kind byte) bool) {
 		}
 	}
 	d.depth--
+}
+
+// read reads the fields of a struct. into has, by a field's id, where its value goes (an *int that
+// must fit in 32 bits, an *int64 or a *string), or a func(kind byte) that reads the field.
+func (d *decoder) read(kind byte, into map[int]any) {
+	d.fields(kind, func(id int, kind byte) bool {
+		switch to := into[id].(type) {
+		case *int:
+			*to = d.small(kind)
+		case *int64:
+			*to = d.int(kind)
+		case *string:
+			*to = d.text(kind)
+		case func(byte):
+			to(kind)
+		default:
+			return false
+		}
+		return true
+	})
 }
 
 // list calls f with the kind of every item; f must read the item.
