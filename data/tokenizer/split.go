@@ -18,22 +18,22 @@ var patterns = map[string]splitter{
 	// GPT-2, where it is given explicitly.
 	`'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`: gpt2,
 	// Llama 3 and OLMo 2; then Qwen 2 to 3, which splits off each digit.
-	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: func(b []byte) int { return cl100k(b, 3) },
-	qwen2: func(b []byte) int { return cl100k(b, 1) },
+	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: cl100k(3),
+	qwen2: cl100k(1),
 	// Mistral Nemo.
-	`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`: func(b []byte) int { return cased(b, 1, false) },
+	`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`: cased(1, false),
 	// o200k: GPT-4o, gpt-oss, Phi-4-mini.
-	`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`: func(b []byte) int { return cased(b, 3, true) },
+	`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`: cased(3, true),
 	// Qwen 3.5.
-	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: qwen35,
+	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: firstOf(short, led(lead, &lettersAndMarks), numbers(1), symbols("\r\n", marks, other), newlines, spaces),
 }
 
 // parts are the expressions that match only parts of a text: the text between matches is a piece,
 // too. DeepSeek 3 has the first three, Falcon the last.
 var parts = map[string]splitter{
-	`\p{N}{1,3}`:        threes,
+	`\p{N}{1,3}`:        between(numbers(3)),
 	"[一-龥\u3040-ゟ゠-ヿ]+": between(eastern),
-	"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+": between(deepseek),
+	"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+": between(firstOf(signWord, led(signLead, &lettersAndMarks), symbols("\r\n", sign, sign), newlines, spaces)),
 	`[0-9][0-9][0-9]`: between(threeDigits),
 }
 
@@ -153,19 +153,33 @@ func newlines(b []byte) int {
 
 // symbols matches an optional space and symbols, whose class, masked, equals want, followed by any
 // of the bytes in tail.
-func symbols(b []byte, tail string, mask, want class) int {
-	from := 0
-	if b[0] == ' ' {
-		from = 1
+func symbols(tail string, mask, want class) splitter {
+	return func(b []byte) int {
+		from := 0
+		if b[0] == ' ' {
+			from = 1
+		}
+		end := run(b, from, mask, want)
+		if end == from {
+			return 0
+		}
+		for end < len(b) && strings.IndexByte(tail, b[end]) >= 0 {
+			end++
+		}
+		return end
 	}
-	end := run(b, from, mask, want)
-	if end == from {
+}
+
+// firstOf matches the first of its alternatives that match, or returns 0.
+func firstOf(all ...splitter) splitter {
+	return func(b []byte) int {
+		for _, match := range all {
+			if n := match(b); n > 0 {
+				return n
+			}
+		}
 		return 0
 	}
-	for end < len(b) && strings.IndexByte(tail, b[end]) >= 0 {
-		end++
-	}
-	return end
 }
 
 // lead reports whether a character matches [^\r\n\p{L}\p{N}], the optional one before a word.
@@ -174,73 +188,45 @@ func lead(c class, b byte) bool {
 }
 
 // cl100k matches the expression of Llama 3 with \p{N}{1,most}.
-func cl100k(b []byte, most int) int {
-	if n := contraction(b, true); n > 0 {
-		return n
-	}
-	c, n := first(b)
-	if c&kind == letter {
-		return run(b, n, kind, letter)
-	}
-	if lead(c, b[0]) && n < len(b) {
-		if next, more := first(b[n:]); next&kind == letter {
-			return run(b, n+more, kind, letter)
-		}
-	}
-	if c&kind == number {
-		return numbers(b, most)
-	}
-	return rest(b, "\r\n", kind)
+func cl100k(most int) splitter {
+	return firstOf(short, led(lead, &letters), numbers(most), symbols("\r\n", kind, other), newlines, spaces)
 }
 
-// rest matches the end of all long expressions: symbols, lines, white space. Symbols have none of
-// the classes in not.
-func rest(b []byte, tail string, not class) int {
-	if n := symbols(b, tail, not, other); n > 0 {
-		return n
-	}
-	if n := newlines(b); n > 0 {
-		return n
-	}
-	return spaces(b)
-}
+// short matches (?i:'s|'t|'re|'ve|'m|'ll|'d), or returns 0.
+func short(b []byte) int { return contraction(b, true) }
 
 // cased matches the expressions of Mistral Nemo and o200k, which split words where a capital
 // follows small letters, with \p{N}{1,most}. With short, a word includes a contraction after it.
-func cased(b []byte, most int, short bool) int {
-	c, n := first(b)
-	led := lead(c, b[0]) && n < len(b)
-	for _, match := range [...]func([]byte, int) int{smallEnd, capitals} {
-		end := 0
-		if led {
-			end = match(b, n)
-		}
-		if end == 0 {
-			end = match(b, 0)
-		}
-		if end > 0 && short {
-			end += contraction(b[end:], true)
-		}
-		if end > 0 {
+func cased(most int, short bool) splitter {
+	word := func(match func(b []byte, i int) int) splitter {
+		return func(b []byte) (end int) {
+			if c, n := first(b); lead(c, b[0]) && n < len(b) {
+				end = match(b, n)
+			}
+			if end == 0 {
+				end = match(b, 0)
+			}
+			if end > 0 && short {
+				end += contraction(b[end:], true)
+			}
 			return end
 		}
 	}
-	if c&kind == number {
-		return numbers(b, most)
-	}
-	return rest(b, "\r\n/", kind)
+	return firstOf(word(smallEnd), word(capitals), numbers(most), symbols("\r\n/", kind, other), newlines, spaces)
 }
 
 // numbers matches \p{N}{1,most}, or returns 0.
-func numbers(b []byte, most int) (end int) {
-	for ; most > 0 && end < len(b); most-- {
-		c, n := first(b[end:])
-		if c&kind != number {
-			break
+func numbers(most int) splitter {
+	return func(b []byte) (end int) {
+		for n := 0; n < most && end < len(b); n++ {
+			c, size := first(b[end:])
+			if c&kind != number {
+				break
+			}
+			end += size
 		}
-		end += n
+		return end
 	}
-	return end
 }
 
 // The class of \p{M}, and its mask.
@@ -249,73 +235,60 @@ const (
 	marks  = kind | upper | lower
 )
 
-// inWord reports whether a character matches [\p{L}\p{M}].
-func inWord(c class) bool { return c&kind == letter || c&marks == marked }
-
-// wordEnd returns the end of the characters from i on that match [\p{L}\p{M}].
-func wordEnd(b []byte, i int) int {
-	for i < len(b) {
-		c, n := first(b[i:])
-		if !inWord(c) {
-			break
-		}
-		i += n
+// letters and lettersAndMarks are the classes that match \p{L} and [\p{L}\p{M}].
+var letters, lettersAndMarks = func() (l, m [256]bool) {
+	for c := range l {
+		l[c] = class(c)&kind == letter
+		m[c] = l[c] || class(c)&marks == marked
 	}
-	return i
-}
+	return l, m
+}()
 
-// ledWord matches a word of letters and marks, with one character before it if lead is set, or
+// led matches characters whose classes are in a set, after an optional one for which lead is true, or
 // returns 0.
-func ledWord(b []byte, lead bool) int {
-	c, n := first(b)
-	if lead {
-		if end := wordEnd(b, n); end > n {
-			return end
+func led(lead func(c class, b byte) bool, in *[256]bool) splitter {
+	rest := func(b []byte, i int) int {
+		for i < len(b) {
+			c, n := first(b[i:])
+			if !in[c] {
+				break
+			}
+			i += n
 		}
+		return i
 	}
-	if inWord(c) {
-		return wordEnd(b, n)
+	return func(b []byte) int {
+		c, n := first(b)
+		if lead(c, b[0]) {
+			if end := rest(b, n); end > n {
+				return end
+			}
+		}
+		if in[c] {
+			return rest(b, n)
+		}
+		return 0
 	}
-	return 0
 }
 
-// qwen35 matches the expression of Qwen 3.5.
-func qwen35(b []byte) int {
-	if n := contraction(b, true); n > 0 {
-		return n
+// signWord matches an ASCII sign and letters, the first alternative of DeepSeek 3, or returns 0.
+func signWord(b []byte) int {
+	end := 1
+	if b[0] >= utf8.RuneSelf || classes[b[0]]&sign == 0 {
+		return 0
 	}
-	c, n := first(b)
-	if end := ledWord(b, lead(c, b[0])); end > 0 {
-		return end
+	for end < len(b) && 'a' <= b[end]|0x20 && b[end]|0x20 <= 'z' {
+		end++
 	}
-	if c&kind == number {
-		return n
+	if end == 1 {
+		return 0
 	}
-	return rest(b, "\r\n", marks)
+	return end
 }
 
-// deepseek matches the third expression of DeepSeek 3, or returns 0.
-func deepseek(b []byte) int {
-	c, _ := first(b)
-	if b[0] < utf8.RuneSelf && c&sign != 0 {
-		end := 1
-		for end < len(b) && 'a' <= b[end]|0x20 && b[end]|0x20 <= 'z' {
-			end++
-		}
-		if end > 1 {
-			return end
-		}
-	}
-	if end := ledWord(b, c&kind != letter && c&sign == 0 && b[0] != '\r' && b[0] != '\n'); end > 0 {
-		return end
-	}
-	if n := symbols(b, "\r\n", sign, sign); n > 0 {
-		return n
-	}
-	if n := newlines(b); n > 0 {
-		return n
-	}
-	return spaces(b)
+// signLead reports whether a character matches [^\r\n\p{L}\p{P}\p{S}].
+func signLead(c class, b byte) bool {
+	return c&kind != letter && c&sign == 0 && b != '\r' && b != '\n'
 }
 
 // eastern matches [一-龥぀-ゟ゠-ヿ]+, or returns 0.
@@ -323,22 +296,6 @@ func eastern(b []byte) (end int) {
 	for end < len(b) {
 		r, n := utf8.DecodeRune(b[end:])
 		if !(r >= 0x4e00 && r <= 0x9fa5 || r >= 0x3040 && r <= 0x30ff) {
-			break
-		}
-		end += n
-	}
-	return end
-}
-
-// threes matches \p{N}{1,3}, or the text before it.
-func threes(b []byte) int {
-	if n := numbers(b, 3); n > 0 {
-		return n
-	}
-	end := 0
-	for end < len(b) {
-		c, n := first(b[end:])
-		if c&kind == number {
 			break
 		}
 		end += n
