@@ -13,10 +13,8 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -383,7 +381,6 @@ func sizeOf(v jsonread.Value) int {
 type batch struct {
 	lines    []line
 	examples []example
-	done     chan struct{}
 }
 
 // read appends the documents of files, in order, as the next group of all.
@@ -403,51 +400,33 @@ func (d *docReader) read(ctx context.Context, all *documents, files []file, memo
 // take returns an error, which each then returns. It counts all broken lines and lists the
 // first ones.
 func (d *docReader) each(ctx context.Context, files []file, m *meter, take func(example) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	work, order := make(chan *batch), make(chan *batch, 4*runtime.GOMAXPROCS(0))
-	var wg sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		wg.Go(func() {
-			e := d.tok.parts()
-			for b := range work {
-				for _, l := range b.lines {
-					b.examples = append(b.examples, d.example(e, l))
-				}
-				close(b.done)
-			}
-		})
-	}
-	var reading error
-	wg.Go(func() {
-		reading = d.readLines(ctx, files, m, func(b *batch) { order <- b; work <- b })
-		close(work)
-		close(order)
-	})
 	var broken []error
 	var takeErr error
 	wrong, same := 0, map[string]int{} // lines; those by error
-	for b := range order {
-		<-b.done
+	reading := inOrder(ctx, func(ctx context.Context, emit func(*batch)) error {
+		return d.readLines(ctx, files, m, emit)
+	}, d.tok.parts, func(e partEncoder, b *batch) {
+		for _, l := range b.lines {
+			b.examples = append(b.examples, d.example(e, l))
+		}
+	}, func(b *batch) error {
 		for i, x := range b.examples {
-			switch {
-			case takeErr != nil:
-			case x.err != nil:
-				err := withoutPosition(x.err)
-				wrong++
-				if n := same[err.Error()]; n < shownAlike && len(broken) < shownLines {
-					same[err.Error()] = n + 1
-					broken = append(broken, fmt.Errorf("%s:%d: %w", b.lines[i].file, b.lines[i].number, err))
-				}
-			default:
+			if x.err == nil {
 				x.line.file, x.line.number = b.lines[i].file, b.lines[i].number
 				if takeErr = take(x); takeErr != nil {
-					cancel()
+					return takeErr
 				}
+				continue
+			}
+			err := withoutPosition(x.err)
+			wrong++
+			if n := same[err.Error()]; n < shownAlike && len(broken) < shownLines {
+				same[err.Error()] = n + 1
+				broken = append(broken, fmt.Errorf("%s:%d: %w", b.lines[i].file, b.lines[i].number, err))
 			}
 		}
-	}
-	wg.Wait()
+		return nil
+	})
 	if takeErr != nil {
 		return takeErr
 	}
@@ -470,12 +449,12 @@ const batchBytes = 1 << 18
 
 // readLines emits the lines of files that are not blank, or their rows.
 func (d *docReader) readLines(ctx context.Context, files []file, m *meter, emit func(*batch)) error {
-	b, size := &batch{done: make(chan struct{})}, 0
+	b, size := &batch{}, 0
 	flush := func() {
 		if len(b.lines) > 0 {
 			emit(b)
 		}
-		b, size = &batch{done: make(chan struct{})}, 0
+		b, size = &batch{}, 0
 	}
 	for _, f := range files {
 		read, err := d.eachLine(ctx, f, m, func(l line) {

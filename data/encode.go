@@ -16,7 +16,6 @@ type task struct {
 	text        []byte
 	first, last bool // whether it is the first or last of its file
 	to          *segment
-	done        chan struct{} // closed when to is complete
 }
 
 // fileTokenizer encodes files in parts, on all cores.
@@ -39,47 +38,61 @@ type partEncoder interface {
 // It holds one file's text and the chunks being encoded. spelledOut counts the special tokens
 // spelled out in the text.
 func encodeFiles(ctx context.Context, v fileTokenizer, files []file, progress func(done, total int64), each func(segment) error) (spelledOut int64, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	m := meter{report: progress}
 	for _, f := range files {
 		m.total += f.size
 	}
-	tasks, order := make(chan task), make(chan task, 4*runtime.GOMAXPROCS(0))
-	var wg sync.WaitGroup
 	var count atomic.Int64
-	for range runtime.GOMAXPROCS(0) {
-		wg.Go(func() { count.Add(encodeTasks(v, tasks, &m)) })
+	err = inOrder(ctx, func(ctx context.Context, emit func(task)) error { return chunks(ctx, files, v, emit) },
+		v.parts, func(e partEncoder, t task) {
+			ids := e.part(make([]uint32, 0, len(t.text)/2), t)
+			count.Add(v.spelledOut(t, ids))
+			t.to.data = littleEndian(ids, t.to.width)
+			m.add(int64(len(t.text)))
+		}, func(t task) error { return each(*t.to) })
+	return count.Load(), err
+}
+
+// inOrder calls work for what read emits, on all cores, each of which has a state that start returns,
+// and then take, in order, until that fails. It returns the error of take or else that of read,
+// whose context ends if take fails.
+func inOrder[T, S any](ctx context.Context, read func(ctx context.Context, emit func(T)) error, start func() S, work func(S, T), take func(T) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type job struct {
+		x    T
+		done chan struct{} // closed after work
 	}
-	var reading error
+	jobs, order := make(chan job), make(chan job, 4*runtime.GOMAXPROCS(0))
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			state := start()
+			for j := range jobs {
+				work(state, j.x)
+				close(j.done)
+			}
+		})
+	}
+	var reading, err error
 	wg.Go(func() {
-		reading = chunks(ctx, files, v, func(t task) { order <- t; tasks <- t })
-		close(tasks)
+		reading = read(ctx, func(x T) {
+			j := job{x, make(chan struct{})}
+			order <- j
+			jobs <- j
+		})
+		close(jobs)
 		close(order)
 	})
-	for t := range order {
-		if <-t.done; err == nil {
-			if err = each(*t.to); err != nil {
+	for j := range order {
+		if <-j.done; err == nil {
+			if err = take(j.x); err != nil {
 				cancel()
 			}
 		}
 	}
 	wg.Wait()
-	return count.Load(), cmp.Or(err, reading)
-}
-
-// encodeTasks encodes tasks until the channel is closed. It runs on one goroutine.
-func encodeTasks(v fileTokenizer, tasks <-chan task, m *meter) (spelledOut int64) {
-	e := v.parts()
-	var ids []uint32
-	for t := range tasks {
-		ids = e.part(ids[:0], t)
-		spelledOut += v.spelledOut(t, ids)
-		t.to.data = littleEndian(ids, t.to.width)
-		close(t.done)
-		m.add(int64(len(t.text)))
-	}
-	return spelledOut
+	return cmp.Or(err, reading)
 }
 
 // chunks reads the files in order and emits their text in chunks, until ctx ends.
@@ -103,7 +116,7 @@ func chunks(ctx context.Context, files []file, v fileTokenizer, emit func(task))
 		}
 		for first := true; len(text) > 0 && ctx.Err() == nil; first = false {
 			n := v.cut(text)
-			emit(task{text[:n], first, n == len(text), &segment{name: f.path, width: width}, make(chan struct{})})
+			emit(task{text[:n], first, n == len(text), &segment{name: f.path, width: width}})
 			text = text[n:]
 		}
 	}
