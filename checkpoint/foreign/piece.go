@@ -154,7 +154,7 @@ func (x *tensor) readF32(r shard.Range, into []float32) error {
 // readPiece reads the part of a piece that lies in a box; dst begins at element lo of the tensor.
 func (x *tensor) readPiece(p piece, start, size []int, lo int, dst []byte) error {
 	from, n := make([]int, len(start)), make([]int, len(start))
-	at, stride := 0, strides(x.grid)
+	at, stride := 0, torchfile.Strides(x.grid)
 	for d := range start {
 		a, b := max(start[d], p.start[d]), min(start[d]+size[d], p.start[d]+p.size[d])
 		if a >= b {
@@ -205,16 +205,6 @@ func ones(n int) []int {
 	s := make([]int, n)
 	for i := range s {
 		s[i] = 1
-	}
-	return s
-}
-
-// strides returns the strides of a grid in C order, in elements.
-func strides(grid []int) []int {
-	s, n := make([]int, len(grid)), 1
-	for i := len(grid) - 1; i >= 0; i-- {
-		s[i] = n
-		n *= grid[i]
 	}
 	return s
 }

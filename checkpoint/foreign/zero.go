@@ -84,9 +84,9 @@ func (c *Checkpoint) openZeRO(folder string) error {
 	case 0:
 		return z.stage0()
 	case 1, 2:
-		return z.stage12()
+		return z.eachGroup("base_optimizer_state", "single_partition_of_fp32_groups", z.cutGroup)
 	case 3:
-		return z.stage3()
+		return z.eachGroup("optimizer_state_dict", "fp32_flat_groups", z.cutEach)
 	}
 	return fmt.Errorf("%s: ZeRO stage %d", folder, z.stage)
 }
@@ -317,24 +317,24 @@ func (z *zeroFiles) states(base, flats string, g int) (map[string][]*torchfile.T
 	return all, nil
 }
 
-// stage12 reads stages 1 and 2, which divide each group, as one vector, among the ranks.
-func (z *zeroFiles) stage12() error {
+// eachGroup calls cut with the flat tensors of every rank, for each kind of state of each group.
+func (z *zeroFiles) eachGroup(base, flats string, cut func(g int, kind string, ps []param, parts []*torchfile.Tensor) error) error {
 	groups, err := z.shapes()
 	if err != nil {
 		return err
 	}
-	z.c.groups(z.optim[0].Dict("base_optimizer_state").At("param_groups"))
+	z.c.groups(z.optim[0].Dict(base).At("param_groups"))
 	for g, group := range groups {
 		ps, err := paramsOf(group)
 		if err != nil {
 			return fmt.Errorf("%s: %w", z.folder, err)
 		}
-		states, err := z.states("base_optimizer_state", "single_partition_of_fp32_groups", g)
+		states, err := z.states(base, flats, g)
 		if err != nil {
 			return err
 		}
 		for _, kind := range slices.Sorted(maps.Keys(states)) {
-			if err := z.cutGroup(g, kind, ps, states[kind]); err != nil {
+			if err := cut(g, kind, ps, states[kind]); err != nil {
 				return err
 			}
 		}
@@ -342,7 +342,8 @@ func (z *zeroFiles) stage12() error {
 	return z.rest()
 }
 
-// cutGroup finds the parameters of a group in its vector, the concatenation of the ranks' parts.
+// cutGroup finds the parameters of a group of stage 1 or 2 in its vector, the concatenation of the
+// ranks' parts.
 func (z *zeroFiles) cutGroup(g int, kind string, ps []param, parts []*torchfile.Tensor) error {
 	paddings := torchfile.Items(z.optim[0].At("param_alignment_paddings"))
 	var pad []any
@@ -389,43 +390,25 @@ func (z *zeroFiles) cutGroup(g int, kind string, ps []param, parts []*torchfile.
 	return nil
 }
 
-// stage3 reads stage 3, which divides each parameter among the ranks.
-func (z *zeroFiles) stage3() error {
-	groups, err := z.shapes()
-	if err != nil {
-		return err
-	}
-	z.c.groups(z.optim[0].Dict("optimizer_state_dict").At("param_groups"))
-	for g, group := range groups {
-		ps, err := paramsOf(group)
-		if err != nil {
-			return fmt.Errorf("%s: %w", z.folder, err)
-		}
-		states, err := z.states("optimizer_state_dict", "fp32_flat_groups", g)
+// cutEach finds the parameters of a group of stage 3, which divides each among the ranks.
+func (z *zeroFiles) cutEach(g int, kind string, ps []param, parts []*torchfile.Tensor) error {
+	off := 0
+	for _, p := range ps {
+		x, err := flat(p.name, kind, parts[0].DType, p.shape)
 		if err != nil {
 			return err
 		}
-		for _, kind := range slices.Sorted(maps.Keys(states)) {
-			parts, off := states[kind], 0
-			for _, p := range ps {
-				x, err := flat(p.name, kind, parts[0].DType, p.shape)
-				if err != nil {
-					return err
-				}
-				per := z.add(x, p.n, off, parts)
-				off += per
-				if err := z.c.put(x); err != nil {
-					return fmt.Errorf("%s: %w", z.folder, err)
-				}
-			}
-			for r, t := range parts {
-				if t.Shape[0] != off {
-					return fmt.Errorf("%s: rank %d, group %d: %s has %d elements, but its parameters %d", z.folder, r, g, kind, t.Shape[0], off)
-				}
-			}
+		off += z.add(x, p.n, off, parts)
+		if err := z.c.put(x); err != nil {
+			return fmt.Errorf("%s: %w", z.folder, err)
 		}
 	}
-	return z.rest()
+	for r, t := range parts {
+		if t.Shape[0] != off {
+			return fmt.Errorf("%s: rank %d, group %d: %s has %d elements, but its parameters %d", z.folder, r, g, kind, t.Shape[0], off)
+		}
+	}
+	return nil
 }
 
 // add adds a parameter of n elements, divided equally among the ranks: each has its part at offset

@@ -36,11 +36,11 @@ func Raw(file string, from io.ReaderAt, at int64, t safetensors.DType, shape []i
 		return nil, fmt.Errorf("shape %v", shape)
 	}
 	s := &Storage{DType: t, Key: "data", Bytes: int64(n) * int64(t.Size()), file: file, from: from, at: at}
-	return &Tensor{Storage: s, Shape: shape, Stride: strides(shape), DType: t}, nil
+	return &Tensor{Storage: s, Shape: shape, Stride: Strides(shape), DType: t}, nil
 }
 
-// strides returns the strides of a tensor in C order.
-func strides(shape []int) []int {
+// Strides returns the strides of a tensor in C order, in elements.
+func Strides(shape []int) []int {
 	s := make([]int, len(shape))
 	n := 1
 	for i := len(shape) - 1; i >= 0; i-- {
@@ -174,5 +174,5 @@ func (t *Tensor) Bytes(limit int) ([]byte, error) {
 		return nil, fmt.Errorf("%s: a tensor of %d bytes; at most %d expected", t.Storage.file, n, limit)
 	}
 	b := make([]byte, n)
-	return b, t.ReadBox(make([]int, len(t.Shape)), t.Shape, b, strides(t.Shape))
+	return b, t.ReadBox(make([]int, len(t.Shape)), t.Shape, b, Strides(t.Shape))
 }

@@ -76,7 +76,7 @@ func (p *Pickler) tensor(s Spec, key string) {
 	p.Op("tQ")
 	p.Int(0)
 	p.Ints(s.Shape)
-	p.Ints(strides(s.Shape))
+	p.Ints(Strides(s.Shape))
 	p.Op("\x89") // requires no gradient
 	p.Global("collections", "OrderedDict")
 	p.Op(")RtR")
