@@ -93,7 +93,7 @@ func limitTables(t *testing.T) string {
 		{"nesting of its lists and mappings", file["JobDepth"]},
 		{"anchors and aliases in it", file["JobNames"]},
 		{"documents in it, of which only one may have content", file["JobDocs"]},
-		{"groups of parameters", constants(t, "../../config/groups.go")["MostGroups"]},
+		{"groups of parameters", constants(t, "../../config/optimizer.go")["MostGroups"]},
 		{"pattern of a group", constants(t, "../../config/values.go")["longestPattern"] + " bytes"},
 		{"time spans", config.Longest},
 		{"sizes in memory", fmt.Sprintf("%d bytes", int64(config.MostMemory))},
