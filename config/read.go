@@ -59,6 +59,17 @@ func NewReader(c *Config, file string, root *tree.Node) *Reader {
 	return &Reader{Document: d, config: c, rows: c.fields(""), Hint: func(string) string { return "" }, Given: map[string]*tree.Node{}, Bad: map[string]bool{}}
 }
 
+// Reopen returns a reader of a document that was read into c without a problem.
+func Reopen(c *Config, d *Document, on string) *Reader {
+	r := &Reader{Document: d, config: c, On: on, rows: c.fields(on), Given: map[string]*tree.Node{}, Bad: map[string]bool{}}
+	for _, f := range r.rows {
+		if d.Sets(f.key) {
+			r.Given[f.key] = d.Root.Lookup(f.key)
+		}
+	}
+	return r
+}
+
 // fields returns the keys, whose conditions depend on the present settings.
 func (r *Reader) fields() []field { return r.config.fields(r.On) }
 

@@ -129,7 +129,7 @@ func (r *run) agreeOnJob(ctx context.Context) error {
 	if spec.FollowsData(r.given) {
 		facts = append(facts, rendezvous.Fact{Name: "model.context that the data needs", Value: fmt.Sprint(r.c.Model.Context)})
 	}
-	if c := r.given; spec.Given(c) {
+	if c := r.given; c.Own.Model != nil {
 		facts = append(facts, rendezvous.Fact{Name: "the program's network", Value: fmt.Sprint(spec.Parameters(c), spec.Network(c).Metrics)})
 	}
 	for i, f := range facts {

@@ -29,12 +29,14 @@ func frozen(t *testing.T, c *spec.Job, names ...string) (still, thrown *spec.Job
 	is := func(p shard.Param) bool {
 		return slices.ContainsFunc(names, func(n string) bool { return strings.Contains(p.Name, n) })
 	}
-	still = spec.Standing(c, spec.Network(c).Frozen(is))
+	still, thrown = c.Copy(), c.Copy()
+	still.Own.Model = spec.Network(c).Frozen(is)
 	net := spec.Network(c).Frozen(is)
 	for i, m := range net.Modules {
 		net.Modules[i] = throwing{m, is}
 	}
-	return still, spec.Standing(c, net)
+	thrown.Own.Model = net
+	return still, thrown
 }
 
 // throwing is a module that discards the gradients of some parameters.

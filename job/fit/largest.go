@@ -40,7 +40,7 @@ func FindLargest(c *spec.Job, of string, l Limits) (*Largest, error) {
 	if err := searchable(c); err != nil {
 		return nil, err
 	}
-	if spec.Given(c) && of != "micro_batch" {
+	if c.Own.Model != nil && of != "micro_batch" {
 		return nil, input.BadInput(fmt.Errorf("--largest %s: the size of a program's network is fixed; want --largest micro_batch", of))
 	}
 	g := growth{job: on(c, l.Ranks), limits: l, fixed: of == "micro_batch", grown: grown}

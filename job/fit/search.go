@@ -262,7 +262,7 @@ func (s *search) meshes(x *spec.Job) (all []*spec.Job) {
 	}
 	for _, tensor := range divisors(ranks) {
 		for _, context := range divisors(ranks / tensor) {
-			if tensor*context > near || max(tensor, context) > 1 && spec.Given(x) || tensor > 1 && spec.Coded(x) {
+			if tensor*context > near || max(tensor, context) > 1 && x.Own.Model != nil || tensor > 1 && spec.Coded(x) {
 				break
 			}
 			for _, pipeline := range divisors(ranks / tensor / context) {

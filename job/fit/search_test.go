@@ -132,7 +132,8 @@ func networks(t *testing.T) map[string]*spec.Job {
 	for i := 3; i < 30; i += 3 {
 		own.Uses[i][0].Unit, own.Uses[i+1][0].Unit = own.Uses[i+1][0].Unit, own.Uses[i][0].Unit
 	}
-	given := spec.Standing(job(), own)
+	given := job()
+	given.Own.Model = own
 	return map[string]*spec.Job{
 		"gpt2": job("parallel.shard=2", "parallel.replicate=2"), "llama": job(llama, "optimizer.type=lion"), "tied": job(llama, "model.tied=true", "optimizer.type=adamw8bit", "device=cpu"),
 		"long ends": job(llama, "model.vocab=5000"), "muon": job("optimizer.type=muon", "device=cpu", "checkpoint.async=false"), "windows": windows, "given": given,

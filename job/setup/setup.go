@@ -14,7 +14,7 @@ import (
 
 // Rules returns the update rules of the job, by shard.Param's Rule.
 func Rules(c *spec.Job) []optim.Rule {
-	if own := c.Rule(); own != nil {
+	if own := c.Own.Rule; own != nil {
 		return []optim.Rule{own}
 	}
 	switch o := c.Optimizer; o.Type {

@@ -46,7 +46,7 @@ type Job struct {
 // model.from. It returns nil for a network given by the caller.
 func (j *Job) ModelJSON() []byte {
 	switch {
-	case spec.Given(j.Job):
+	case j.Own.Model != nil:
 		return nil
 	case j.Carried.Config == nil:
 		return j.Model.ConfigJSON()

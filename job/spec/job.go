@@ -21,11 +21,12 @@ type Job struct {
 
 	Notes  []string   // what a user may not expect of the job
 	Folder hf.Carried // what model.from has beside its shape
+	Own    Own        // of the program that runs the job
 
 	on      string      // see On
+	loaded  string      // YAML of the job when it was loaded
 	awaits  bool        // the model is that of the checkpoint to resume from, which is not known yet
 	resumes bool        // the run goes on from a checkpoint, which determines the length of sequences
-	own     Own         // of the program that runs the job
 	env     Environment // that the job was loaded for
 	found   *data.Found // the files of Data
 }
@@ -123,13 +124,13 @@ func LoadTokenizer(file string) (name string, tokens bool, err error) {
 // Source returns the source of the job's data.
 func Source(c *Job) data.Source {
 	var below []int
-	if c.own.Data != nil {
-		below = Network(c).Below(c.own.Data.Fields())
+	if c.Own.Data != nil {
+		below = Network(c).Below(c.Own.Data.Fields())
 	}
 	return data.Source{
 		Text: c.Data.Text, Tokens: c.Data.Tokens, Documents: documents(c), DType: c.Data.DType, Tokenizer: Tokenizer(c), Validation: c.Data.Validation,
 		Context: c.Model.Context, Fit: fitting(c), Batch: c.Train.Batch, Vocab: c.Model.Vocab, Seed: c.Train.Seed, Found: c.found,
-		Samples: c.own.Data, Held: c.own.Validation, Below: below,
+		Samples: c.Own.Data, Held: c.Own.Validation, Below: below,
 	}
 }
 
@@ -154,6 +155,7 @@ func (c *Job) WithDate(date string) *Job {
 	}
 	c = c.Copy()
 	c.Data.Date = date
+	c.loaded = string(c.YAML())
 	return c
 }
 
@@ -163,7 +165,7 @@ func (c *Job) with(key, value, source string) (*Job, error) {
 	n, _ := tree.Parse([]byte(value), tree.Position{})
 	n.MoveTo(tree.Position{File: source})
 	tree.Put(root, key, n)
-	return c.again(root, c.own, c.env).after(c)
+	return c.again(root, c.env).after(c)
 }
 
 // AtCommitsOf returns the job with the models on the Hub at the commits that another process of the

@@ -52,6 +52,13 @@ func Magnitudes(c *Job) []Magnitude {
 	}
 }
 
+// checkCounts rejects products of settings beyond their limits.
+func (r *resolver) checkCounts() {
+	if wrong, keys := Countable(r.Job); wrong != "" {
+		r.Refuse(wrong, "want less", keys...)
+	}
+}
+
 // Countable returns an error message for the first product that exceeds its limit and the keys
 // that can lower it. The message is empty if all are within their limits.
 func Countable(c *Job) (wrong string, keys []string) {

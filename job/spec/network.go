@@ -24,20 +24,31 @@ type Own struct {
 	Rule             optim.Rule   // with optimizer.type program, else nil
 }
 
-// With returns the job with the parts that the program provides, after all checks that need them. It
+// With returns the job with the parts that the program provides, after the checks that need them. It
 // returns an error unless they are the parts that the job file names.
 func (c *Job) With(own Own) (*Job, error) {
 	if own.Model == nil && own.Data == nil && own.Validation == nil && own.Rule == nil && c.Lacks() == nil {
 		return c, nil
 	}
-	if was := c.reread(c.own, c.env).Job; string(c.YAML()) != string(was.WithDate(c.Data.Date).YAML()) {
+	if string(c.YAML()) != c.loaded {
 		return nil, input.BadInput(errors.New("the job was changed after it was loaded; pass settings to Load instead, such as train.steps=100"))
 	}
-	r := c.reread(own, c.env)
+	x := c.Copy()
+	x.Own = own
+	r := &resolver{Reader: config.Reopen(&x.Config, x.Document, x.on), Job: x}
 	r.named()
 	r.provided()
+	if own.Model != nil {
+		r.resolveNetwork()
+	}
+	r.resolvePipeline()
+	r.resolveTraining()
+	r.resolveWeights()
+	r.resolveGroups()
+	r.Unfit("checkpoint")
+	r.checkCounts()
 	r.checkOwnData()
-	return r.after(c)
+	return r.done()
 }
 
 // Fresh returns the job for a run that has no checkpoint to resume from yet: with the job's own model.
@@ -47,23 +58,13 @@ func (c *Job) Fresh() (*Job, error) {
 	}
 	env := c.env
 	env.Resumes = false
-	r := c.again(c.Root.Clone(), c.own, env)
-	r.Job.resumes = c.resumes
-	return r.after(c)
-}
-
-func (c *Job) reread(own Own, env Environment) *resolver {
-	r := newResolver(c.File, c.Root.Clone())
-	r.Job.own, r.Job.env, r.Job.resumes = own, env, c.resumes
-	r.Read()
-	r.resolve()
-	return r
+	return c.again(c.Root.Clone(), env).after(c)
 }
 
 // again resolves the job's file with other nodes.
-func (c *Job) again(root *tree.Node, own Own, env Environment) *resolver {
+func (c *Job) again(root *tree.Node, env Environment) *resolver {
 	r := newResolver(c.File, root)
-	r.Job.own, r.Job.env = own, env
+	r.Job.Own, r.Job.env = c.Own, env
 	r.Read()
 	r.resolve()
 	return r
@@ -75,7 +76,7 @@ func (r *resolver) after(c *Job) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	next.found, next.Checkpoint.Dir, next.Data.Date = c.found, c.Checkpoint.Dir, c.Data.Date
+	next.resumes, next.found, next.Checkpoint.Dir, next.Data.Date = c.resumes, c.found, c.Checkpoint.Dir, c.Data.Date
 	return next, nil
 }
 
@@ -96,9 +97,9 @@ func (r *resolver) named() {
 			r.Wrong(c.Position(key), key, "only the Go program that provides job.Options."+option+" can run or plan this job", "want that program, or "+other)
 		}
 	}
-	missing("data.program", "Data", "data.text, data.tokens or data.documents", c.Data.Program && c.own.Data == nil)
+	missing("data.program", "Data", "data.text, data.tokens or data.documents", c.Data.Program && c.Own.Data == nil)
 	missing("model.family", "Model", "another family", c.unprovided())
-	missing("optimizer.type", "Rule", "another rule", c.Optimizer.Type == config.Program && c.own.Rule == nil)
+	missing("optimizer.type", "Rule", "another rule", c.Optimizer.Type == config.Program && c.Own.Rule == nil)
 }
 
 // provided reports parts that the program provides and the job file does not name.
@@ -109,24 +110,24 @@ func (r *resolver) provided() {
 			r.Wrong(c.Position(key), key, "job.Options."+option+" is set, but the job file does not declare it", "want "+want)
 		}
 	}
-	unnamed("data.program", "Data", "data: {program: true}", !c.Data.Program && (c.own.Data != nil || c.own.Validation != nil))
-	unnamed("model.family", "Model", "model: {family: program}", c.Model.Family != config.Program && c.own.Model != nil)
-	unnamed("optimizer.type", "Rule", "optimizer: {type: program}", c.Optimizer.Type != config.Program && c.own.Rule != nil)
+	unnamed("data.program", "Data", "data: {program: true}", !c.Data.Program && (c.Own.Data != nil || c.Own.Validation != nil))
+	unnamed("model.family", "Model", "model: {family: program}", c.Model.Family != config.Program && c.Own.Model != nil)
+	unnamed("optimizer.type", "Rule", "optimizer: {type: program}", c.Optimizer.Type != config.Program && c.Own.Rule != nil)
 }
 
 // checkOwnData reports fields that a micro-batch or the network cannot have.
 func (r *resolver) checkOwnData() {
 	c := r.Job
-	if c.own.Data == nil {
+	if c.Own.Data == nil {
 		return
 	}
-	fields := c.own.Data.Fields()
+	fields := c.Own.Data.Fields()
 	err := data.CheckFields(fields)
 	switch {
 	case err != nil:
-	case c.own.Model == nil && !slices.Equal(fields, data.TokenFields(c.Model.Context, false)):
+	case c.Own.Model == nil && !slices.Equal(fields, data.TokenFields(c.Model.Context, false)):
 		err = fmt.Errorf("samples have the fields %v, but the model reads tokens: want data.TokenFields(%d, false)", fields, c.Model.Context)
-	case c.Train.Epochs > 0 && c.own.Data.Len() == 0:
+	case c.Train.Epochs > 0 && c.Own.Data.Len() == 0:
 		err = errors.New("the samples have no end, so there are no epochs; want train.steps")
 	default:
 		for _, f := range fields {
@@ -141,7 +142,7 @@ func (r *resolver) checkOwnData() {
 }
 
 // unprovided reports whether the program has not provided the job's network yet.
-func (c *Job) unprovided() bool { return c.Model.Family == config.Program && c.own.Model == nil }
+func (c *Job) unprovided() bool { return c.Model.Family == config.Program && c.Own.Model == nil }
 
 // unknown reports whether the job's network is not known yet: the program has not provided it, or the checkpoint
 // to resume from has it.
@@ -150,7 +151,7 @@ func (c *Job) unknown() bool { return c.unprovided() || c.awaits }
 // validates reports whether there is data to evaluate on, as far as it is known.
 func (c *Job) validates() bool {
 	if c.Data.Program {
-		return c.own.Data == nil || c.own.Validation != nil
+		return c.Own.Data == nil || c.Own.Validation != nil
 	}
 	return c.Data.Validation > 0
 }
@@ -167,7 +168,7 @@ func isMetric(name string) bool {
 // measured returns the metrics of the job's evaluations, as far as they are known.
 func (c *Job) measured() []string {
 	names := []string{"val_loss"}
-	if m := c.own.Model; m != nil {
+	if m := c.Own.Model; m != nil {
 		names = append(names, m.Metrics...)
 	}
 	return names
@@ -180,7 +181,7 @@ func (c *Job) measures(name string) bool {
 
 // resolveOwn takes the shape from the program's network, and rejects keys that do not apply to it.
 func (r *resolver) resolveOwn() {
-	c, own, m := r.Job, r.Job.own.Model, &r.Job.Model
+	c, own, m := r.Job, r.Job.Own.Model, &r.Job.Model
 	for key, is := range map[string]bool{"parallel.tensor": c.Parallel.Tensor > 1, "parallel.context": c.Parallel.Context > 1, "train.lora.rank": c.Train.LoRA.Rank > 0, "train.lora.from": c.Train.LoRA.From != "", "sample.tokens": c.Sample.Tokens > 0} {
 		if is {
 			r.Refuse(map[string]string{
@@ -223,24 +224,13 @@ func unusable(m *nn.Model) error {
 	return nil
 }
 
-// Standing returns the job with m in place of its network, for example one with fewer of the same
-// layers.
-func Standing(c *Job, m *nn.Model) *Job {
-	x := c.Copy()
-	x.own.Model = m
-	return x
-}
-
-// Given reports whether the network was given by the caller, not built from the model section.
-func Given(c *Job) bool { return c.own.Model != nil }
-
 // Network returns the model that the job trains.
 func Network(c *Job) *nn.Model { return Part(c, 0, 1) }
 
 // Part returns the rank's part of Network if its matrices are divided into the given number of
 // parts.
 func Part(c *Job, index, total int) *nn.Model {
-	m := c.own.Model
+	m := c.Own.Model
 	if m == nil {
 		whole := c.Model
 		whole.Shape.Cut = nn.Cut{Index: index, Count: total}
@@ -260,14 +250,11 @@ func Part(c *Job, index, total int) *nn.Model {
 
 // Fields returns the fields of a sample.
 func Fields(c *Job) []data.Field {
-	if c.own.Data != nil {
-		return c.own.Data.Fields()
+	if c.Own.Data != nil {
+		return c.Own.Data.Fields()
 	}
 	return data.TokenFields(c.Model.Context, c.Data.Pack)
 }
-
-// Rule returns the update rule of the program that runs the job; nil: Optimizer's.
-func (c *Job) Rule() optim.Rule { return c.own.Rule }
 
 // Parameters returns the parameters of the job's network, in the order of its units.
 func Parameters(c *Job) []shard.Param { return hf.Parameters(Network(c)) }

@@ -42,6 +42,7 @@ func (r *resolver) done() (*Job, error) {
 		r.Problems.Sort()
 		return nil, r.Problems
 	}
+	r.Job.loaded = string(r.Job.YAML())
 	return r.Job, nil
 }
 
@@ -65,9 +66,7 @@ func (r *resolver) resolve() {
 	r.Unfit("checkpoint")
 	r.Unfit("report")
 	r.resolveSample()
-	if wrong, keys := Countable(r.Job); wrong != "" {
-		r.Refuse(wrong, "want less", keys...)
-	}
+	r.checkCounts()
 	r.Unused()
 }
 
@@ -120,7 +119,12 @@ func (r *resolver) resolveModel() {
 		r.modelFrom()
 	}
 	r.resolveTokenizer()
-	makes := r.vocab()
+	r.resolveNetwork()
+}
+
+// resolveNetwork derives the shape of a network that has no folder.
+func (r *resolver) resolveNetwork() {
+	m, makes := &r.Job.Model, r.vocab()
 	switch {
 	case m.Family == config.Program:
 		r.resolveOwn()
@@ -358,8 +362,11 @@ func (r *resolver) resolveTraining() {
 // resolveEvaluation rejects evaluations without data and metrics that they do not have.
 func (r *resolver) resolveEvaluation() {
 	c, t := r.Job, &r.Job.Train
-	if !r.Has("train.eval_every") && c.validates() {
-		t.EvalEvery = 50
+	if !r.Has("train.eval_every") {
+		t.EvalEvery = 0
+		if c.validates() {
+			t.EvalEvery = 50
+		}
 	}
 	if !c.validates() && t.EvalEvery > 0 {
 		lacks, want := "data.validation is 0", "a data.validation such as 0.01"

@@ -90,7 +90,7 @@ func (c *Job) Continued(b Before) (next *Job, differs []string, wrong tree.Probl
 		tree.Put(root, key, n)
 	}
 	r := newResolver(c.File, root)
-	r.Job.own, r.Job.env = c.own, c.env
+	r.Job.Own, r.Job.env = c.Own, c.env
 	r.Job.env.Resumes = false
 	if b.Model != nil {
 		r.was = &b

@@ -95,7 +95,9 @@ func (r *resolver) compareTokenizer() {
 
 // note records something unexpected about the job, to be shown when it runs.
 func (c *Job) note(format string, args ...any) {
-	c.Notes = append(c.Notes, fmt.Sprintf(format, args...))
+	if s := fmt.Sprintf(format, args...); !slices.Contains(c.Notes, s) {
+		c.Notes = append(c.Notes[:len(c.Notes):len(c.Notes)], s)
+	}
 }
 
 // checkTokenizer rejects settings that the tokenizer does not support.

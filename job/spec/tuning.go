@@ -32,7 +32,7 @@ func (r *resolver) resolveTuning() {
 			l.Targets = usualTargets(c.Model)
 		}
 	}
-	if l.Rank > 0 || !Given(c) {
+	if l.Rank > 0 || c.Own.Model == nil {
 		r.checkTargets()
 		r.checkPatterns()
 		r.checkSaved()
@@ -216,7 +216,7 @@ func ends(names map[string]bool) (list []string) {
 
 func (r *resolver) checkFreeze() {
 	c := r.Job
-	net := c.own.Model
+	net := c.Own.Model
 	if net == nil {
 		net = c.Model.Network(Adapters(c))
 	}
