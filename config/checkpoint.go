@@ -63,9 +63,8 @@ func (c *Config) checkpointKeys() []field {
 				is:    k.Keep.Best == "val_loss" && t.EvalEvery == 0,
 				wrong: "keeping the best val_loss needs evaluations, but the job has none",
 				right: "want train.eval_every of at least 1 and data.validation above 0, or best: loss"}},
-		{key: "checkpoint.async", value: flag(&k.Async),
-			initial: "true",
-			doc:     "continue training while a checkpoint is written"},
+		{key: "checkpoint.async", value: flag(&k.Async), initial: "true",
+			doc: "continue training while a checkpoint is written"},
 		{key: "checkpoint.compress", value: choice(&k.Compress, []string{"auto", "always", "never"}),
 			initial: "auto",
 			doc: "auto | always | never: compress data files; auto: if it pays off, as measured by the " +
@@ -75,8 +74,7 @@ func (c *Config) checkpointKeys() []field {
 			doc:     "save after the last step and when the run is stopped",
 			follows: []string{"checkpoint.every"},
 			then:    func() { k.SaveOnExit = k.Every > 0 }},
-		{key: "checkpoint.on_error", value: choice(&k.OnError, []string{"stop", "continue"}),
-			initial: "stop",
+		{key: "checkpoint.on_error", value: choice(&k.OnError, []string{"stop", "continue"}), initial: "stop",
 			doc: "stop | continue: stop or continue training when a checkpoint or metrics.jsonl cannot be " +
 				"written"},
 	}

@@ -36,16 +36,13 @@ const mostMuonSteps = 99
 func (c *Config) optimizerKeys() []field {
 	o := &c.Optimizer
 	return []field{
-		{key: "precision", value: dtype(&c.Precision, precisions),
-			initial: "bf16", lasts: true,
+		{key: "precision", value: dtype(&c.Precision, precisions), initial: "bf16", lasts: true,
 			doc: "fp32 | bf16 | fp16: type of gathered parameters and activations"},
-		{key: "optimizer.type", value: choice(&o.Type, rules),
-			initial: "adamw", lasts: true,
+		{key: "optimizer.type", value: choice(&o.Type, rules), initial: "adamw", lasts: true,
 			doc: "adamw | adamw8bit | adam | sgd | lion | muon | program; adamw8bit: moments in 8 bits; " +
 				"muon: for the matrices of blocks, with AdamW for the rest; program: the rule of the Go " +
 				"program that runs the job (job.Options.Rule)"},
-		{key: "optimizer.lr", value: positive(&o.LR),
-			initial: "6e-4; muon 1e-3", like: "6e-4", lasts: true,
+		{key: "optimizer.lr", value: positive(&o.LR), initial: "6e-4; muon 1e-3", like: "6e-4", lasts: true,
 			doc: "highest learning rate"},
 		{key: "optimizer.betas", value: betas(&o.Betas),
 			initial: "[0.9, 0.95]; lion [0.9, 0.99]", like: "[0.9, 0.95]", lasts: true,
@@ -54,21 +51,18 @@ func (c *Config) optimizerKeys() []field {
 			follows: []string{"optimizer.type"},
 			only: onlyIf("", o.Type != "muon", "optimizer.type",
 				"muon has none; its AdamW uses optimizer.adamw.betas")},
-		{key: "optimizer.eps", value: positive(&o.Eps),
-			initial: "1e-8; muon 1e-7", like: "1e-8", lasts: true,
+		{key: "optimizer.eps", value: positive(&o.Eps), initial: "1e-8; muon 1e-7", like: "1e-8", lasts: true,
 			doc:     "added to the denominator of adamw, adamw8bit and adam; minimum norm for muon",
 			types:   []string{"adamw", "adamw8bit", "adam", "muon"},
 			follows: []string{"optimizer.type"}},
-		{key: "optimizer.weight_decay", value: least0(&o.WeightDecay),
-			initial: "0.1", lasts: true,
+		{key: "optimizer.weight_decay", value: least0(&o.WeightDecay), initial: "0.1", lasts: true,
 			doc: "weight decay of matrices; biases and norms have none"},
 		{key: "optimizer.momentum", value: decays(&o.Momentum),
 			initial: "0.9; muon 0.95", like: "0.9", lasts: true,
 			doc:     "momentum of sgd and muon",
 			types:   []string{"sgd", "muon"},
 			follows: []string{"optimizer.type"}},
-		{key: "optimizer.nesterov", value: flag(&o.Nesterov),
-			initial: "true", like: "false", lasts: true,
+		{key: "optimizer.nesterov", value: flag(&o.Nesterov), initial: "true", like: "false", lasts: true,
 			doc:     "muon: use Nesterov momentum",
 			types:   []string{"muon"},
 			follows: []string{"optimizer.type"}},
@@ -126,14 +120,11 @@ type Group struct {
 // fields returns the keys of a group.
 func (g *Group) fields() []field {
 	return []field{
-		{key: "match", value: pattern(&g.Match),
-			rule: "needed", like: `"*.bias"`,
+		{key: "match", value: pattern(&g.Match), rule: "needed", like: `"*.bias"`,
 			doc: "pattern of Hugging Face parameter names; * matches any characters"},
-		{key: "lr", value: perhaps(&g.LR, positive),
-			rule: "optimizer.lr", like: "1e-4",
+		{key: "lr", value: perhaps(&g.LR, positive), rule: "optimizer.lr", like: "1e-4",
 			doc: "highest learning rate; the schedule scales it like optimizer.lr"},
-		{key: "weight_decay", value: perhaps(&g.WeightDecay, least0),
-			rule: "the job's", like: "0",
+		{key: "weight_decay", value: perhaps(&g.WeightDecay, least0), rule: "the job's", like: "0",
 			doc: "weight decay of all parameters of the group"},
 		{key: "type", value: choice(&g.Type, GroupTypes[:]),
 			rule: "muon for matrices of blocks, adamw for the rest",
@@ -169,15 +160,13 @@ func (c *Config) scheduleKeys() []field {
 			"schedule.type", "an inverse_sqrt schedule falls by its formula"},
 	}
 	return []field{
-		{key: "schedule.type", value: choice(&s.Type, curves),
-			initial: "cosine", lasts: true,
+		{key: "schedule.type", value: choice(&s.Type, curves), initial: "cosine", lasts: true,
 			doc: "constant | linear | cosine | wsd | inverse_sqrt: the learning rate after the warmup"},
 		{key: "schedule.warmup", value: count(&s.Warmup, 0, MostSteps),
 			rule: "20, or steps if fewer", like: "100", lasts: true,
 			doc: "steps of linear warmup from 0; a shorter run never reaches the highest rate, and " +
 				"reports that"},
-		{key: "schedule.min_lr", value: least0(&s.MinLR),
-			rule: "lr / 10", like: "6e-5", lasts: true,
+		{key: "schedule.min_lr", value: least0(&s.MinLR), rule: "lr / 10", like: "6e-5", lasts: true,
 			doc:     "learning rate at the last step; not for constant and inverse_sqrt",
 			only:    falls,
 			follows: []string{"optimizer.lr", "schedule.type"},
@@ -193,8 +182,7 @@ func (c *Config) scheduleKeys() []field {
 			only: onlyIf("with schedule.type wsd", s.Type == "wsd", "schedule.type",
 				"a "+s.Type+" schedule has no decay of its own"),
 			follows: []string{"train.steps", "train.epochs", "schedule.type"}},
-		{key: "schedule.lag", value: count(&s.Lag, 0, 2),
-			initial: "0", lasts: true,
+		{key: "schedule.lag", value: count(&s.Lag, 0, 2), initial: "0", lasts: true,
 			doc: "steps by which warmup and decay are later: 0 as in llm.c, where the first step has a " +
 				"rate above 0 and the last min_lr; 1 as in transformers; 2 as in DeepSpeed"},
 	}
