@@ -18,6 +18,14 @@ func init() { debug.SetGCPercent(400) }
 // All reports whether tests run all of their cases.
 func All() bool { return os.Getenv("ZEROTH_NIGHTLY") != "" }
 
+// Long skips a test that takes about a second of a processor or more if go test has -short.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes long")
+	}
+}
+
 // Of returns how many of all cases run: some by default.
 func Of(some, all int) int {
 	if All() {

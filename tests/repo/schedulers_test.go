@@ -17,7 +17,7 @@ import (
 // TestSchedulers checks that manifests for Kueue name a queue, and that those for Volcano start
 // all pods of a job or none.
 func TestSchedulers(t *testing.T) {
-	with := func(scheduler, file string) []any {
+	with := func(scheduler, file string) map[string]manifest {
 		text, err := os.ReadFile("../../examples/cluster/" + file)
 		if err != nil {
 			t.Fatal(err)
@@ -25,27 +25,18 @@ func TestSchedulers(t *testing.T) {
 		if !bytes.Contains(text, fmt.Appendf(nil, "sed 's/# %s: //' examples/cluster/%s |", scheduler, file)) {
 			t.Errorf("%s has no command for %s", file, scheduler)
 		}
-		all, err := decodeManifests(scheduledBy(scheduler, text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return all
+		return manifests(t, file, scheduler)
 	}
-	for file, meta := range map[string]k8sMeta{
-		"indexed-job.yaml":     manifest[k8sJob](t, with("kueue", "indexed-job.yaml")).Metadata,
-		"jobset.yaml":          manifest[jobSet](t, with("kueue", "jobset.yaml")).Metadata,
-		"kubeflow.yaml":        manifest[trainJob](t, with("kueue", "kubeflow.yaml")).Metadata,
-		"leaderworkerset.yaml": manifest[leaderWorkerSet](t, with("kueue", "leaderworkerset.yaml")).Metadata,
-	} {
-		if meta.Labels["kueue.x-k8s.io/queue-name"] == "" {
+	for file, kind := range map[string]string{"indexed-job.yaml": "Job", "jobset.yaml": "JobSet", "kubeflow.yaml": "TrainJob", "leaderworkerset.yaml": "LeaderWorkerSet"} {
+		if meta := with("kueue", file)[kind].Metadata; meta.Labels["kueue.x-k8s.io/queue-name"] == "" {
 			t.Errorf("%s: no queue in %+v", file, meta)
 		}
 	}
-	job := manifest[k8sJob](t, with("volcano", "indexed-job.yaml"))
-	worker := manifest[jobSet](t, with("volcano", "jobset.yaml")).Spec.ReplicatedJobs[0].Template
-	runtime := manifest[trainingRuntime](t, with("volcano", "kubeflow.yaml")).Spec
+	job := with("volcano", "indexed-job.yaml")["Job"]
+	worker := with("volcano", "jobset.yaml")["JobSet"].Spec.ReplicatedJobs[0].Template
+	runtime := with("volcano", "kubeflow.yaml")["TrainingRuntime"].Spec
 	for file, c := range map[string]struct {
-		job   k8sJobSpec
+		job   manifestSpec
 		least string // pods to start at once
 	}{
 		"indexed-job.yaml": {job.Spec, job.Metadata.Annotations["scheduling.volcano.sh/group-min-member"]},
