@@ -286,10 +286,12 @@ func (p *patient) arm() {
 func (p *patient) Read(b []byte) (int, error) {
 	for {
 		n, err := p.in.Read(b)
-		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || p.awake.Lost() == p.asleep {
+		slept := p.awake.Lost() - p.asleep
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || slept == 0 {
 			return n, err
 		}
-		p.arm()
+		p.asleep += slept
+		_ = p.conn.SetReadDeadline(time.Now().Add(min(slept+2*p.awake.Period, p.limit))) // Lost may be two periods too small
 	}
 }
 
