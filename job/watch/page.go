@@ -60,6 +60,7 @@ type follower struct {
 	state   *State
 	version uint64
 	step    int // the last point
+	eval    int // step of the last evaluation
 	line    int // the next line of the log
 	traced  int // step of the last timeline
 	begun   bool
@@ -72,11 +73,11 @@ func (f *follower) next() string {
 		return ""
 	}
 	lines, next := f.state.Log(f.line)
-	series := f.state.Series(f.step, 1<<40, 500)
+	series, eval := f.state.series(f.step, f.eval, 1<<40, 500)
 	if f.begun {
 		doc.Job = "" // the page already has it
 	}
-	f.begun, f.version, f.line, f.step = true, version, next, max(f.step, doc.Step)
+	f.begun, f.version, f.line, f.step, f.eval = true, version, next, max(f.step, doc.Step), eval
 	if t := doc.Timeline; t != nil && t.Step == f.traced {
 		doc.Timeline = nil
 	} else if t != nil {

@@ -367,7 +367,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	out := http.NewResponseController(w)
-	f := follower{state: s.o.State, step: after[0]}
+	f := follower{state: s.o.State, step: after[0], eval: after[0] - 1} // an evaluation of the page's last step may have ended since
 	tick := time.NewTicker(follow)
 	defer tick.Stop()
 	for quiet, last := 0, false; ; {

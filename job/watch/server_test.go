@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -274,16 +275,21 @@ func TestEvents(t *testing.T) {
 	}
 	lines := bufio.NewScanner(open[0].Body)
 	lines.Buffer(nil, 1<<20)
+	var evals []int // of the last event
 	next := func() (steps []int, doc Run) {
 		for lines.Scan() {
 			if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
 				var e struct {
 					Run    Run
-					Series struct{ Step []int }
+					Series struct {
+						Step []int
+						Eval []int `json:"eval_step"`
+					}
 				}
 				if err := json.Unmarshal([]byte(text), &e); err != nil {
 					t.Fatal(err)
 				}
+				evals = e.Series.Eval
 				return e.Series.Step, e.Run
 			}
 		}
@@ -297,6 +303,14 @@ func TestEvents(t *testing.T) {
 	s.o.State.Event(report.Note("a note"))
 	if steps, doc := next(); len(steps) != 1 || steps[0] != 6 || doc.Step != 6 {
 		t.Errorf("then %v", steps)
+	}
+	s.o.State.Event(report.Eval{Step: 6, ValLoss: 2}) // after its step has been sent
+	if steps, _ := next(); len(steps) != 0 || !slices.Equal(evals, []int{6}) {
+		t.Errorf("steps %v and evaluations %v, want an evaluation of step 6", steps, evals)
+	}
+	s.o.State.Step(report.Step{Step: 7})
+	if steps, _ := next(); len(steps) != 1 || len(evals) != 0 {
+		t.Errorf("steps %v and evaluations %v, want step 7 alone", steps, evals)
 	}
 	s.o.State.Event(report.End{State: "done"})
 	s.Close()

@@ -422,6 +422,13 @@ func (s *State) Doc() (Run, uint64) {
 // Series returns the numbers of the steps in (from, to] as JSON, in up to most points: an array
 // for each name, for the lowest and the highest loss, and for the metrics of a program's network.
 func (s *State) Series(from, to, most int) []byte {
+	text, _ := s.series(from, from, to, most)
+	return text
+}
+
+// series is like Series, with the evaluations of the steps in (evaluated, to], and returns the last
+// one's step; evaluated if there is none. An evaluation ends after its step has been shown.
+func (s *State) series(from, evaluated, to, most int) (text []byte, last int) {
 	s.mu.Lock()
 	points, evals, open, opened, own := s.points, s.evals, s.open, s.opened, s.own
 	s.mu.Unlock()
@@ -432,8 +439,11 @@ func (s *State) Series(from, to, most int) []byte {
 		points = append(points, open)
 	}
 	points = thin(points, most)
-	evals = slices.DeleteFunc(slices.Clone(evals), func(e report.Eval) bool { return e.Step <= from || e.Step > to })
-	return encode(points, evals, own)
+	evals = slices.DeleteFunc(slices.Clone(evals), func(e report.Eval) bool { return e.Step <= evaluated || e.Step > to })
+	if last = evaluated; len(evals) > 0 {
+		last = evals[len(evals)-1].Step
+	}
+	return encode(points, evals, own), last
 }
 
 // thin reduces points to up to most means of neighbors.
