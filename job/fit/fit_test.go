@@ -119,8 +119,19 @@ func TestOverBudget(t *testing.T) {
 		}
 	}
 	c.Parallel.Memory = 100_000
-	if err := budget(c, needs); err == nil || !strings.Contains(err.Error(), "no other settings fit; the smallest needs ") {
-		t.Errorf("a budget nothing fits: %v", err)
+	err = budget(c, needs)
+	if err == nil || !strings.Contains(err.Error(), "no other settings fit; the smallest needs ") {
+		t.Fatalf("nothing fits: %v", err)
+	}
+	_, sets, _ := strings.Cut(err.Error(), ", with --set ")
+	sets, _, _ = strings.Cut(sets, "; want ")
+	least := spectest.Fitted(t, append([]string{"device=cpu", "zero.stage=0"}, strings.Split(sets, " --set ")...)...)
+	least.Parallel.Memory = c.Parallel.Memory
+	if needs, err = setup.DryRun(setup.Planned(least)); err != nil {
+		t.Fatal(err)
+	}
+	if err := budget(least, needs); err == nil || !strings.Contains(err.Error(), "; no other settings need less; want ") {
+		t.Errorf("the settings that need least: %v", err)
 	}
 }
 

@@ -152,6 +152,9 @@ func nearby(c *spec.Job, budget int64, over func(*Choice) int64, needs func(setu
 			return lessOrMore
 		}
 		least := s.fewest(s.quick.descend(job))
+		if over(least) > 0 && len(least.Sets) == 0 {
+			return "no other settings need less; " + lessOrMore
+		}
 		if over(least) > 0 {
 			return fmt.Sprintf("no other settings fit; the smallest needs %s, with --set %s; %s", show.ByteSize(needs(least.Needs)), strings.Join(least.Sets, " --set "), lessOrMore)
 		}
