@@ -3,7 +3,6 @@ package fit
 import (
 	"fmt"
 	"math"
-	"sort"
 
 	"zeroth/job/show"
 	"zeroth/job/spec"
@@ -21,13 +20,13 @@ func at(x *spec.Job, part int) *spec.Job {
 }
 
 // ratios returns a job with the smallest part of its optimizer state offloaded that fits the
-// device, and with some larger ones.
+// device, and with a larger one.
 func (s *search) ratios(x *spec.Job) []*spec.Job {
 	if x.Zero.Offload.Optimizer == "none" {
 		return []*spec.Job{at(x, parts)}
 	}
 	part := s.leastPart(x)
-	return []*spec.Job{at(x, part), at(x, part+(parts-part)/8), at(x, part+(parts-part)/3), at(x, parts)}
+	return []*spec.Job{at(x, part), at(x, part+(parts-part)/4)}
 }
 
 // leastPart returns the smallest percentage of the optimizer state that must be offloaded, at
@@ -36,10 +35,31 @@ func (s *search) leastPart(x *spec.Job) int {
 	if s.quick != nil {
 		s = s.quick
 	}
-	return 1 + sort.Search(parts-1, func(i int) bool {
-		c, err := s.measure(at(x, i+1))
-		return err != nil || c.lacks() <= 0
-	})
+	lacks := func(part int) int64 {
+		c, err := s.measure(at(x, part))
+		if err != nil {
+			return 0
+		}
+		return c.lacks()
+	}
+	lo, hi := 1, parts // lo is too little
+	more, less := lacks(lo), lacks(hi)
+	if more <= 0 {
+		return lo
+	}
+	if less > 0 {
+		return hi
+	}
+	for hi-lo > 1 { // bytes are almost proportional
+		part := lo + int(float64(hi-lo)*float64(more)/float64(more-less))
+		part = min(max(part, lo+1), hi-1)
+		if n := lacks(part); n > 0 {
+			lo, more = part, n
+		} else {
+			hi, less = part, n
+		}
+	}
+	return hi
 }
 
 // tune returns a choice that offloads a part of its optimizer state with the part of the shortest

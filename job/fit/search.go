@@ -144,7 +144,7 @@ func (s *search) descend(job *Choice) (best *Choice) {
 	if s.found(best) {
 		return best
 	}
-	from := s.leanMeshes()
+	from := s.leanMeshes(best)
 	slices.SortStableFunc(from, s.compare)
 	for _, c := range from[:min(starts, len(from))] {
 		if c = s.climb(c); s.better(c, best) {
@@ -178,9 +178,13 @@ func (s *search) offloadsOfMicroBatches(x *spec.Job) (all []*spec.Job) {
 
 // leanMeshes tries the job with lean settings, with and without recomputation, on its own and on all
 // other meshes: those that divide the model among fewest ranks first, as long as dividing it more
-// helps.
-func (s *search) leanMeshes() (tried []*Choice) {
+// helps. Shard groups are those of a choice if it fits, because gathers by all ranks are slow.
+func (s *search) leanMeshes(found *Choice) (tried []*Choice) {
 	lean := s.lean(s.job)
+	if data := lean.Parallel.DataRanks(); s.over(found) <= 0 && data%found.Config.Parallel.Shard == 0 {
+		lean.Parallel.Shard = found.Config.Parallel.Shard
+		lean.Parallel.Replicate = data / lean.Parallel.Shard
+	}
 	whole := lean.Copy()
 	whole.Zero.Recompute = "none"
 	meshes := append([]*spec.Job{lean, whole}, slices.Concat(s.meshes(lean), s.meshes(whole))...)
