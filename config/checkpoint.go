@@ -45,10 +45,8 @@ func (c *Config) checkpointKeys() []field {
 		{key: "checkpoint.dir", value: path(&k.Dir, objects),
 			rule: "ckpt in the run folder", like: "/data/ckpt",
 			doc: "folder of checkpoints, also s3://bucket/folder",
-			not: refusal{
-				is:    s3.Is(k.Dir) && badBucket(k.Dir),
-				wrong: "it names no folder in object storage",
-				right: "want s3://BUCKET/FOLDER"}},
+			not: refuse(s3.Is(k.Dir) && badBucket(k.Dir), "it names no folder in object storage",
+				"want s3://BUCKET/FOLDER")},
 		{key: "checkpoint.local", value: path(&k.Local),
 			rule: "ckpt in the run folder", like: "/scratch/ckpt", own: true,
 			doc: "with a checkpoint.dir in object storage: folder on each host's disk to save checkpoints " +
@@ -59,10 +57,9 @@ func (c *Config) checkpointKeys() []field {
 			initial: "3", like: "{last: 3, best: val_loss}", lasts: true,
 			doc: "checkpoints to keep: the number of newest ones, or {last: 3, every_steps: 1000, best: " +
 				"val_loss}",
-			not: refusal{
-				is:    k.Keep.Best == "val_loss" && t.EvalEvery == 0,
-				wrong: "keeping the best val_loss needs evaluations, but the job has none",
-				right: "want train.eval_every of at least 1 and data.validation above 0, or best: loss"}},
+			not: refuse(k.Keep.Best == "val_loss" && t.EvalEvery == 0,
+				"keeping the best val_loss needs evaluations, but the job has none",
+				"want train.eval_every of at least 1 and data.validation above 0, or best: loss")},
 		{key: "checkpoint.async", value: flag(&k.Async), initial: "true",
 			doc: "continue training while a checkpoint is written"},
 		{key: "checkpoint.compress", value: choice(&k.Compress, []string{"auto", "always", "never"}),

@@ -44,31 +44,23 @@ func (c *Config) dataKeys() []field {
 			doc: "list of token files, also s3://bucket/pattern, in the format of llm.c or nanoGPT, or " +
 				"only ids; instead of text",
 			when: "instead of data.text",
-			not: refusal{
-				is:    len(d.Documents) == 0 && len(d.Text) > 0 && len(d.Tokens) > 0,
-				wrong: "text and tokens are both given",
-				right: "want one of the two",
-				with:  []string{"data.text"}}},
+			not: refuse(len(d.Documents) == 0 && len(d.Text) > 0 && len(d.Tokens) > 0,
+				"text and tokens are both given", "want one of the two", "data.text")},
 		{key: "data.documents", value: sources(&d.Documents, &d.Weights, objects),
 			rule: "none", like: `["chats-*.jsonl"]`,
 			doc: "list of files with records, also s3://bucket/pattern: JSON Lines, plain or compressed " +
 				"with gzip or zstd, or Parquet; instead of text. Weights, as in {path: a.jsonl, weight: " +
 				"0.7}, set each item's share of the samples",
 			when: "instead of data.text",
-			not: refusal{
-				is:    len(d.Documents) > 0 && len(d.Text)+len(d.Tokens) > 0,
-				wrong: "documents and text or tokens are given",
-				right: "want one of the three",
-				with:  []string{"data.text", "data.tokens"}}},
+			not: refuse(len(d.Documents) > 0 && len(d.Text)+len(d.Tokens) > 0,
+				"documents and text or tokens are given", "want one of the three", "data.text", "data.tokens")},
 		{key: "data.program", value: flag(&d.Program), initial: "false",
 			doc: "the Go program that runs the job provides the data (job.Options.Data); instead of text, " +
 				"tokens and documents",
 			when: "instead of data.text",
-			not: refusal{
-				is:    d.Program && len(d.Text)+len(d.Tokens)+len(d.Documents) > 0,
-				wrong: "the program provides the data, and files are given",
-				right: "want one of the two",
-				with:  []string{"data.text", "data.tokens", "data.documents"}}},
+			not: refuse(d.Program && len(d.Text)+len(d.Tokens)+len(d.Documents) > 0,
+				"the program provides the data, and files are given", "want one of the two",
+				"data.text", "data.tokens", "data.documents")},
 		{key: "data.format", value: choice(&d.Format, formats), initial: "text", lasts: true,
 			doc: "text | prompt | chat: what a record of documents contains, and which of its tokens are " +
 				"learned",

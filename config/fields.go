@@ -68,6 +68,11 @@ var (
 	devices     = []string{"auto", "cpu", "cuda"}
 )
 
+// refuse returns a combination that cannot work if it is given, with the other keys.
+func refuse(is bool, wrong, right string, with ...string) refusal {
+	return refusal{is, wrong, right, with}
+}
+
 // onlyIf returns a single condition.
 func onlyIf(when string, met bool, because, why string) []only {
 	return []only{{when, met, because, why}}

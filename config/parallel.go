@@ -67,15 +67,10 @@ func (c *Config) parallelKeys(on string) []field {
 		{key: "parallel.replicate", value: count(&p.Replicate, 1, MostRanks), initial: "1",
 			doc:  "copies of the sharded state; above 1: hybrid sharding (HSDP)",
 			when: "at zero.stage 1, 2 and 3",
-			not: refusal{
-				is: z.Stage == 0 && p.Replicate > 1,
-				wrong: fmt.Sprintf(
-					"stage 0 shards nothing, so there are no shards to replicate %d times: every rank is "+
-						"a full replica already",
-					p.Replicate,
-				),
-				right: "want replicate: 1, or stage 1, 2 or 3",
-				with:  []string{"zero.stage"}}},
+			not: refuse(z.Stage == 0 && p.Replicate > 1,
+				fmt.Sprintf("stage 0 shards nothing, so there are no shards to replicate %d times: "+
+					"every rank is a full replica already", p.Replicate),
+				"want replicate: 1, or stage 1, 2 or 3", "zero.stage")},
 		{key: "parallel.context", value: count(&p.Context, 1, MostRanks), initial: "1",
 			doc: "ranks that divide the positions of each sequence (context parallelism); attention " +
 				"gathers all keys and values"},
@@ -100,11 +95,8 @@ func (c *Config) parallelKeys(on string) []field {
 			doc: "auto | exact | nccl: how ranks on GPUs sum; exact: in rank order, with the same bits as " +
 				"one process; nccl: faster, in NCCL's own order; auto: nccl for several processes if each " +
 				"rank has its own GPU and NCCL is installed, else exact",
-			not: refusal{
-				is:    on != "cuda" && p.Collective == "nccl",
-				wrong: "NCCL sums on GPUs, but ranks compute on the CPU",
-				right: "want auto, or device: cuda",
-				with:  []string{"device"}}},
+			not: refuse(on != "cuda" && p.Collective == "nccl",
+				"NCCL sums on GPUs, but ranks compute on the CPU", "want auto, or device: cuda", "device")},
 		{key: "parallel.algorithms", value: path(&p.Algorithms),
 			rule: "cuBLAS chooses", like: "algorithms.json",
 			doc: "file written by 'zeroth bench gpu --write-algorithms': algorithms of matrix products " +
@@ -124,11 +116,9 @@ func (c *Config) parallelKeys(on string) []field {
 			doc: "this process's certificate (PEM), for mutual TLS 1.3 of control messages and TCP data " +
 				"between processes",
 			when: "with parallel.tls.key and parallel.tls.ca",
-			not: refusal{
-				is:    p.TLS != (TLS{}) && (p.TLS.Cert == "" || p.TLS.Key == "" || p.TLS.CA == ""),
-				wrong: "cert, key and ca are only used together",
-				right: "want all three, or none",
-				with:  []string{"parallel.tls.key", "parallel.tls.ca"}}},
+			not: refuse(p.TLS != (TLS{}) && (p.TLS.Cert == "" || p.TLS.Key == "" || p.TLS.CA == ""),
+				"cert, key and ca are only used together", "want all three, or none",
+				"parallel.tls.key", "parallel.tls.ca")},
 		{key: "parallel.tls.key", value: path(&p.TLS.Key), rule: "none", like: "/run/tls/tls.key", own: true,
 			doc:  "private key of parallel.tls.cert (PEM)",
 			when: "with parallel.tls.cert and parallel.tls.ca"},
@@ -145,12 +135,10 @@ func (c *Config) parallelKeys(on string) []field {
 			doc: "interval at which each process reports that it is alive"},
 		{key: "parallel.dead_after", value: duration(&p.DeadAfter), initial: "15s",
 			doc: "a process that is silent for this long counts as lost; at least twice heartbeat",
-			not: refusal{
-				is: p.DeadAfter < 2*p.Heartbeat,
-				wrong: fmt.Sprintf("a process counts as lost after %v, but reports that it is alive only every %v",
+			not: refuse(p.DeadAfter < 2*p.Heartbeat,
+				fmt.Sprintf("a process counts as lost after %v, but reports that it is alive only every %v",
 					p.DeadAfter, p.Heartbeat),
-				right: "want dead_after of at least twice heartbeat",
-				with:  []string{"parallel.heartbeat"}}},
+				"want dead_after of at least twice heartbeat", "parallel.heartbeat")},
 	}
 }
 

@@ -38,10 +38,7 @@ func (c *Config) sampleKeys() []field {
 			doc:     "choose among the likeliest tokens with this total probability, after top_k; 1: all"},
 		{key: "sample.stop", value: texts(&w.Stop), rule: "none", like: `["\n\n"]`,
 			doc: "end the sample before the first of these texts",
-			not: refusal{
-				is:    slices.Contains(w.Stop, ""),
-				wrong: "a stop text is empty",
-				right: "want at least one character in each"}},
+			not: refuse(slices.Contains(w.Stop, ""), "a stop text is empty", "want at least one character in each")},
 		{key: "sample.seed", value: seed(&w.Seed), rule: "train.seed", like: "1",
 			doc:  "seed of the random choices",
 			then: func() { w.Seed = t.Seed }},
@@ -71,11 +68,9 @@ func (c *Config) reportKeys() []field {
 		{key: "report.mlflow", value: text(&r.MLflow), rule: "nothing", like: "http://127.0.0.1:5000",
 			doc: "address of an MLflow tracking server that gets the numbers of each step; credentials " +
 				"come from MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD",
-			not: refusal{
-				is:    r.MLflow != "" && wrongServer(r.MLflow) != "",
-				wrong: wrongServer(r.MLflow),
-				right: "want for example http://127.0.0.1:5000, with credentials in MLFLOW_TRACKING_TOKEN " +
-					"or MLFLOW_TRACKING_USERNAME and _PASSWORD"}},
+			not: refuse(r.MLflow != "" && wrongServer(r.MLflow) != "", wrongServer(r.MLflow),
+				"want for example http://127.0.0.1:5000, with credentials in MLFLOW_TRACKING_TOKEN "+
+					"or MLFLOW_TRACKING_USERNAME and _PASSWORD")},
 		{key: "report.experiment", value: text(&r.Experiment), initial: "zeroth",
 			doc:  "experiment of report.mlflow, created if missing",
 			only: onlyIf("with report.mlflow", r.MLflow != "", "report.mlflow", "there is no report.mlflow")},

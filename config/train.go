@@ -81,11 +81,9 @@ func (c *Config) trainKeys(on string) []field {
 		{key: "train.delayed_update", value: flag(&t.Delayed), initial: "false", lasts: true,
 			doc: "steps use the parameters from before the last update instead of waiting for it; " +
 				"docs/training.md describes the cost",
-			not: refusal{
-				is:    t.Delayed && undelayed(c, on) != "",
-				wrong: "updates are delayed, " + undelayed(c, on),
-				right: "want delayed_update: false, or another of the two",
-				with:  []string{"precision", "optimizer.type", "zero.offload.optimizer", "zero.offload.parameters"}}},
+			not: refuse(t.Delayed && undelayed(c, on) != "", "updates are delayed, "+undelayed(c, on),
+				"want delayed_update: false, or another of the two",
+				"precision", "optimizer.type", "zero.offload.optimizer", "zero.offload.parameters")},
 		{key: "train.seed", value: seed(&t.Seed), initial: "1", lasts: true,
 			doc: "seed of the initial parameters and the order of the data"},
 		{key: "train.eval_every", value: count(&t.EvalEvery, 0, MostSteps),
@@ -116,19 +114,15 @@ func (c *Config) stopKeys() []field {
 			doc:     "min | max: whether a lower or a higher metric is better",
 			only:    stops,
 			follows: []string{"train.early_stop.metric"},
-			not: refusal{
-				is:    t.EarlyStop.Metric == "val_loss" && t.EarlyStop.Mode == "max",
-				wrong: "a higher validation loss is not better",
-				right: "want mode: min, or another metric",
-				with:  []string{"train.early_stop.metric"}}},
+			not: refuse(t.EarlyStop.Metric == "val_loss" && t.EarlyStop.Mode == "max",
+				"a higher validation loss is not better", "want mode: min, or another metric",
+				"train.early_stop.metric")},
 		{key: "train.early_stop.patience", value: count(&t.EarlyStop.Patience, 0, MostSteps),
 			initial: "0", like: "3", lasts: true,
 			doc: "stop after this many evaluations in a row without improvement; 0: never",
-			not: refusal{
-				is:    t.EarlyStop.Patience > 0 && t.EvalEvery == 0,
-				wrong: "early stopping needs evaluations, but the job has none",
-				right: "want train.eval_every of at least 1 and data.validation above 0",
-				with:  []string{"train.eval_every"}}},
+			not: refuse(t.EarlyStop.Patience > 0 && t.EvalEvery == 0,
+				"early stopping needs evaluations, but the job has none",
+				"want train.eval_every of at least 1 and data.validation above 0", "train.eval_every")},
 	}
 }
 

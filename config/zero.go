@@ -34,21 +34,15 @@ func (c *Config) zeroKeys() []field {
 		{key: "zero.offload.parameters", value: choice(&z.Offload.Parameters, TierNames), initial: "none",
 			doc:  "none | host | disk: where to store parameter shards between uses; needs stage 3",
 			when: "at zero.stage 3",
-			not: refusal{
-				is: z.Stage < 3 && z.Offload.Parameters != "none",
-				wrong: fmt.Sprintf("at stage %d every rank has all parameters: there are no shards to offload",
-					z.Stage),
-				right: "want stage: 3, or parameters: none",
-				with:  []string{"zero.stage"}}},
+			not: refuse(z.Stage < 3 && z.Offload.Parameters != "none",
+				fmt.Sprintf("at stage %d every rank has all parameters: there are no shards to offload", z.Stage),
+				"want stage: 3, or parameters: none", "zero.stage")},
 		{key: "zero.offload.path", value: path(&z.Offload.Path), rule: "needed for disk", like: "/mnt/nvme",
 			doc: "existing folder for the ranks' files, on the disk to use",
 			only: onlyIf("with offloading to disk", z.Offload.Disk(), "zero.offload.optimizer",
 				"nothing is offloaded to disk"),
-			not: refusal{
-				is:    z.Offload.Disk() && z.Offload.Path == "",
-				wrong: "no folder to offload to",
-				right: OffloadPath,
-				with:  []string{"zero.offload.optimizer", "zero.offload.parameters"}}},
+			not: refuse(z.Offload.Disk() && z.Offload.Path == "", "no folder to offload to", OffloadPath,
+				"zero.offload.optimizer", "zero.offload.parameters")},
 		{key: "zero.offload.buffers", value: count(&z.Offload.Buffers, 1, 1<<10), initial: "4",
 			doc:  "pieces of up to 2^20 elements in transfer at once, in each direction",
 			only: onlyIf("with offloading", z.Offload.Any(), "zero.offload.optimizer", "nothing is offloaded")},
@@ -62,7 +56,7 @@ func (c *Config) zeroKeys() []field {
 
 // Offload selects what is moved out of device memory between uses.
 type Offload struct {
-	Optimizer  string  // "none", "host" or "disk": master copies and optimizer states; if offloaded, their gradients are on the host
+	Optimizer  string  // of TierNames: master copies and optimizer states; their gradients are then on the host
 	Parameters string  // "none", "host" or "disk": the shards, at stage 3
 	Path       string  // folder of the files on disk
 	Buffers    int     // pieces staged at the same time
