@@ -10,6 +10,7 @@ import (
 type Dry struct {
 	At, Of int
 	Sums   map[Sum]bool // the group's reductions so far; nil: not recorded
+	Sent   *int64       // bytes that this rank, the first, has broadcast so far; nil: not recorded
 
 	stage int // bytes of staging memory for each operation, see Staged; 0: none
 }
@@ -39,15 +40,22 @@ func DryWorld(m shard.Mesh, r int) (ranks Ranks) {
 	return ranks
 }
 
-func newDry(at, of int) Dry { return Dry{At: at, Of: of, Sums: map[Sum]bool{}} }
+func newDry(at, of int) Dry { return Dry{At: at, Of: of, Sums: map[Sum]bool{}, Sent: new(int64)} }
 
 func (d Dry) Rank() int                                          { return d.At }
 func (d Dry) Size() int                                          { return d.Of }
 func (d Dry) AllGather(_ device.Queue, _, _ device.Buffer)       {}
 func (d Dry) ReduceScatter(_ device.Queue, own, _ device.Buffer) { d.sum(own, d.Of) }
-func (d Dry) Broadcast(_ device.Queue, _ device.Buffer)          {}
 func (d Dry) Close() error                                       { return nil }
 
+// Broadcast implements Group.
+func (d Dry) Broadcast(_ device.Queue, b device.Buffer) {
+	if d.At == 0 && d.Sent != nil {
+		*d.Sent += int64(b.Bytes())
+	}
+}
+
+// Reduce implements Group.
 func (d Dry) Reduce(_ device.Queue, b device.Buffer) {
 	if d.At == 0 { // the others only send
 		d.sum(b, 1)

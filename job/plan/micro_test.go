@@ -10,6 +10,8 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
+	"zeroth/pipe"
+	"zeroth/shard"
 )
 
 // TestSentByManyMicroBatches checks that ranks that divide matrices send the same in each of many
@@ -47,6 +49,11 @@ func TestFewMicroBatchesPlanMany(t *testing.T) {
 		if micros := c.Train.Accumulate; few.Timeline[len(few.Timeline)-1].Micro != -1 || micros > 3 && all.Sent <= 0 && c.Parallel.Ranks > 1 {
 			t.Errorf("%d bytes sent", all.Sent)
 		}
+		for at, x := range append([]*Plan{all}, all.Kinds...) {
+			if got, want := x.By.Pipeline, linked(c, max(0, at-1)); len(all.Kinds) == 0 && got != want || at > 0 && !c.Parallel.Master && got != want {
+				t.Errorf("kind %d sends %d bytes to other stages, want %d", at-1, got, want)
+			}
+		}
 		d, err := setup.OpenDry(setup.Planned(c), 0, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -59,4 +66,19 @@ func TestFewMicroBatchesPlanMany(t *testing.T) {
 			t.Errorf("few say %+v, all %+v, %v", got, need, err)
 		}
 	})
+}
+
+// linked returns the bytes that a rank at a place of a pipeline sends to other places in a step.
+func linked(c *spec.Job, at int) (bytes int64) {
+	if setup.Pipeline(c) == 1 {
+		return 0
+	}
+	rows := c.Train.MicroBatch * c.Model.Context / spec.Mesh(c).Size(shard.Context, shard.Tensor)
+	stream := int64(rows) * int64(spec.Network(c).Width) * int64(c.Precision.Size())
+	for _, a := range c.PipelineShape().Programs()[at] {
+		if a.Kind == pipe.SendForward || a.Kind == pipe.SendBackward {
+			bytes += stream
+		}
+	}
+	return bytes
 }

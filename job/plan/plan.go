@@ -2,14 +2,13 @@ package plan
 
 import (
 	"fmt"
+	"zeroth/collective"
 
 	"zeroth/device"
 	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/sim"
 	"zeroth/job/spec"
-	"zeroth/pipe"
-	"zeroth/shard"
 	"zeroth/zero"
 )
 
@@ -236,7 +235,11 @@ func planAt(c *spec.Job, m Machine, micros, at int) (*Plan, error) {
 	w.Rest(f.Device)
 	p := &Plan{Config: c, Machine: m, Kind: at, Allocated: f.Fitted().Device, Host: f.Host, Disk: f.Disk}
 	p.AtRest, p.Timeline, p.By = atRest(p.Allocated), w.Moments, w.sent
-	p.By.Pipeline = linked(c, at)
+	for _, g := range d.Groups.Links {
+		if g != nil {
+			p.By.Pipeline += *g.(collective.Dry).Sent
+		}
+	}
 	p.Sent = p.By.Shard + p.By.Replicate + p.By.Pipeline + p.By.Context + p.By.Tensor
 	for _, u := range t.Units() {
 		p.Parameters += int64(u.Parameters())
@@ -251,21 +254,6 @@ func planAt(c *spec.Job, m Machine, micros, at int) (*Plan, error) {
 		}
 	}
 	return p, nil
-}
-
-// linked returns the bytes that a rank at a place sends to other places in a step.
-func linked(c *spec.Job, at int) (bytes int64) {
-	if setup.Pipeline(c) == 1 {
-		return 0
-	}
-	rows := c.Train.MicroBatch * c.Model.Context / spec.Mesh(c).Size(shard.Context, shard.Tensor)
-	stream := int64(rows) * int64(spec.Network(c).Width) * int64(c.Precision.Size())
-	for _, a := range c.PipelineShape().Programs()[at] {
-		if a.Kind == pipe.SendForward || a.Kind == pipe.SendBackward {
-			bytes += stream
-		}
-	}
-	return bytes
 }
 
 // padding returns the bytes at the end of units that belong to no parameter. They are in the last
