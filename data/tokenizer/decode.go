@@ -71,67 +71,56 @@ func (t *Tokenizer) spelling(id int32) string {
 	return s
 }
 
-func (t *Tokenizer) readDecoder(s step) error {
-	all, err := s.steps("decoders")
-	if err != nil {
-		return err
-	}
+func (t *Tokenizer) readDecoder(s step) {
 	times := 1
-	for _, s := range all {
-		f, err := decoder(s, &times)
-		if err != nil {
-			return err
-		}
-		t.decoder = append(t.decoder, f)
+	for _, s := range s.steps("decoders") {
+		t.decoder = append(t.decoder, decoder(s, &times))
 	}
 	if s.kind() != "" {
 		t.separator = ""
 	}
-	return nil
 }
 
 // decoder reads a step and returns what makes its stage; times is the most by which the step
 // multiplies the length of a text.
-func decoder(s step, times *int) (func(next stage) stage, error) {
+func decoder(s step, times *int) func(next stage) stage {
 	switch s.kind() {
 	case "ByteLevel":
-		return func(next stage) stage { return &byteLevel{stage: next} }, s.only("add_prefix_space", "use_regex", "trim_offsets")
+		s.only("add_prefix_space", "use_regex", "trim_offsets")
+		return func(next stage) stage { return &byteLevel{stage: next} }
 	case "ByteFallback":
-		return func(next stage) stage { return &byteFallback{stage: next} }, s.only()
+		s.only()
+		return func(next stage) stage { return &byteFallback{stage: next} }
 	case "Fuse":
-		return func(next stage) stage { return fuse{next} }, s.only()
+		s.only()
+		return func(next stage) stage { return fuse{next} }
 	case "Replace":
-		from, to, err := s.literal()
-		return func(next stage) stage { return &replace{stage: next, from: from, to: to} }, cmp.Or(err, s.grow(times, from, to))
+		from, to := s.literal()
+		s.grow(times, from, to)
+		return func(next stage) stage { return &replace{stage: next, from: from, to: to} }
 	case "Strip":
 		return readStrip(s)
 	case "Metaspace":
-		m, err := readMetaspace(s)
-		return m.stage, err
+		return readMetaspace(s).stage
 	}
-	return nil, s.refuse("type %.40q", s.kind())
+	s.refuse("type %.40q", s.kind())
+	return nil
 }
 
 // readStrip reads a step that removes a text from both ends of tokens, up to a given number of times.
-func readStrip(s step) (func(next stage) stage, error) {
-	content, err := s.text("content")
-	start, err2 := s.count("start")
-	stop, err3 := s.count("stop")
-	for _, err := range []error{err, err2, err3, s.only("content", "start", "stop")} {
-		if err != nil {
-			return nil, err
-		}
-	}
+func readStrip(s step) func(next stage) stage {
+	content, start, stop := s.text("content"), s.count("start"), s.count("stop")
+	s.only("content", "start", "stop")
 	switch {
 	case content == "":
-		return nil, s.refuse("stripping an empty text")
+		s.refuse("stripping an empty text")
 	case len(content)*max(start, stop, 1) > maxToken:
-		return nil, s.refuse("stripping more than %d bytes", maxToken)
+		s.refuse("stripping more than %d bytes", maxToken)
 	}
 	end := strings.Repeat(content, stop)
 	return func(next stage) stage {
 		return &strip{stage: next, content: content, ends: end, start: start, left: start}
-	}, nil
+	}
 }
 
 // valid converts b to valid UTF-8 like Rust's from_utf8_lossy: each maximal incomplete

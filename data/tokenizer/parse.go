@@ -88,17 +88,21 @@ func parse(text []byte, change func(*fileReader) error) (*Tokenizer, error) {
 	if err := cmp.Or(f.model.check(), change(&f)); err != nil {
 		return nil, err
 	}
-	for _, read := range []func() error{
-		func() error { return t.readNormalizer(step{f.steps["normalizer"], "normalizer"}) },
-		func() error { return t.readPreTokenizer(step{f.steps["pre_tokenizer"], "pre_tokenizer"}) },
-		func() error { return t.setModel(&f.model) },
-		func() error { return t.setAdded(f.added, len(f.model.ids)) },
-		func() error { return t.readPostProcessor(step{f.steps["post_processor"], "post_processor"}) },
-		func() error { return t.readDecoder(step{f.steps["decoder"], "decoder"}) },
-	} {
-		if err := read(); err != nil {
-			return nil, err
+	must := func(err error) {
+		if err != nil {
+			panic(failure{err})
 		}
+	}
+	err := caught(func() {
+		t.readNormalizer(step{f.steps["normalizer"], "normalizer"})
+		t.readPreTokenizer(step{f.steps["pre_tokenizer"], "pre_tokenizer"})
+		must(t.setModel(&f.model))
+		must(t.setAdded(f.added, len(f.model.ids)))
+		t.readPostProcessor(step{f.steps["post_processor"], "post_processor"})
+		t.readDecoder(step{f.steps["decoder"], "decoder"})
+	})
+	if err != nil {
+		return nil, err
 	}
 	t.cutWords()
 	return t, nil
