@@ -2,7 +2,6 @@ package torchfile
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -40,10 +39,10 @@ var classes = map[string]string{
 }
 
 // function returns the reader's implementation of a function by name, or nil.
-func function(name string) func(p *machine, args Tuple) (any, error) {
+func function(name string) func(p *machine, args Tuple) any {
 	switch name {
 	case "collections.OrderedDict":
-		return func(*machine, Tuple) (any, error) { return &Dict{}, nil }
+		return func(*machine, Tuple) any { return &Dict{} }
 	case "__builtin__.set", "builtins.set":
 		return makeList
 	case "__builtin__.getattr", "builtins.getattr":
@@ -100,28 +99,27 @@ func isClass(g Global) bool { return slices.Contains(strings.Fields(classes[g.Mo
 
 var errArgs = errors.New("arguments of an unknown form")
 
-func first(_ *machine, args Tuple) (any, error) {
+func first(_ *machine, args Tuple) any {
 	if len(args) == 0 {
-		return nil, errArgs
+		must(errArgs)
 	}
-	return args[0], nil
+	return args[0]
 }
 
-func makeList(p *machine, args Tuple) (any, error) {
-	v, err := makeTuple(p, args)
-	items, _ := v.(Tuple)
-	return &List{slices.Clone(items), inner{weight: p.weigh(items...)}}, err
+func makeList(p *machine, args Tuple) any {
+	items := makeTuple(p, args).(Tuple)
+	return &List{slices.Clone(items), inner{weight: p.weigh(items...)}}
 }
 
-func makeTuple(p *machine, args Tuple) (any, error) {
+func makeTuple(p *machine, args Tuple) any {
 	if len(args) == 0 {
-		return Tuple{}, nil
+		return Tuple{}
 	}
 	items := Items(args[0])
 	if items == nil && !isEmpty(args[0]) {
-		return nil, errArgs
+		must(errArgs)
 	}
-	return p.tuple(items), nil
+	return p.tuple(items)
 }
 
 // isEmpty reports whether a value is a list or a tuple, with or without elements.
@@ -134,96 +132,90 @@ func isEmpty(v any) bool {
 }
 
 // member implements getattr for one of the enumerations in classes.
-func member(_ *machine, args Tuple) (any, error) {
+func member(_ *machine, args Tuple) any {
 	if len(args) == 2 {
 		class, ok := args[0].(Global)
 		name, text := args[1].(string)
 		if ok && text && isClass(class) && strings.Contains(class.Name, "FORMAT") {
-			return name, nil
+			return name
 		}
 	}
-	return nil, errors.New("getattr of something other than an enumeration")
+	fail("getattr of something other than an enumeration")
+	return nil
 }
 
-func joinPath(p *machine, args Tuple) (any, error) {
+func joinPath(p *machine, args Tuple) any {
 	var parts []string
 	n := 0
 	for _, a := range args {
 		s, ok := a.(string)
 		if n += len(s) + 1; !ok || n > 4096 {
-			return nil, errArgs
+			must(errArgs)
 		}
 		parts = append(parts, s)
 	}
 	p.take(int64(n))
-	return strings.Join(parts, "/"), nil
+	return strings.Join(parts, "/")
 }
 
 // rebuild implements _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[,
 // metadata]), and v3, where the seventh argument is the element type.
-func rebuild(p *machine, args Tuple) (any, error) {
+func rebuild(p *machine, args Tuple) any {
 	if len(args) < 4 {
-		return nil, errArgs
+		must(errArgs)
 	}
 	s, ok := args[0].(*Storage)
 	offset, number := args[1].(int64)
 	if !ok || !number {
-		return nil, errArgs
+		must(errArgs)
 	}
 	shape, err := Ints(args[2])
-	if err != nil {
-		return nil, err
-	}
+	must(err)
 	stride, err := Ints(args[3])
-	if err != nil {
-		return nil, err
-	}
+	must(err)
 	t := &Tensor{Storage: s, Offset: offset, Shape: shape, Stride: stride, DType: s.DType}
 	if s.untyped {
 		if len(args) < 7 {
-			return nil, errArgs
+			must(errArgs)
 		}
 		if t.DType, ok = DTypeOf(args[6]); !ok {
-			return nil, fmt.Errorf("elements of type %s", Kind(args[6]))
+			fail("elements of type %s", Kind(args[6]))
 		}
 	}
 	p.take(objectCost + 16*int64(len(shape)))
-	return t, t.check()
+	must(t.check())
+	return t
 }
 
 // wrapper implements _rebuild_wrapper_subclass(class, dtype, size, …); the instance's fields follow
 // as state.
-func wrapper(p *machine, args Tuple) (any, error) {
-	class, err := first(nil, args)
-	g, ok := class.(Global)
-	if err != nil || !ok || !isClass(g) {
-		return nil, errArgs
+func wrapper(p *machine, args Tuple) any {
+	g, ok := first(nil, args).(Global)
+	if !ok || !isClass(g) {
+		must(errArgs)
 	}
-	return p.object(g, args[1:], nil), nil
+	return p.object(g, args[1:], nil)
 }
 
 // rebuildFromType implements (func, type, args, state) → func(*args) with the state.
-func rebuildFromType(p *machine, args Tuple) (any, error) {
+func rebuildFromType(p *machine, args Tuple) any {
 	if len(args) != 4 {
-		return nil, errArgs
+		must(errArgs)
 	}
 	f, ok := args[0].(Global)
 	class, named := args[1].(Global)
 	with, tuple := args[2].(Tuple)
 	if !ok || !tuple || !named || f.Name == "_rebuild_from_type_v2" {
-		return nil, errArgs
+		must(errArgs)
 	}
-	v, err := p.call(f, with)
-	if err != nil {
-		return nil, err
-	}
+	v := p.call(f, with)
 	if o, ok := v.(*Object); ok {
 		v = p.object(class, o.Args, args[3])
 	}
 	if class.Name == "ShardedTensor" {
 		v = p.object(class, with, args[3])
 	}
-	return v, nil
+	return v
 }
 
 // maxDims is the maximum number of dimensions of a tensor.

@@ -228,26 +228,29 @@ func (p *machine) reduce() {
 	if !ok || !tuple {
 		fail("a call of %s with %s", Kind(f), Kind(args))
 	}
-	v, err := p.call(g, with)
-	must(err)
-	p.push(v)
+	p.push(p.call(g, with))
 }
 
-// call calls a supported function.
-func (p *machine) call(g Global, args Tuple) (v any, err error) {
+// call calls a supported function, whose failures name it.
+func (p *machine) call(g Global, args Tuple) any {
 	p.take(objectCost + slotCost*int64(len(args)))
-	switch f := function(g.String()); {
-	case f != nil:
-		v, err = f(p, args)
-	case isClass(g):
-		return p.object(g, args, nil), nil
-	default:
-		err = errors.New("it is not a function on the list")
+	f := function(g.String())
+	if f == nil && isClass(g) {
+		return p.object(g, args, nil)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", g, err)
+	defer func() {
+		switch e := recover().(type) {
+		case nil:
+		case failure:
+			fail("%s: %w", g, e.error)
+		default:
+			panic(e)
+		}
+	}()
+	if f == nil {
+		fail("it is not a function on the list")
 	}
-	return v, nil
+	return f(p, args)
 }
 
 func (p *machine) newObject() {
