@@ -38,7 +38,7 @@ func allocated(f func()) int {
 func firstRow(file []byte) (text string, err error) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	err = parquet.Rows(ctx, bytes.NewReader(file), int64(len(file)), []string{"text"}, func(_ int, record jsonread.Value, wrong error) {
+	err = parquet.Rows(ctx, bytes.NewReader(file), int64(len(file)), func([]string) ([]string, error) { return []string{"text"}, nil }, func(_ int, record jsonread.Value, wrong error) {
 		text = record.Get("text").Text
 		stop()
 	})
