@@ -75,7 +75,10 @@ func twoSaves(t *testing.T, fsys vfs.FS, how sharing) (older, newer *model, opt 
 // TestCrashAtEveryOperation crashes the process before each operation of a save and of the
 // following deletion. Afterwards the old or the new checkpoint must exist, complete, and another
 // save must work.
-func TestCrashAtEveryOperation(t *testing.T) { withSharing(t, crashAtEveryOperation) }
+func TestCrashAtEveryOperation(t *testing.T) {
+	nightly.Long(t)
+	withSharing(t, crashAtEveryOperation)
+}
 
 func crashAtEveryOperation(t *testing.T, how sharing) {
 	sawOld, sawNew := 0, 0
@@ -159,7 +162,10 @@ func nextSaveWorks(fsys vfs.FS, opt Options) error {
 
 // TestPowerLossAtEveryOperation cuts the power after each operation of a save and of the deletion
 // of the old checkpoint, with any part of the unsynced changes surviving, and checks the same.
-func TestPowerLossAtEveryOperation(t *testing.T) { withSharing(t, powerLossAtEveryOperation) }
+func TestPowerLossAtEveryOperation(t *testing.T) {
+	nightly.Long(t)
+	withSharing(t, powerLossAtEveryOperation)
+}
 
 func powerLossAtEveryOperation(t *testing.T, how sharing) {
 	mem := &vfstest.Mem{}
@@ -217,7 +223,10 @@ func outcomes(random int) map[string]func(vfstest.Change) vfstest.Outcome {
 
 // TestEveryOperationFailsOnce makes each operation fail once on one rank. Every rank must get the
 // error, nothing may be committed or left behind, and the next save must work.
-func TestEveryOperationFailsOnce(t *testing.T) { withSharing(t, everyOperationFailsOnce) }
+func TestEveryOperationFailsOnce(t *testing.T) {
+	nightly.Long(t)
+	withSharing(t, everyOperationFailsOnce)
+}
 
 func everyOperationFailsOnce(t *testing.T, how sharing) {
 	for _, errno := range []error{syscall.ENOSPC, syscall.EIO} {

@@ -12,6 +12,7 @@ import (
 
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
+	"zeroth/tests/nightly"
 )
 
 // spent returns the total bytes allocated by f, freed or not.
@@ -26,6 +27,7 @@ func spent(f func()) int64 {
 // TestMemoryOfForgedJSON checks that manifests and part files with a million small items use no
 // more memory than a multiple of their size, whether they are valid or not.
 func TestMemoryOfForgedJSON(t *testing.T) {
+	nightly.Long(t)
 	const size = 4 << 20
 	sha := strings.Repeat("0", 64)
 	manifest := `{"format":1,"seq":1,"step":1,"nonce":"0123456789abcdef","writers":1,"files":[{"name":"state.json","bytes":0,"sha256":"` + sha +

@@ -16,6 +16,7 @@ import (
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 func openLocal(size int) []collective.Group {
@@ -41,6 +42,7 @@ func TestLocalConforms(t *testing.T) { collectivetest.Run(t, openLocal) }
 
 // TestMeshConforms runs the conformance suite on groups of consecutive ranks of a mesh.
 func TestMeshConforms(t *testing.T) {
+	nightly.Long(t)
 	collectivetest.Run(t, func(size int) []collective.Group {
 		groups := make([]collective.Group, size)
 		for i, r := range collective.LocalWorld(shard.Mesh{Shard: size, Replicate: 2})[:size] {

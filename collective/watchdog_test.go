@@ -14,14 +14,17 @@ import (
 	"zeroth/collective/collectivetest"
 	"zeroth/device"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 func TestWatchdogConforms(t *testing.T) {
+	nightly.Long(t)
 	collectivetest.Run(t, wrapped(func(g collective.Group) collective.Group { return collective.Watchdog(g, 0) }))
 }
 
 // TestFaultyConforms occasionally delays a random rank.
 func TestFaultyConforms(t *testing.T) {
+	nightly.Long(t)
 	collectivetest.Run(t, wrapped(func(g collective.Group) collective.Group {
 		return collectivetest.Faulty(g, func(n int) (f collectivetest.Fault) {
 			if n%67 == 7*g.Rank() {

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"zeroth/data/tokenizer"
+	"zeroth/tests/nightly"
 )
 
 // nasty are texts that are hard for tokenizers.
@@ -174,6 +175,7 @@ func TestCachesForget(t *testing.T) {
 
 // TestChunksAreTheWhole compares encoding chunk by chunk with encoding a text at once.
 func TestChunksAreTheWhole(t *testing.T) {
+	nightly.Long(t)
 	unit := strings.Join(nasty, "y ") + "ends\n\n \t  begins"
 	for _, text := range []string{
 		strings.Repeat(unit, 1+2*chunkBytes/len(unit)),

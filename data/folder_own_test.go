@@ -39,6 +39,7 @@ func ownFolder(t testing.TB, dir, family string, beside map[string]string) {
 // TestFolderFiles checks that a document is encoded like its text, followed by the token that
 // ends a document, and that files of several chunks are encoded as if at once.
 func TestFolderFiles(t *testing.T) {
+	nightly.Long(t)
 	long := strings.Repeat("some words and 12345, don't; naïve e\u0301\n", 3*chunkBytes/40)
 	for _, family := range []string{"llama3", "qwen", "nemo", "smollm", "llama2", "gemma", "metafirst1"} {
 		eos := map[string]string{"llama3": "<|eot_id|>", "qwen": "<|im_end|>", "smollm": "<|endoftext|>"}[family]

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"zeroth/data/tokenizer"
+	"zeroth/tests/nightly"
 )
 
 // writeTokenizer writes a tokenizer's files to a folder that it creates.
@@ -85,6 +86,7 @@ func mustJSON(t *testing.T, x any) string {
 
 // TestTokenizersAreWritten reads back the files it writes.
 func TestTokenizersAreWritten(t *testing.T) {
+	nightly.Long(t)
 	folder := t.TempDir()
 	vocab, merges := written("t+h", "th+e", "Ġ+the", "é+a", "</s>", "<end of text>", "日本")
 	vocab["far"] = 1000

@@ -128,6 +128,7 @@ func (h hostile) statement(depth int) string {
 // TestHostileTemplates checks that templates that are drawn at random, and some that are known to be
 // bad, take at most 64 MiB and a second of a processor.
 func TestHostileTemplates(t *testing.T) {
+	nightly.Long(t)
 	const begin = "{% set s = 'ab' * 4000000 %}{% set l = range(200000) | list %}{% set d = {'a': 1, 'b': s} %}{% set ns = namespace(x=[s]) %}{% set x = s %}{% set i = 1 %}"
 	texts := []string{
 		"{% set s = 'k' * 8000000 %}{% set d = {'a': 1} %}{% for i in range(1000000) %}{{ d[s] }}{% endfor %}",
@@ -208,6 +209,7 @@ func (h hostile) tokenizerFile() string {
 // TestHostileTokenizers checks that tokenizers drawn at random read a megabyte of one letter, or of
 // two, within 64 MiB and a second, or are refused.
 func TestHostileTokenizers(t *testing.T) {
+	nightly.Long(t)
 	h := hostile{rand.New(rand.NewPCG(3, 4))}
 	texts := []string{strings.Repeat("a", 1<<20), strings.Repeat("a b", 1<<20/3)}
 	refused, slowest, largest := 0, time.Duration(0), uint64(0)

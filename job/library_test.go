@@ -103,6 +103,7 @@ func result(t *testing.T, out string) (model []byte, lines []string) {
 // TestLibrary runs the examples on one rank at stage 0, and compares the bits of parameters, losses
 // and metrics with those of two processes, of which the first is killed and both are started again.
 func TestLibrary(t *testing.T) {
+	nightly.Long(t)
 	if name := os.Getenv("ZEROTH_LIBRARY"); name != "" {
 		var kill int
 		_, err := fmt.Sscan(os.Getenv("ZEROTH_LIBRARY_KILL"), &kill)

@@ -40,6 +40,7 @@ var errEnough = errors.New("enough")
 // included, and resumes them until they are done: steps, evaluations, the early stop and the model are those
 // of a run that was not stopped, in the same run folder and, but for earlier lines, in a new one.
 func TestStopAtAnyEvent(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	for _, mesh := range []string{"{ranks: 2}", "{ranks: 2, pipeline: 2}"} {
 		sets := []string{"model.family=llama", "model.layers=2", "parallel=" + mesh, "train.steps=4", "train.accumulate=2", "train.eval_every=2", "train.eval_batches=6",

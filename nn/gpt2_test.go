@@ -50,6 +50,7 @@ func TestForward(t *testing.T) {
 // input and its parameters, in all of them if they are few. Outputs are poisoned, except those to
 // which a first user of a shared unit adds.
 func TestBackward(t *testing.T) {
+	nightly.Long(t)
 	eachType(t, func(r *rig) {
 		n, rng := r.B*r.T*r.width, rand.New(rand.NewPCG(2, 2))
 		r.eachModule(func(i int, name string) {
@@ -82,6 +83,7 @@ func TestBackward(t *testing.T) {
 // oracle's, in some elements of every parameter, for chunks of logits that divide the positions,
 // that do not, and that hold all of them.
 func TestGradientsOfTheModel(t *testing.T) {
+	nightly.Long(t)
 	eachType(t, func(r *rig) {
 		want := map[string][]float64{"losses": r.all()}
 		var x []float64 // input of module i

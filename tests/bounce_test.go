@@ -14,6 +14,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 	"zeroth/zero/zerotest"
 )
 
@@ -168,6 +169,7 @@ func TestBounceIsPlannedIsFormula(t *testing.T) {
 // TestHostsAgreeToTheBit checks that processes on several hosts, with hierarchical sums where
 // they are cheaper, train bit-identically to one process.
 func TestHostsAgreeToTheBit(t *testing.T) {
+	nightly.Long(t)
 	t.Parallel()
 	for _, test := range []struct {
 		sets  []string

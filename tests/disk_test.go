@@ -21,6 +21,7 @@ import (
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/spec"
+	"zeroth/tests/nightly"
 )
 
 // stepObserver calls step after each step of a run, on rank 0, and receives its notices.
@@ -65,6 +66,7 @@ func intact(t *testing.T, dir, want string) {
 // an error that names the file, the unit and the offset. The last checkpoint stays valid, no
 // files remain on the disk, and resuming gives the bits of a run that never failed.
 func TestDiskFailsMidStep(t *testing.T) {
+	nightly.Long(t)
 	t.Parallel()
 	whole := t.TempDir()
 	job1 := func(dir, disk string) *spec.Job {

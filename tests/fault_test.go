@@ -187,6 +187,7 @@ func everywhere(t *testing.T, f func(t *testing.T, c *spec.Job, s site)) {
 // TestRankDiesAtAnyOperation checks that an operation that fails on one rank ends all ranks at
 // once, in the same step, and that every rank's error names the failed rank and the operation.
 func TestRankDiesAtAnyOperation(t *testing.T) {
+	nightly.Long(t)
 	everywhere(t, func(t *testing.T, c *spec.Job, s site) {
 		reports, cause := trained(t, c, 3, s.befalls(collectivetest.Fault{Err: errLink}))
 		for r, got := range reports {
@@ -209,6 +210,7 @@ func TestRankDiesAtAnyOperation(t *testing.T) {
 // when the deadline passes. Every error names the rank, including those of ranks that share no
 // group with it and wait for a rank that waits for it.
 func TestRankStallsAtAnyOperation(t *testing.T) {
+	nightly.Long(t)
 	everywhere(t, func(t *testing.T, c *spec.Job, s site) {
 		const stall = 3 * limit / 2 // shorter than the time after which a rank is abandoned
 		reports, cause := trained(t, c, 3, s.befalls(collectivetest.Fault{Delay: stall}))

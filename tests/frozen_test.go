@@ -118,6 +118,7 @@ var manyFrozen = [][]string{{"wte", "wpe", ".h.0.", ".h.1."}, {".h.2."}, {".bias
 // TestFrozenStagesAgreeToTheBit checks that jobs with frozen units have the same bits at all
 // stages, in all precisions and on any number of ranks, within the same classes as others.
 func TestFrozenStagesAgreeToTheBit(t *testing.T) {
+	nightly.Long(t)
 	for _, names := range manyFrozen {
 		for _, sets := range [][]string{
 			{"precision=fp32", "parallel.ranks=2"}, {"precision=bf16", "parallel.ranks=3"}, {"precision=fp16", "parallel.ranks=2", "zero.recompute=block"},
@@ -149,6 +150,7 @@ func TestFrozenStagesAgreeToTheBit(t *testing.T) {
 // TestFrozenOffloaded checks the same with any offload, in tiles, and that the bytes on the
 // device, the host and the disk equal the plan and the closed forms.
 func TestFrozenOffloaded(t *testing.T) {
+	nightly.Long(t)
 	for _, names := range manyFrozen {
 		for stage := 1; stage < 4; stage++ {
 			for i, way := range append(offloads(t, stage), []string{"zero.prefetch=2"}) {

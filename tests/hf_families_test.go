@@ -173,6 +173,7 @@ func TestFamiliesAreTransformers(t *testing.T) {
 
 // TestFamiliesGradients compares the loss of the first step and the gradient of every parameter.
 func TestFamiliesGradients(t *testing.T) {
+	nightly.Long(t)
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
 		familyJobs(t, folder, tokens, v, []string{"parallel.shard=2", "optimizer.type=sgd", "optimizer.weight_decay=0", "train.steps=1", "train.clip=0"}, func(c *spec.Job) {
 			loss, grads := gradients(t, c)

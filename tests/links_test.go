@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"zeroth/tests/nightly"
 	"zeroth/zero"
 
 	"zeroth/collective"
@@ -45,6 +46,7 @@ func TestBitsDoNotDependOnLinks(t *testing.T) {
 // TestResumeDoesNotDependOnLinks checks the same for a resume: a run of one process, and one of
 // three whose links change at the checkpoint, end with the same losses and state.
 func TestResumeDoesNotDependOnLinks(t *testing.T) {
+	nightly.Long(t)
 	t.Parallel()
 	for _, links := range [][2]collective.Links{{flat, byHost}, {byHost, flat}} {
 		for _, stage := range []string{"zero.stage=0", "zero.stage=3"} {

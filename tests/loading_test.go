@@ -12,6 +12,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/spec/spectest"
 	"zeroth/nn"
+	"zeroth/tests/nightly"
 	"zeroth/zero"
 	"zeroth/zero/zerotest"
 )
@@ -21,6 +22,7 @@ import (
 // a staging buffer of 4 MiB per rank, and less on a CPU, where they read directly into the
 // shards.
 func TestLoadingMemory(t *testing.T) {
+	nightly.Long(t)
 	m := hf.Model{Family: "llama", Shape: nn.Shape{Layers: 4, Heads: 8, Width: 512, Context: 32, Vocab: 4096, Eps: 1e-5}, Llama: nn.Llama{KV: 4, FFN: 1408, Theta: 1e4}}
 	folder := spectest.ModelFolder(t, m)
 	for _, dtype := range []safetensors.DType{safetensors.F32, safetensors.BF16} {

@@ -88,6 +88,7 @@ func TestMasterAloneHasState(t *testing.T) {
 // TestMasterBetweenProcesses checks the same between processes, whose plans include bounce
 // memory.
 func TestMasterBetweenProcesses(t *testing.T) {
+	nightly.Long(t)
 	t.Parallel()
 	for _, hosts := range [][]int{{0, 0}, {0, 1}, {0, 0, 1}} {
 		for _, ways := range [][]string{{"precision=fp32", "train.accumulate=2"}, {"precision=bf16", "model.vocab=20000", "zero.offload.optimizer=host"}, {"precision=fp16", "optimizer.type=adamw8bit", "device=cpu"}} {
@@ -127,6 +128,7 @@ func TestMasterBetweenProcesses(t *testing.T) {
 // TestMasterResumes checks that a master's checkpoint resumes on any mesh, and any mesh's
 // checkpoint on a master.
 func TestMasterResumes(t *testing.T) {
+	nightly.Long(t)
 	t.Parallel()
 	resumeOn(t, [][]string{
 		{"parallel.ranks=3", "parallel.master=true"},

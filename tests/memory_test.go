@@ -235,6 +235,7 @@ func TestUnitsOfAllRanksAreFormula(t *testing.T) {
 // TestOffloadedIsPlannedIsFormula checks the same for the device, the host and the disk with
 // every kind of offload.
 func TestOffloadedIsPlannedIsFormula(t *testing.T) {
+	nightly.Long(t)
 	for n, sets := range memoryJobs {
 		if slices.Contains(sets, "train.delayed_update=true") {
 			continue // offloads little; see offloadJobs
@@ -342,6 +343,7 @@ func TestModelStatesFollowTheZeROTable(t *testing.T) {
 
 // TestStepAllocatesNothing checks that a step does not allocate on the Go heap, on any rank.
 func TestStepAllocatesNothing(t *testing.T) {
+	nightly.Long(t)
 	for _, sets := range [][]string{
 		{"zero.stage=3", "precision=bf16", "train.accumulate=2", "zero.recompute=block"},
 		{"zero.stage=1", "precision=fp32", "train.accumulate=2"},

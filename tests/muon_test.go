@@ -15,6 +15,7 @@ import (
 // sharded and whichever rank does it: all stages, rank counts, replicas and prefetch depths agree
 // to the bit if gradients do.
 func TestMuonAgreesToTheBit(t *testing.T) {
+	nightly.Long(t)
 	for i, sets := range [][]string{
 		{"precision=fp32"},
 		{"precision=bf16", "model.family=llama", "model.kv_heads=1"},

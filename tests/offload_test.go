@@ -90,6 +90,7 @@ func TestOffloadAgreesToTheBit(t *testing.T) {
 // with update rules that have one state or none, or that orthogonalize whole matrices on the
 // device; and with recompute and deeper prefetch.
 func TestOffloadOfOtherJobsAgreesToTheBit(t *testing.T) {
+	nightly.Long(t)
 	for i, sets := range [][]string{
 		{"parallel.ranks=2", "zero.stage=3", "train.accumulate=3"},
 		{"parallel.ranks=3", "zero.stage=2", "train.accumulate=2", "precision=fp16"},
@@ -132,6 +133,7 @@ func TestOffloadOfOtherJobsAgreesToTheBit(t *testing.T) {
 // rejected with a suggestion, and that with offload it trains bit-identically to a run with
 // enough memory, without ever exceeding the budget.
 func TestTrainsUnderABudget(t *testing.T) {
+	nightly.Long(t)
 	t.Parallel()
 	// This runs on the CPU because cuBLAS's work space of 32 MiB alone exceeds the budget.
 	shape := []string{"device=cpu", "model.layers=32", "model.width=72", "zero.stage=3", "parallel.ranks=2", "train.steps=3", "train.loss_chunk=8"}

@@ -90,6 +90,7 @@ func losses(t *testing.T, out string, after int) (lines []string) {
 // TestResumeAgreesToTheBit checks that a run resumed on the same topology has the same losses and
 // final state, to the bit, as if it had never stopped.
 func TestResumeAgreesToTheBit(t *testing.T) {
+	nightly.Long(t)
 	for _, sets := range [][]string{
 		{"parallel.ranks=4", "zero.stage=3", "precision=bf16"},
 		{"parallel.ranks=2", "zero.stage=1", "precision=fp32", "train.accumulate=2"},
@@ -126,6 +127,7 @@ func TestResumeAgreesToTheBit(t *testing.T) {
 // without a step in between, its digest is equal. The data continues from its position in the
 // same order.
 func TestResumeOnAnotherTopology(t *testing.T) {
+	nightly.Long(t)
 	t.Parallel()
 	topologies := [][]string{
 		{"parallel.ranks=4", "zero.stage=3"},
@@ -145,6 +147,7 @@ func TestResumeOnAnotherTopology(t *testing.T) {
 // TestResumeOfStateOnAnotherTopology checks the same for 8-bit state, which checkpoints store
 // decoded, and for Muon, which has different state for matrices and other parameters.
 func TestResumeOfStateOnAnotherTopology(t *testing.T) {
+	nightly.Long(t)
 	for _, rule := range []string{"optimizer.type=adamw8bit", "optimizer.type=muon"} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
@@ -355,6 +358,7 @@ func TestSaveIsTriedAgain(t *testing.T) {
 // killed. State is offloaded to disk, and the files that killed processes leave there must be
 // reclaimed. Then it checks the same with everything but adapters frozen.
 func TestKilledAtAnyInstant(t *testing.T) {
+	nightly.Long(t)
 	t.Parallel()
 	for _, tunes := range []string{"train.freeze=[]", "train.lora.rank=2"} {
 		t.Run(tunes, func(t *testing.T) { killedAtAnyInstant(t, tunes) })
@@ -440,6 +444,7 @@ func lastSave(t *testing.T, saves string) (last int64) {
 // step, to the bit, although later steps change it meanwhile, wherever the state is stored. The
 // reference is a save that training waits for.
 func TestAsyncSavesKeepTheirStep(t *testing.T) {
+	nightly.Long(t)
 	t.Parallel()
 	const steps = 6
 	for _, way := range [][]string{

@@ -49,6 +49,7 @@ func TestStagesAgreeToTheBit(t *testing.T) {
 // TestLlamaStagesAgreeToTheBit checks the same classes for a Llama with grouped queries, with
 // separate and with tied output layers.
 func TestLlamaStagesAgreeToTheBit(t *testing.T) {
+	nightly.Long(t)
 	for _, tied := range []string{"model.tied=false", "model.tied=true"} {
 		for _, precision := range []string{"precision=fp32", "precision=bf16", "precision=fp16"} {
 			t.Run(tied+"/"+precision, func(t *testing.T) {
@@ -64,6 +65,7 @@ func TestLlamaStagesAgreeToTheBit(t *testing.T) {
 // TestPackedStagesAgreeToTheBit checks the same classes for sequences of several documents, and
 // that document boundaries change the result for the same tokens.
 func TestPackedStagesAgreeToTheBit(t *testing.T) {
+	nightly.Long(t)
 	t.Parallel()
 	packed := []string{"data.text=", "data.documents=[testdata/documents.jsonl]", "data.pack=true", "parallel.ranks=3"}
 	for _, family := range []string{"model.family=gpt2", "model.family=llama"} {

@@ -19,12 +19,14 @@ import (
 	"zeroth/job/state"
 	"zeroth/nn"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // TestTuningStagesAgreeToTheBit checks that stages agree to the bit with adapters and with frozen
 // parameters, and that frozen parameters do not change. With adapters, the exported model is the
 // folder's plus scale·B·A as computed from PEFT's files.
 func TestTuningStagesAgreeToTheBit(t *testing.T) {
+	nightly.Long(t)
 	t.Parallel()
 	for name, sets := range map[string][]string{
 		"llama":  {"train.lora.rank=3", "train.lora.alpha=6"},
@@ -204,6 +206,7 @@ func TestCheckpointWithAdapters(t *testing.T) {
 // run continues to use it; and that a run can resume from a checkpoint without a base, as earlier
 // versions wrote them.
 func TestFrozenParametersAreSavedOnce(t *testing.T) {
+	nightly.Long(t)
 	t.Parallel()
 	from := filepath.Join(hfLlama, "llama")
 	start := readModel(t, from)
@@ -405,6 +408,7 @@ func sameFloats(t *testing.T, what string, got, want map[string][]float32) {
 // only: results agree to the bit on any number of ranks, and within rounding on meshes with another
 // order of sums. Seeds and probabilities change the loss.
 func TestAdapterDropout(t *testing.T) {
+	nightly.Long(t)
 	t.Parallel()
 	for name, from := range map[string]string{"llama": filepath.Join(hfLlama, "llama"), "gpt2": filepath.Join(hfModels, "tiny")} {
 		first := t.TempDir()

@@ -100,6 +100,7 @@ func lossesAndModel(t *testing.T, c *spec.Job, out string) (string, map[string][
 // losses, norms and merged model of a run with the decoded values as float32, at all stages, on
 // 1, 2 and 4 ranks.
 func TestCodedWeightsAreDecodedOnes(t *testing.T) {
+	nightly.Long(t)
 	t.Parallel()
 	for name, from := range map[string]string{"llama": filepath.Join(hfLlama, "llama"), "gpt2": filepath.Join(hfModels, "tiny")} {
 		nf4, int8 := decoded(t, from, "nf4"), decoded(t, from, "int8")
@@ -173,6 +174,7 @@ func codedAsDecoded(t *testing.T, from, plain string, way []string) {
 // stopped, on the same ranks and at other stages, that its checkpoints contain codes, and that
 // exports and samples use the decoded weights.
 func TestResumeWithCodedWeights(t *testing.T) {
+	nightly.Long(t)
 	t.Parallel()
 	from := filepath.Join(hfLlama, "llama")
 	jobOf := func(sets ...string) *spec.Job {

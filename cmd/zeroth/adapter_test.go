@@ -10,6 +10,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/checkpointtest"
+	"zeroth/tests/nightly"
 )
 
 // sameFiles checks that the named files are equal in two folders.
@@ -39,6 +40,7 @@ var (
 // bit-identical to those of one process, and that ckpt export writes the same files as the run,
 // merged and with --adapter.
 func TestAdaptersInSeveralProcesses(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	sets := append(launched4, "--set", "train.steps=4", "--set", "zero.stage=3", "--set", "train.lora.rank=2", "--set", "train.lora.targets=[all-linear]",
 		"--set", "train.lora.dropout=0.1", "--set", "train.lora.modules_to_save=[ln_f, wpe]", "--set", "optimizer.lr=1e-2", "--set", "checkpoint.every=2")

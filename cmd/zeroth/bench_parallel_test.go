@@ -14,6 +14,7 @@ import (
 
 	"zeroth/config"
 	"zeroth/job/bench"
+	"zeroth/tests/nightly"
 )
 
 // divisible is a job that can be run every way.
@@ -52,6 +53,7 @@ func compared(t *testing.T, code int, args ...string) map[string]bench.Compared 
 // TestBenchParallel checks that every way uses the planned memory, sends the planned bytes and
 // reaches the same losses as the others. A way that needs an unknown key is reported as refused.
 func TestBenchParallel(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	write(t, "job.yaml", divisible)
 	ways := compared(t, 0)
@@ -91,6 +93,7 @@ func TestBenchParallel(t *testing.T) {
 // TestBenchParallelRefuses checks that ways the job cannot use are listed with the reason, and
 // that the exit code is 1 if no way can be run.
 func TestBenchParallelRefuses(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	write(t, "job.yaml", divisible)
 	ways := compared(t, 0, "--set", "parallel={ranks: 2}", "--set", "model.layers=1", "--set", "model.heads=1", "--ways", "zbh1,hybrid,tensor,ddp")
@@ -127,6 +130,7 @@ func TestBenchParallelRefuses(t *testing.T) {
 // TestBenchParallelTables checks that the table has a line for each way, with the reasons for
 // refusals below it, and that it can be printed for a simulated machine.
 func TestBenchParallelTables(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	write(t, "job.yaml", divisible)
 	for _, flags := range [][]string{nil, {"--markdown"}} {

@@ -9,12 +9,14 @@ import (
 	"testing"
 
 	"zeroth/input/s3/s3test"
+	"zeroth/tests/nightly"
 )
 
 // TestObjectStorage checks that a run with its checkpoints in object storage continues on another
 // host, without any of them on its disk, with the bits of a run on disk, and that commands treat
 // such a folder like one on disk.
 func TestObjectStorage(t *testing.T) {
+	nightly.Long(t)
 	server := s3test.Serve(t)
 	inFolder(t)
 	train := func(out, steps string, args ...string) {

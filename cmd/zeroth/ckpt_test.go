@@ -23,6 +23,7 @@ import (
 	"zeroth/job/report"
 	"zeroth/job/state"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // trained creates run folder r with checkpoints of steps 2, 4 and 6, written by three ranks.
@@ -496,6 +497,7 @@ func TestCkptPrune(t *testing.T) {
 // TestCkptPruneKeepsProtected checks that prune keeps the checkpoints that the run's job
 // protects, wherever they are, unless --ignore-job-rules is given.
 func TestCkptPruneKeepsProtected(t *testing.T) {
+	nightly.Long(t)
 	keep := "checkpoint.keep={last: 9, every_steps: 4, best: loss}"
 	for _, c := range []struct {
 		in, dir string

@@ -16,6 +16,7 @@ import (
 // so, with the limit and the number they need, and that processes that cannot connect for that reason end
 // with the exit code for a restart after parallel.join.
 func TestOutOfDescriptors(t *testing.T) {
+	nightly.Long(t)
 	s := inShell(t)
 	seen := 0
 	ends := func(most int, code int, said string, codes ...int) {

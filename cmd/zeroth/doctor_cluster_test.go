@@ -14,11 +14,13 @@ import (
 	"zeroth/job/bench"
 	"zeroth/job/launch"
 	"zeroth/job/world"
+	"zeroth/tests/nightly"
 )
 
 // TestDoctorCluster checks that doctor --cluster describes launched processes and the connections
 // between them, and reports when there is only one process.
 func TestDoctorCluster(t *testing.T) {
+	nightly.Long(t)
 	t.Chdir(t.TempDir())
 	out, _ := zeroth(t, 0, "doctor", "--cluster")
 	for _, want := range []string{"launcher none: ", "data     through memory", "network  ", "nothing to measure with one process"} {
@@ -119,6 +121,7 @@ func TestAdvice(t *testing.T) {
 // TestBenchAcross checks that collectives between processes are compared with a plain stream, and
 // that only one process prints the report.
 func TestBenchAcross(t *testing.T) {
+	nightly.Long(t)
 	t.Chdir(t.TempDir())
 	out, _ := process(t, 0, "launch", "-n", "2", "--", "bench", "collective", "--seconds", "0.001", "--json")
 	var r bench.Report

@@ -12,12 +12,15 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"zeroth/tests/nightly"
 )
 
 // TestLaunchGoesOnWithFewer checks that a process that fails at every start is left out: the
 // others resume from the last checkpoint with the same batch, and end bit-identical to a run
 // resumed by hand with as many ranks.
 func TestLaunchGoesOnWithFewer(t *testing.T) {
+	nightly.Long(t)
 	s := inShell(t)
 	const steps = 240
 	sets := []string{"train", "tiny.yaml", "--set", "train.batch=12", "--set", "schedule={type: constant, warmup: 0}", "--set", "checkpoint.every=20", "--set", "sample.tokens=0", "--set", fmt.Sprint("train.steps=", steps)}

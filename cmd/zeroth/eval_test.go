@@ -10,10 +10,12 @@ import (
 	"testing"
 
 	"zeroth/job/machine"
+	"zeroth/tests/nightly"
 )
 
 // TestEval checks that the model of a run is evaluated on the job's data, as text and as JSON.
 func TestEval(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	zeroth(t, 0, "train", "tiny.yaml", "--out", "run")
 	out, _ := zeroth(t, 0, "eval", "tiny.yaml", "--run", "run", "--all")

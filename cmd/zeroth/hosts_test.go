@@ -22,6 +22,7 @@ import (
 // the bits of one process, that their output names them, and that the token is in no process's
 // arguments.
 func TestLaunchOnHosts(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	ssh := "--ssh=" + launchtest.SSH(t, ".")
 	t.Setenv("ZEROTH_TOKEN", strings.Repeat("secret-token", 3))
@@ -92,6 +93,7 @@ func TestHostsWithout(t *testing.T) {
 
 // TestLostHost checks that a lost host is left out with --min-ranks, even if it ran process 0.
 func TestLostHost(t *testing.T) {
+	nightly.Long(t)
 	for _, lost := range []string{"localhost", "127.0.0.1"} {
 		t.Run(lost, func(t *testing.T) {
 			s := inShell(t)

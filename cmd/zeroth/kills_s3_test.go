@@ -19,6 +19,7 @@ import (
 // repeatedly, end with the bits of an undisturbed run. Half a checkpoint is never visible, even if
 // the copies on disk are lost.
 func TestKilledAmongFaults(t *testing.T) {
+	nightly.Long(t)
 	server := s3test.Serve(t)
 	inFolder(t)
 	args := func(out string) []string {

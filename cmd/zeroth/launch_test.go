@@ -61,6 +61,7 @@ func outcomeOf(t *testing.T, out string) string {
 // TestLaunchGivesTheSameBits checks that a job gives the same bits in one process and in several,
 // over every transport.
 func TestLaunchGivesTheSameBits(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	for name, job := range map[string][]string{
 		"0bf16": {"zero.stage=0"}, "3bf16": {"zero.stage=3"}, "0fp32": {"zero.stage=0", "precision=fp32"}, "3fp32": {"zero.stage=3", "precision=fp32"},
@@ -332,6 +333,7 @@ func namedBy(victim int, why, errs string) (by []string) {
 // stopped at a random instant, and that the run resumes from its last checkpoint with the bits of
 // an undisturbed run.
 func TestLaunchSurvivesFaults(t *testing.T) {
+	nightly.Long(t)
 	s := inShell(t)
 	rng, runs := rand.New(rand.NewPCG(15, 1)), 8
 	if !nightly.All() {
@@ -366,6 +368,7 @@ func TestLaunchSurvivesFaults(t *testing.T) {
 // TestLaunchSuspended checks that a launch goes on whose processes are all stopped for longer than a
 // silent one may live, as by Ctrl-Z or docker pause.
 func TestLaunchSuspended(t *testing.T) {
+	nightly.Long(t)
 	s := inShell(t)
 	code, _, errs, _ := s.disturb("r", 0, func(pids []int) {
 		for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
@@ -387,6 +390,7 @@ func TestLaunchSuspended(t *testing.T) {
 
 // TestLaunchRestarts checks that --restarts resumes a failed run.
 func TestLaunchRestarts(t *testing.T) {
+	nightly.Long(t)
 	s := inShell(t)
 	s.process(0, steady(400, "whole")...)
 	code, errs := s.fault("r", 400, syscall.SIGKILL, 1, 0, "--restarts", "2")
@@ -401,6 +405,7 @@ func TestLaunchRestarts(t *testing.T) {
 // TestLaunchStopsTogether checks that SIGTERM to any process stops all of them, with a
 // checkpoint.
 func TestLaunchStopsTogether(t *testing.T) {
+	nightly.Long(t)
 	s := inShell(t)
 	for rank := range 3 {
 		code, errs := s.fault(fmt.Sprint("r", rank), endless, syscall.SIGTERM, rank, 0)

@@ -122,6 +122,7 @@ func TestSignalsInPairs(t *testing.T) {
 // TestSignalDuringEvaluation checks that a run in one or several processes leaves an evaluation that would take
 // minutes, saves, and evaluates when it is resumed.
 func TestSignalDuringEvaluation(t *testing.T) {
+	nightly.Long(t)
 	for _, launch := range [][]string{nil, {"launch", "-n", "2", "--"}} {
 		inFolder(t)
 		write(t, "big.txt", strings.Repeat("to be, or not to be; ", 1<<18)) // 344,064 windows to evaluate on
@@ -162,6 +163,7 @@ func TestNohup(t *testing.T) {
 // exactly if there is a checkpoint to resume from, and that the same command then resumes or
 // starts afresh.
 func TestSignalAtAnyInstant(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	if err := os.WriteFile("big.txt", bytes.Repeat([]byte("to be, or not to be; "), 1<<22), 0o644); err != nil { // slow to read
 		t.Fatal(err)
@@ -213,6 +215,7 @@ func TestSignalAtAnyInstant(t *testing.T) {
 // TestMoreMemoryThanThereIs checks that a job that needs more memory than the machine has is
 // refused before it allocates or writes anything.
 func TestMoreMemoryThanThereIs(t *testing.T) {
+	nightly.Long(t)
 	if runtime.GOOS != "linux" {
 		t.Skip("this system does not tell what memory it has")
 	}

@@ -29,6 +29,7 @@ const (
 // TestAbsurdInputs checks that small inputs cannot demand large resources: a process limited to 2
 // GiB refuses or plans them within seconds.
 func TestAbsurdInputs(t *testing.T) {
+	nightly.Long(t)
 	notRaced(t)
 	s := inShell(t)
 	r := strings.Repeat

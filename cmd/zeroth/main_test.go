@@ -730,6 +730,7 @@ func TestHelpOfNothing(t *testing.T) {
 
 // TestTemporaryFolderIsMissing checks that a missing temporary folder is named, with what to do.
 func TestTemporaryFolderIsMissing(t *testing.T) {
+	nightly.Long(t)
 	gone := filepath.Join(t.TempDir(), "gone")
 	t.Setenv("TMPDIR", gone)
 	if _, errs := zeroth(t, exitInput, "bench", "disk", "--seconds", "0.01"); !strings.Contains(errs, gone) || !strings.Contains(errs, "TMPDIR") {

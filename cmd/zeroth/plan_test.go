@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"zeroth/tests/nightly"
 )
 
 const someLlama = `{"model_type":"llama","num_hidden_layers":32,"num_attention_heads":32,"num_key_value_heads":8,"hidden_size":4096,
@@ -100,6 +102,7 @@ func TestPlanOfStages(t *testing.T) {
 }
 
 func TestFit(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	writeLlama(t)
 	args := []string{"fit", "--model", ".", "--gpus", "8", "--gpu-memory", "80GiB", "--micro-batch", "2", "--seq", "8192"}
@@ -143,6 +146,7 @@ func TestFit(t *testing.T) {
 // TestSimulatedStep checks that a simulated step is printed and written, for this machine, for a
 // named one and for one described by a file.
 func TestSimulatedStep(t *testing.T) {
+	nightly.Long(t)
 	example, err := os.ReadFile("../../examples/machine.json")
 	if err != nil {
 		t.Fatal(err)
@@ -246,6 +250,7 @@ func TestPlanMistakes(t *testing.T) {
 // TestPlanThatDoesNotFit checks that a plan that does not fit is printed and gives the exit code
 // and the reason that train would give.
 func TestPlanThatDoesNotFit(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	for _, c := range []struct {
 		code    int

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"zeroth/tests/nightly"
 )
 
 // screen returns what a terminal would show after receiving out. It knows text, line feeds,
@@ -56,6 +58,7 @@ func screen(out string) string {
 // TestInterruptOnATerminal checks that on a terminal the message about Ctrl-C has a line of its
 // own, and that the echoed ^C and the progress are erased.
 func TestInterruptOnATerminal(t *testing.T) {
+	nightly.Long(t)
 	s := inShell(t, "TERM=xterm", "NO_COLOR=1")
 	user, program := terminal(t)
 	err := unix.IoctlSetWinsize(int(user.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80})

@@ -31,6 +31,7 @@ const tolerance = 1e-3
 // that commit's uninterrupted run, and that sample, eval and ckpt export give the same results.
 // See testdata/upgrades/make.sh.
 func TestUpgrades(t *testing.T) {
+	nightly.Long(t)
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS("testdata/upgrades")); err != nil {
 		t.Fatal(err)

@@ -26,6 +26,7 @@ import (
 // step once, with equal numbers, in metrics.jsonl and in TensorBoard's events. The nightly test
 // kills 100 times.
 func TestKilledRunHasEveryStepOnce(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	const steps = 120
 	args := []string{"train", "tiny.yaml", "--out", "r", "--resume", "latest", "--set", fmt.Sprint("train.steps=", steps), "--set", "checkpoint={every: 3, keep: 2}",

@@ -10,11 +10,13 @@ import (
 	"testing"
 
 	"zeroth/input/s3/s3test"
+	"zeroth/tests/nightly"
 )
 
 // Two hosts that share nothing but object storage save, are killed, and continue, one of them with an empty
 // disk, with the bits of one process. A third run is refused meanwhile.
 func TestHostsShareNothing(t *testing.T) {
+	nightly.Long(t)
 	server := s3test.Serve(t)
 	inFolder(t)
 	zeroth(t, 0, "train", "tiny.yaml", "--out", "whole", "--set", "train.steps=12", "--set", "parallel.ranks=2", "--set", "sample.tokens=0", "--set", "schedule={type: constant, warmup: 0}")

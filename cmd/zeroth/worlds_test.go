@@ -382,6 +382,7 @@ func TestWorldOfIPv6(t *testing.T) {
 // TestLaunchEndsWell checks that after any end of a launch its last checkpoint can be resumed,
 // none of its processes run, and no temporary files remain.
 func TestLaunchEndsWell(t *testing.T) {
+	nightly.Long(t)
 	const launcher = -1
 	cases := map[string]struct {
 		signals []syscall.Signal

@@ -11,6 +11,7 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/tests/nightly"
 )
 
 // counting is a wire that counts the bytes sent within a host and to other hosts.
@@ -71,6 +72,7 @@ func random(ranks int, t device.DType, n int) (bufs []device.Buffer) {
 // host, a float32 sum of the whole for each border and each rank's part of the sums, and for a
 // gather, each part once for every other host.
 func TestBytesOnTheWire(t *testing.T) {
+	nightly.Long(t)
 	for _, hosts := range [][]int{{0, 0, 1, 1}, {0, 0, 0, 1, 1}, {0, 0, 1, 1, 2, 2}} {
 		for _, dt := range []device.DType{device.F32, device.BF16} {
 			ranks := len(hosts)

@@ -56,6 +56,7 @@ func lentFrom(t *testing.T, least int) *socket.Memory {
 // TestSharedConforms runs the conformance suite with shared memory: with everything lent, with most
 // lent, and with ranks on other hosts or in the same process.
 func TestSharedConforms(t *testing.T) {
+	nightly.Long(t)
 	for _, test := range []struct {
 		name  string
 		least int

@@ -184,6 +184,7 @@ func TestLinksConform(t *testing.T) {
 // TestHostsConform checks that ranks on several hosts give the same bits as on one, for any
 // distribution.
 func TestHostsConform(t *testing.T) {
+	nightly.Long(t)
 	for name, hosts := range map[string][]int{
 		"pairs": {0, 0, 1, 1, 2, 2, 3, 3}, "one and three and more": {0, 1, 1, 1, 2, 2, 2, 2}, "scattered": {0, 1, 1, 0, 2, 2, 0, 0},
 		"five and three": {0, 0, 0, 0, 0, 1, 1, 1}, "in turns": {0, 1, 0, 1, 0, 1, 0, 1}, "threes": {4, 4, 4, 9, 9, 9, 1, 1},

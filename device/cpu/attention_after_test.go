@@ -12,6 +12,7 @@ import (
 // TestAttentionGradAfterOthers divides a sequence into pieces of any length: gradients of queries
 // must equal those of the whole, and those of keys and values must add up to them.
 func TestAttentionGradAfterOthers(t *testing.T) {
+	nightly.Long(t)
 	const exact = 3e-5   // the gradients of values are sums of sums
 	const tiled = 0x3p-6 // 1.4 times the largest difference of all cases
 	for tol, with := range map[float64]func(*testing.T, func(*testing.T)){exact: withVec, tiled: withTiles} {

@@ -266,6 +266,7 @@ func attention(t *testing.T, dt device.DType, a device.Attn, tol float64) {
 }
 
 func TestAttentionGrad(t *testing.T) {
+	nightly.Long(t)
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
 			for _, a := range attnShapes {
@@ -294,6 +295,7 @@ func attentionGrad(t *testing.T, dt device.DType, a device.Attn, tol float64) {
 // TestAttentionAfterOthers checks that the bits of a position's results do not depend on how many
 // previous positions are computed with it.
 func TestAttentionAfterOthers(t *testing.T) {
+	nightly.Long(t)
 	for _, with := range []func(*testing.T, func(*testing.T)){withVec, withTiles} {
 		with(t, func(t *testing.T) {
 			eachType(t, func(t *testing.T, dt device.DType) {
@@ -360,6 +362,7 @@ func finiteDifferences(t *testing.T, c *attnCase) {
 // other documents are in the sequence and, if it begins at a multiple of every block, as a separate
 // sequence.
 func TestDocumentsAreAlone(t *testing.T) {
+	nightly.Long(t)
 	for _, with := range []func(*testing.T, func(*testing.T)){withVec, withTiles} {
 		with(t, func(t *testing.T) {
 			eachType(t, func(t *testing.T, dt device.DType) {

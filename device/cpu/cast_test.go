@@ -8,6 +8,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu/kernel"
+	"zeroth/tests/nightly"
 )
 
 var floats = []device.DType{device.F32, device.BF16, device.F16, device.F64}
@@ -267,6 +268,7 @@ func sameBytes(t *testing.T, got, want device.Buffer) {
 
 // TestCastAndCopyOfManyElements tests outputs that exceed the caches and are stored past them.
 func TestCastAndCopyOfManyElements(t *testing.T) {
+	nightly.Long(t)
 	defer func(old *kernel.CastISA) { kernel.BestCasts = old }(kernel.BestCasts)
 	d := NewHost(3)
 	defer d.Close()

@@ -18,6 +18,7 @@ var fewTypes = [][4]device.DType{allF32, {device.BF16, device.BF16, device.BF16,
 // TestFewRowsMatchMany checks that a few rows, which are computed differently, get the
 // same bits alone as among many.
 func TestFewRowsMatchMany(t *testing.T) {
+	nightly.Long(t)
 	withISA(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(21, 22))
 		few := 0

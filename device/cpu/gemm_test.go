@@ -230,6 +230,7 @@ func longK() int {
 // TestMatMulManyBlocksOfK breaks the k loop into blocks, between which sums of a 16-bit c are kept
 // in an accumulator.
 func TestMatMulManyBlocksOfK(t *testing.T) {
+	nightly.Long(t)
 	withISA(t, func(t *testing.T) {
 		q := testQueue(t, 2)
 		rng := rand.New(rand.NewPCG(7, 8))

@@ -17,6 +17,7 @@ import (
 	"zeroth/job/sim"
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
+	"zeroth/tests/nightly"
 )
 
 // TestFitOnOtherRanks checks a search on another number of ranks than the job's: the sequences per
@@ -230,6 +231,7 @@ func TestOutside(t *testing.T) {
 // TestBounceIsSearched checks that bounce memory is part of the search: for exact sums between
 // GPUs, and for sockets where NCCL cannot be used.
 func TestBounceIsSearched(t *testing.T) {
+	nightly.Long(t)
 	h, err := sim.OpenHardware("h100")
 	if err != nil {
 		t.Fatal(err)

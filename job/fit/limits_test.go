@@ -10,6 +10,7 @@ import (
 	"zeroth/job/jobtest"
 	"zeroth/job/plan"
 	"zeroth/job/spec"
+	"zeroth/tests/nightly"
 )
 
 // TestLimitsOfProducts checks that values at a limit are accepted, and that values above it are
@@ -49,6 +50,7 @@ func TestLimitsOfProducts(t *testing.T) {
 
 // TestNothingOverflows checks that no number in a plan or a search overflows at the limits.
 func TestNothingOverflows(t *testing.T) {
+	nightly.Long(t)
 	for _, sets := range [][]string{
 		{"model={layers: 1, width: 1048576, heads: 1048576, context: 1048576}", "train={micro_batch: 32, loss_chunk: 1048576}", "parallel.ranks=1"},
 		{"model={layers: 10000, width: 4096, heads: 1, context: 1048576}", "train={micro_batch: 64, loss_chunk: 1048576}", "parallel.ranks=2"},

@@ -9,6 +9,7 @@ import (
 	"zeroth/device"
 	"zeroth/job/sim"
 	"zeroth/job/spec"
+	"zeroth/tests/nightly"
 )
 
 func printed(t *testing.T, c *spec.Job, l Limits) (*Result, string) {
@@ -28,6 +29,7 @@ func printed(t *testing.T, c *spec.Job, l Limits) (*Result, string) {
 // names of categories. If nothing fits, the advice says how much host memory would help, and with
 // that something fits.
 func TestPrinted(t *testing.T) {
+	nightly.Long(t)
 	c, err := spec.Draft("", []string{"model={family: llama, layers: 20, heads: 64, kv_heads: 8, width: 8192, ffn: 28672, vocab: 128256, context: 4096}", "parallel.ranks=2", "device=cpu"})
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"zeroth/job/sim"
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
+	"zeroth/tests/nightly"
 )
 
 // offloading lists ways to offload an optimizer that differ in their kinds of memory.
@@ -63,6 +64,7 @@ func sameNeeds(a, b *Choice) bool { return a.Needs == b.Needs }
 // TestFastestRatio checks that no fitting ratio has a shorter simulated step, whether the device,
 // the link or the host is slow.
 func TestFastestRatio(t *testing.T) {
+	nightly.Long(t)
 	ratios := map[float64]bool{}
 	for _, hardware := range []sim.Hardware{{HostLink: 50e9, HostMemory: 25e9, Memory: 2e12}, {HostLink: 50e9, HostMemory: 1e13, Memory: 1e9}, {HostLink: 1e12, HostMemory: 1e10, Memory: 1e10}} {
 		h, err := sim.OpenHardware("h100")

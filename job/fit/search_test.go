@@ -148,6 +148,7 @@ func networks(t *testing.T) map[string]*spec.Job {
 // TestAllIsSearched checks that partially trained models, codes in host memory and given networks can
 // be searched, and that a network without a model section cannot be enlarged.
 func TestAllIsSearched(t *testing.T) {
+	nightly.Long(t)
 	all := networks(t)
 	for _, name := range []string{"adapters of some", "codes", "frozen front", "given"} {
 		c := all[name]

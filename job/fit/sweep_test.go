@@ -42,6 +42,7 @@ func extremes(k config.Key) []string {
 // TestExtremesOfKeys checks that a job with keys at their bounds, alone and several at once, is planned or refused
 // shortly: no combination panics.
 func TestExtremesOfKeys(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InFolder(t, jobtest.Least)
 	type set struct{ key, value string }
 	var all, mesh []set

@@ -165,6 +165,7 @@ type pods struct {
 // TestManifests checks that manifests start valid commands in an environment
 // in which each process finds its rank, and restart where that can help.
 func TestManifests(t *testing.T) {
+	nightly.Long(t)
 	indexed := func(i int) []variable {
 		return []variable{{Name: "JOB_COMPLETION_INDEX", Value: strconv.Itoa(i)}}
 	}
@@ -339,6 +340,7 @@ var flagsOf = map[string][]string{
 // TestClusterScripts checks that scripts are valid shell, start valid commands with flags that
 // their launcher supports, and resume from the last checkpoint.
 func TestClusterScripts(t *testing.T) {
+	nightly.Long(t)
 	nightly.Needs(t, "bash")
 	for file, launcher := range map[string]string{"slurm.sh": "srun", "mpirun.sh": "mpirun", "torchrun.sh": "torchrun"} {
 		name := "../../examples/cluster/" + file

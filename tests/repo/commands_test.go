@@ -329,6 +329,7 @@ var (
 // TestReadmeCommandsParse checks that every command in README.md, BENCHMARKS.md, docs and the
 // examples parses, and that its flags, keys, files, packages and tests exist.
 func TestReadmeCommandsParse(t *testing.T) {
+	nightly.Long(t)
 	functions, count := declared(t), 0
 	check := func(at any, text string) {
 		for _, w := range wrongCommands(t, text, functions) {
@@ -548,6 +549,7 @@ func TestReadmeGoCompiles(t *testing.T) {
 // README.md. It skips go commands: the program is already built, and the tests are already
 // running.
 func TestReadmeBlocksRun(t *testing.T) {
+	nightly.Long(t)
 	nightly.Needs(t, "bash")
 	bin, err := program()
 	if err != nil {

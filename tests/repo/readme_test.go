@@ -22,11 +22,13 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/tests/generated"
+	"zeroth/tests/nightly"
 )
 
 // TestReadmeGeneratedParts checks that the parts of pages between <!-- name --> and <!--
 // end name --> equal the program's output. go test ./tests ./tests/repo -run Readme -update rewrites them.
 func TestReadmeGeneratedParts(t *testing.T) {
+	nightly.Long(t)
 	if cpu.Separate {
 		t.Skip("pages are about memory that the host may address")
 	}

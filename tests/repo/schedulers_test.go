@@ -12,6 +12,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"zeroth/job/launch"
+	"zeroth/tests/nightly"
 )
 
 // TestSchedulers checks that manifests for Kueue name a queue, and that those for Volcano start
@@ -55,6 +56,7 @@ func TestSchedulers(t *testing.T) {
 // TestSkyPilot checks that SkyPilot's task starts a valid command, in an environment in which each
 // node finds its rank, and starts it again where that can help.
 func TestSkyPilot(t *testing.T) {
+	nightly.Long(t)
 	text, err := os.ReadFile("../../examples/cluster/skypilot.yaml")
 	if err != nil {
 		t.Fatal(err)
