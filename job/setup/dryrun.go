@@ -148,14 +148,16 @@ const WireStaging = 32 << 20
 // StagingShare returns the bytes of WireStaging for the groups of one queue: those of units,
 // those inside modules, and each link of a pipeline.
 func StagingShare(c *Job) int {
-	queues := 1
-	if m := spec.Mesh(c.Job); m.Size(shard.Context, shard.Tensor) > 1 {
-		queues++
+	units, inside, links := 1, 0, 0
+	groups := collective.DryWorld(spec.Mesh(c.Job), 0)
+	for role := range groups.All() {
+		if insideModules(role) {
+			inside = 1
+		} else if role >= collective.Forward {
+			links++
+		}
 	}
-	if Pipeline(c.Job) > 1 {
-		queues += int(collective.PipelineLinks)
-	}
-	return WireStaging / queues &^ (1<<12 - 1)
+	return WireStaging / (units + inside + links) &^ (1<<12 - 1)
 }
 
 // Saves reports whether the job makes checkpoints.

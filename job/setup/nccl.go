@@ -71,17 +71,11 @@ func Communicators(c *Job) (ranks []int) {
 	if !c.At.NCCL {
 		return nil
 	}
-	m := spec.Mesh(c.Job)
-	share, same := m.Holders()
-	ranks = []int{m.Size(share...), m.Size(same...)}
-	if m.Tensor > 1 {
-		ranks = append(ranks, m.Tensor, m.Tensor, m.Size(collective.JointAxes(m)...))
-	}
-	if m.Context > 1 {
-		ranks = append(ranks, m.Context)
-	}
-	if m.Pipeline > 1 {
-		ranks = append(ranks, 2*m.Size(same...), 2, 2, 2, 2)
+	groups := collective.DryWorld(spec.Mesh(c.Job), 0) // the first rank has all kinds of groups
+	for role, g := range groups.All() {
+		if role != collective.World {
+			ranks = append(ranks, (*g).Size())
+		}
 	}
 	return ranks
 }

@@ -152,9 +152,9 @@ func newRank(c *Job, r int, g collective.Ranks, mem cpu.Memory) (rank *Rank, err
 	if HostApart(c.Job) {
 		err = rank.openHost(c, mem)
 	}
-	if err == nil && Pipeline(c.Job) > 1 {
-		for l := range collective.PipelineLinks {
-			rank.openQueues(rank.Device, LinkQueue(l))
+	for l, g := range g.Links {
+		if g != nil && err == nil {
+			rank.openQueues(rank.Device, LinkQueue(collective.Link(l)))
 		}
 	}
 	return rank, err
