@@ -164,7 +164,7 @@ func TestGPUNCCL(t *testing.T) {
 
 // TestGPUExactByNCCL checks that exact sums over NCCL have the bits of one process at every stage
 // and for every dtype, with registered and unregistered buffers, and that the plan includes the
-// buffers they are staged through.
+// buffers they are staged through. Stages of the pipeline have different amounts of memory to register.
 func TestGPUExactByNCCL(t *testing.T) {
 	inFolder(t)
 	withNCCL(t, 4)
@@ -173,15 +173,19 @@ func TestGPUExactByNCCL(t *testing.T) {
 		{"2", "2", "0", "", "train.accumulate=2"}, {"3", "3", "1", "2.18", "precision=fp32"}, {"2", "4", "2", "2.26", "train.accumulate=2"},
 		{"4", "4", "3", "", "zero.prefetch=2"}, {"2", "4", "3", "", "parallel={ranks: 4, shard: 2, replicate: 2}"}, {"3", "3", "3", "", "precision=fp16"},
 		{"2", "4", "1", "", "parallel={ranks: 4, tensor: 2}"}, {"4", "4", "1", "", "parallel={ranks: 4, tensor: 4}"},
-		{"4", "4", "2", "", "parallel={ranks: 4, context: 2}"},
+		{"4", "4", "2", "", "parallel={ranks: 4, context: 2}"}, {"2", "2", "1", "", "parallel={ranks: 2, pipeline: 2}"},
 	} {
-		if !nightly.Every(3, i+2) {
+		staged := strings.Contains(c.more, "pipeline")
+		if !staged && !nightly.Every(3, i+2) {
 			continue
 		}
 		name := c.processes + "of" + c.ranks + "at" + c.stage + c.library
 		job := slices.Concat(launched4, []string{"--set", "device=cuda", "--set", "train.steps=2", "--set", "parallel.ranks=" + c.ranks, "--set", "zero.stage=" + c.stage, "--set", c.more, "--set", "parallel.collective=exact"})
 		if strings.Contains(c.more, "tensor") {
 			name, job = name+"tensor", append(job, "--set", "model.heads=4")
+		}
+		if staged {
+			name, job = name+"pipeline", append(job, "--set", "model.layers=3", "--set", "model.heads=4", "--set", "model.width=256")
 		}
 		process(t, 0, append(job, "--out", name)...)
 		t.Run(name, func(t *testing.T) {

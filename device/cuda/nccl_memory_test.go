@@ -103,7 +103,7 @@ func registerAll(ends []*cuda.Communicator) error {
 	errs := make([]error, len(ends))
 	var all sync.WaitGroup
 	for r, e := range ends {
-		all.Go(func() { errs[r] = e.Register(never) })
+		all.Go(func() { errs[r] = e.Register(true, never) })
 	}
 	all.Wait()
 	return errors.Join(errs...)
@@ -135,11 +135,11 @@ func TestNCCLRefusesMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := errors.New("rank 1 is lost")
-	if err := ends[0].Register(func() error { return other }); !errors.Is(err, other) || !strings.Contains(err.Error(), "to avoid it") {
+	if err := ends[0].Register(true, func() error { return other }); !errors.Is(err, other) || !strings.Contains(err.Error(), "to avoid it") {
 		t.Errorf("%v, want that rank 1 is lost", err)
 	}
 	for _, e := range ends {
 		e.Abort()
 	}
-	say(t, ends[0].Register(never), "the communicator has ended")
+	say(t, ends[0].Register(true, never), "the communicator has ended")
 }

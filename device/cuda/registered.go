@@ -52,11 +52,13 @@ func (d *Device) ReserveKnown(plan device.Bytes, allocs int) error {
 }
 
 // Register registers the device's memory with the communicator, on all ranks at the same time. It
-// gives up with stop's error.
-func (c *Communicator) Register(stop func() error) error {
+// gives up with stop's error. If the ranks' memory is not alike in size, it is registered only as
+// buffers: NCCL maps the windows of all ranks of a host with the size of its own (2.28.3,
+// symMemoryMapLsaTeam).
+func (c *Communicator) Register(alike bool, stop func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.dev.known == nil {
+	if c.dev.known == nil || !alike && driver.NCCLRegisters() == driver.RegistersWindows {
 		return nil
 	}
 	if c.comm == nil {

@@ -333,7 +333,7 @@ func TestNCCLOneRank(t *testing.T) {
 		t.Fatal(errs[0])
 	}
 	row("a communicator", fmt.Sprintf("%.3g ms", float64(time.Since(begin).Microseconds())/1e3), "")
-	if err := ends[0].Register(never); err != nil {
+	if err := ends[0].Register(true, never); err != nil {
 		t.Fatal(err)
 	}
 	row("registered memory", "ok", "")

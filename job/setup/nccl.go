@@ -26,9 +26,9 @@ type end interface {
 	collective.Engine
 	// AddExactly makes reductions add in rank order, through memory of the devices.
 	AddExactly(bounce device.Buffer)
-	// Register registers the memory that the communicator reads and writes. All ranks must call it
-	// concurrently. It returns early with the error of stop.
-	Register(stop func() error) error
+	// Register registers the memory that the communicator reads and writes; alike: all ranks have
+	// as much. All ranks must call it concurrently. It returns early with the error of stop.
+	Register(alike bool, stop func() error) error
 	// Registered describes the registered memory, empty if none.
 	Registered() string
 }
@@ -142,7 +142,8 @@ type joined struct {
 func (r *Rank) register() error {
 	for _, j := range r.joined {
 		start := time.Now()
-		if err := j.end.Register(r.untilLate(j.group)); err != nil {
+		alike := j.role < collective.Forward && j.role != collective.Ends // stages of a pipeline differ
+		if err := j.end.Register(alike, r.untilLate(j.group)); err != nil {
 			return err
 		}
 		if known := j.end.Registered(); known != "" {
