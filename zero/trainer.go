@@ -154,7 +154,7 @@ type Trainer struct {
 type tally struct {
 	loss     device.Buffer   // (B*T) float32, of any micro-batch
 	metrics  []device.Buffer // (B*T) float32 each, of any micro-batch
-	sums     device.Window   // (1 + units + metrics) device.Exact: sums of this rank's losses, of squares of its gradients, and of its metrics
+	sums     device.Window   // (1 + units + metrics) device.Exact of this rank: losses, squares of gradients, metrics
 	hostSums device.Buffer   // (1 + units + metrics) device.Exact: those in host memory
 	stats    device.Buffer   // (World × statLen) int64, in host memory, one part per rank
 	merge    func() error    // computes this rank's part of stats from the sums

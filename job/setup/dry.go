@@ -62,7 +62,7 @@ type needs struct {
 	Footprint
 	arenas []int                   // bytes of each of the trainer's arenas
 	bounce map[collective.Role]int // bytes of host memory for reductions in progress
-	adds   [2]int                  // bytes of device memory for exact sums over NCCL, by queue: of units, and inside modules
+	adds   [2]int                  // bytes of device memory for exact sums over NCCL: of units, and inside modules
 }
 
 // dryNeeds returns the needs of the ranks at a place.

@@ -34,7 +34,10 @@ func (r QueueRole) Offloads() bool { return r >= HostUpdate && r < Links }
 
 // String returns the name of the queue in traces.
 func (r QueueRole) String() string {
-	return [...]string{"compute", "comm", "update", "host", "to host", "to device", "read", "write", "to next", "from previous", "to previous", "from next", "save"}[r]
+	return [...]string{
+		"compute", "comm", "update", "host", "to host", "to device", "read", "write",
+		"to next", "from previous", "to previous", "from next", "save",
+	}[r]
 }
 
 // Queues are a rank's queues by role, nil where the job has none.
