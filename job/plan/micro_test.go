@@ -59,9 +59,7 @@ func TestFewMicroBatchesPlanMany(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.Trainer.DryRun()
-		need := d.Footprint()
-		need.Arena = d.Trainer.ArenaPeak()
-		need = need.Fitted()
+		need := d.Footprint(d.Trainer.ArenaPeak())
 		if got, _ := setup.DryRun(setup.Planned(c)); err != nil || got != need {
 			t.Errorf("few say %+v, all %+v, %v", got, need, err)
 		}

@@ -227,13 +227,12 @@ func planAt(c *spec.Job, m Machine, micros, at int) (*Plan, error) {
 	w.Begin()
 	t.DryRun()
 	w.extend(c.Train.Accumulate)
-	f := d.Footprint()
-	f.Arena = t.ArenaPeak()
+	f := d.Footprint(t.ArenaPeak())
 	if m.GPU {
 		f.Device[device.Workspace] = 0
 	}
 	w.Rest(f.Device)
-	p := &Plan{Config: c, Machine: m, Kind: at, Allocated: f.Fitted().Device, Host: f.Host, Disk: f.Disk}
+	p := &Plan{Config: c, Machine: m, Kind: at, Allocated: f.Device, Host: f.Host, Disk: f.Disk}
 	p.AtRest, p.Timeline, p.By = atRest(p.Allocated), w.Moments, w.sent
 	for _, g := range d.Groups.Links {
 		if g != nil {

@@ -43,18 +43,22 @@ func OpenDry(j *Job, at int, wrap func(*zero.Config)) (*Dry, error) {
 	return &Dry{r, &x}, err
 }
 
-// Footprint returns the rank's memory after a dry run of a step, without its arenas, and adds the
-// memory that the reductions of the step need. Call it once.
-func (d *Dry) Footprint() Footprint {
-	n := &needs{bounce: d.Bounce(), adds: d.exactSums()}
+// Footprint returns the rank's memory after a dry run of a step that used arena bytes of arenas. It
+// adds the memory that the reductions of the step need, so call it once.
+func (d *Dry) Footprint(arena int) Footprint { return d.needs(arena).Footprint }
+
+// needs is like Footprint, with all that a real rank is told.
+func (d *Dry) needs(arena int) *needs {
+	n := &needs{arenas: d.Trainer.ArenaPeaks(), bounce: d.Bounce(), adds: d.exactSums()}
 	if err := d.lend(d.job, n); err != nil {
 		panic(fmt.Sprintf("setup: a device that only counts: %v", err))
 	}
-	f := Footprint{Device: d.Device.Usage().Live, Disk: d.Trainer.DiskBytes()}
+	n.Footprint = Footprint{Device: d.Device.Usage().Live, Disk: d.Trainer.DiskBytes(), Arena: arena}
 	if d.Host != nil {
-		f.Host = d.Host.Usage().Live
+		n.Host = d.Host.Usage().Live
 	}
-	return f
+	n.Footprint = n.fitted()
+	return n
 }
 
 // needs is the memory of a rank that a dry run of a step has determined.
@@ -72,11 +76,7 @@ func dryNeeds(j *Job, at int) (*needs, error) {
 		return nil, err
 	}
 	d.Trainer.DryRun()
-	n := &needs{arenas: d.Trainer.ArenaPeaks(), bounce: d.Bounce(), adds: d.exactSums()}
-	n.Footprint = d.Footprint()
-	n.Arena = d.Trainer.ArenaPeak()
-	n.Footprint = n.Fitted()
-	return n, nil
+	return d.needs(d.Trainer.ArenaPeak()), nil
 }
 
 // Bounce returns the bytes of bounce memory of the rank's groups by role: collective.BounceBytes

@@ -22,9 +22,7 @@ func TestDryPeakIsADryRun(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.Trainer.DryRun()
-			want := d.Footprint()
-			want.Arena = d.Trainer.ArenaPeak()
-			if want = want.Fitted(); got != want {
+			if want := d.Footprint(d.Trainer.ArenaPeak()); got != want {
 				t.Errorf("%v, place %d: %+v, a step %+v", sets, at, got, want)
 			}
 		}

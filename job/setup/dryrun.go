@@ -46,10 +46,7 @@ func DryRuns(j *Job) (all []Footprint, err error) {
 		if err != nil {
 			return nil, err
 		}
-		arena := d.Trainer.DryPeak()
-		f := d.Footprint()
-		f.Arena = arena
-		all = append(all, f.Fitted())
+		all = append(all, d.Footprint(d.Trainer.DryPeak()))
 	}
 	return all, nil
 }
@@ -105,8 +102,8 @@ func Micros(j *Job, n int) *Job {
 	return &x
 }
 
-// Fitted returns the footprint with an arena of the size used.
-func (f Footprint) Fitted() Footprint {
+// fitted returns the footprint with an arena of the size used.
+func (f Footprint) fitted() Footprint {
 	f.Device[device.Activations] = int64((f.Arena + 3) / 4 * 4)
 	return f
 }
