@@ -100,7 +100,7 @@ func Evaluate(ctx context.Context, c *spec.Job, o Evaluating, notify func(string
 			return err
 		}
 		began := time.Now()
-		loss, tokens, err := evaluateAll(ctx, r, evaluate(c, r.Rank, 0, parts...), notify)
+		loss, tokens, err := evaluateAll(ctx, r, newEvalSamples(c, r.Rank, 0, parts...), notify)
 		if r.Rank == 0 {
 			e.Loss, e.Tokens, e.Seconds = loss, tokens, time.Since(began).Seconds()
 		}
@@ -144,7 +144,7 @@ func partsOf(set *data.Set, o Evaluating) (parts []windows) {
 const atOnce = 64
 
 // evaluateAll returns the mean loss over all targets, and their number. Rank 0 reports progress.
-func evaluateAll(ctx context.Context, r *setup.Rank, e *evaluated, notify func(string)) (mean float64, tokens int64, err error) {
+func evaluateAll(ctx context.Context, r *setup.Rank, e *evalSamples, notify func(string)) (mean float64, tokens int64, err error) {
 	sum, all, next := 0.0, e.micros(), time.Now().Add(2*time.Second)
 	for done := int64(0); done < all; done += atOnce {
 		if ctx.Err() != nil {

@@ -48,10 +48,10 @@ type counts struct {
 
 // evals are the evaluations on validation data.
 type evals struct {
-	validation *evaluated  // nil: there is no validation data
-	early      state.Early // of the evaluations so far; without a step while there is none
-	owed       bool        // one is due at step at: it was left out, or interrupted because the run was asked to stop
-	looked     bool        // since the last step
+	validation *evalSamples // nil: there is no validation data
+	early      state.Early  // of the evaluations so far; without a step while there is none
+	owed       bool         // one is due at step at: it was left out, or interrupted because the run was asked to stop
+	looked     bool         // since the last step
 }
 
 // newLoop returns the loop of one of a run's ranks.
@@ -67,7 +67,7 @@ func newLoop(of *run, r *setup.Rank) *loop {
 		probes: probes{trace: of.Trace, timeline: of.Timeline, where: of.where, asks: &of.asks, watch: of.watch},
 	}
 	if set.Validation != nil {
-		l.validation = evaluate(c, r.Rank, l.share.Global()*int64(c.Train.EvalBatches), set.Validation)
+		l.validation = newEvalSamples(c, r.Rank, l.share.Global()*int64(c.Train.EvalBatches), set.Validation)
 	}
 	if !of.self.Alone() {
 		l.host = of.self.Hosts[r.Rank]

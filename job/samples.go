@@ -16,9 +16,9 @@ type windows interface {
 	Batch(into []data.Values, first int64) error
 }
 
-// evaluated are the samples of an evaluation on a rank. They are numbered over all ranks, which take
+// evalSamples are the samples of an evaluation on a rank. They are numbered over all ranks, which take
 // turns of a micro-batch; the last micro-batches are filled up with samples that do not count.
-type evaluated struct {
+type evalSamples struct {
 	parts  []windows
 	all    int64 // windows of parts; 0: there is no end
 	n      int64 // samples, at most all; it does not depend on the number of ranks
@@ -27,10 +27,10 @@ type evaluated struct {
 	fields []data.Field
 }
 
-// evaluate returns the samples of an evaluation of at most most samples; 0: of all windows.
-func evaluate(c *spec.Job, rank int, most int64, parts ...windows) *evaluated {
+// newEvalSamples returns the samples of an evaluation of at most most samples; 0: of all windows.
+func newEvalSamples(c *spec.Job, rank int, most int64, parts ...windows) *evalSamples {
 	m := spec.Mesh(c)
-	e := &evaluated{parts: parts, n: most, fields: spec.Fields(c), reader: m.DataRank(rank),
+	e := &evalSamples{parts: parts, n: most, fields: spec.Fields(c), reader: m.DataRank(rank),
 		share: data.Share{Ranks: m.DataRanks(), Accumulate: 1, MicroBatch: c.Train.MicroBatch}}
 	for _, p := range parts {
 		e.all += p.Windows()
@@ -43,7 +43,7 @@ func evaluate(c *spec.Job, rank int, most int64, parts ...windows) *evaluated {
 
 // window returns the part that has the window of sample i, and its number there. The samples have
 // different windows, spread evenly over all; after the last sample, that of the last.
-func (e *evaluated) window(i int64) (windows, int64) {
+func (e *evalSamples) window(i int64) (windows, int64) {
 	i = min(i, e.n-1)
 	if e.all == 0 {
 		return e.parts[0], i
@@ -59,7 +59,7 @@ func (e *evaluated) window(i int64) (windows, int64) {
 }
 
 // learned returns the number of targets with a loss in n samples from number first on.
-func (e *evaluated) learned(first, n int64) (sum int64) {
+func (e *evalSamples) learned(first, n int64) (sum int64) {
 	for i := first; i < min(first+n, e.n); i++ {
 		w, at := e.window(i)
 		sum += int64(w.Learned(at, 1))
@@ -68,10 +68,10 @@ func (e *evaluated) learned(first, n int64) (sum int64) {
 }
 
 // micros returns the number of micro-batches of a rank.
-func (e *evaluated) micros() int64 { return (e.n + e.share.Global() - 1) / e.share.Global() }
+func (e *evalSamples) micros() int64 { return (e.n + e.share.Global() - 1) / e.share.Global() }
 
 // work returns n micro-batches from number first on, and the number of targets in them.
-func (e *evaluated) work(first, n int64) (w zero.Work, targets int64) {
+func (e *evalSamples) work(first, n int64) (w zero.Work, targets int64) {
 	sample := func(micro int) int64 { return e.share.First(first+int64(micro), 0, e.reader) }
 	targets = e.learned(first*e.share.Global(), n*e.share.Global())
 	return zero.Work{
