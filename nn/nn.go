@@ -79,6 +79,39 @@ type Ops interface {
 	Gate(y, gate, up device.Mat, f device.Activation)
 	GateGrad(dgate, dup, dy, gate, up device.Mat, f device.Activation)
 
+	// The following operations are a mixture of experts, see device.MatGroup, for R rows of K
+	// experts each. Sort leaves out experts of other ranks, so there are P <= R*K sorted pairs, and
+	// matrices of sorted pairs have R*K rows, of which those from P on are neither read nor written.
+
+	// Route sets experts (R, K) int32, ascending in each row, and weights (R, K) float32 from logits
+	// (R, E) float32. bias (E) is the correction of the router, or empty.
+	Route(experts, weights device.Buffer, logits device.Mat, bias device.Buffer, r device.Router)
+	// RouteGrad sets dlogits (R, E) to the gradient of logits, given dweights (R, K) float32.
+	RouteGrad(dlogits, logits device.Mat, experts, weights, dweights device.Buffer, r device.Router)
+	// Sort orders the pairs whose expert is at least first and less than first plus the number of
+	// groups, by expert and then by pair: order (R*K) int32 gives the pair of each sorted one and
+	// then -1; at (R*K) int32 the sorted place of each pair, or -1 if its expert is another's;
+	// offsets (groups+1) int32 the first place of each group, and P.
+	Sort(order, at, offsets, experts device.Buffer, first int)
+	// GatherRows sets row i of y (R*K, C) to the row of x (R, C) of the pair order[i]; equal types.
+	GatherRows(y, x device.Mat, order device.Buffer)
+	// SumGroups sets each row of y (R, C) to the sum of the rows of x (R*K, C) of its pairs, in
+	// ascending order of experts, plus that of base, if base has rows, rounded once. y may be base.
+	SumGroups(y, base, x device.Mat, at device.Buffer)
+	// MatMulGroups sets rows [offsets[g], offsets[g+1]) of c to those of a times matrix g of b, plus
+	// the old ones if add is set.
+	MatMulGroups(c, a device.Mat, b device.MatGroup, offsets device.Buffer, add bool)
+	// WeightGradGroups sets matrix g of dw (float32, not transposed) to dyᵀ·x over the rows of group
+	// g, plus the old one if add is set.
+	WeightGradGroups(dw device.MatGroup, dy, x device.Mat, offsets device.Buffer, add bool)
+	// GateRows is Gate with factors: row i is multiplied by weights[order[i]], float32, before it is
+	// rounded.
+	GateRows(y, gate, up device.Mat, f device.Activation, weights, order device.Buffer)
+	// GateRowsGrad sets dgate and dup to the gradients of GateRows, and dweights[order[i]], float32,
+	// to the sum over row i of dy * f(gate) * up. Results may be operands. Other elements of dweights
+	// do not change.
+	GateRowsGrad(dgate, dup device.Mat, dweights device.Buffer, dy, gate, up device.Mat, f device.Activation, weights, order device.Buffer)
+
 	Activate(y, x device.Buffer, f device.Activation)          // y may be x
 	ActivateGrad(dx, x, dy device.Buffer, f device.Activation) // dx = dy*f'(x); dx may be dy
 

@@ -15,10 +15,15 @@ func (q *Queue) Gate(y, gate, up device.Mat, f device.Activation) {
 // GateGrad sets dgate = dy * up * f'(gate) and dup = dy * f(gate). Each may be any one of dy, gate
 // and up.
 func (q *Queue) GateGrad(dgate, dup, dy, gate, up device.Mat, f device.Activation) {
-	if dgate.Buf.Ptr == dup.Buf.Ptr && dy.Buf.N > 0 {
-		panic(fmt.Sprintf("cpu: both gradients of a gate of %d elements into one buffer", dy.Buf.N))
-	}
+	wantApart("gate gradient", dgate, dup)
 	q.gate("gate gradient", kernel.RunGateGrad, f, dgate, dup, dy, gate, up)
+}
+
+// wantApart panics if two results begin at the same element.
+func wantApart(op string, x, y device.Mat) {
+	if x.Buf.Ptr == y.Buf.Ptr && x.Buf.N > 0 && y.Buf.N > 0 {
+		panic(fmt.Sprintf("cpu: both results of a %s of %d elements into one buffer", op, x.Buf.N))
+	}
 }
 
 func (q *Queue) gate(op string, run kernel.RunFunc, f device.Activation, ms ...device.Mat) {

@@ -13,11 +13,16 @@ func (q *Queue) MatMul(c, a, b device.Mat, bias device.Buffer, add bool) {
 		return
 	}
 	t := q.issue("matmul")
-	t.Gemm, t.phases = g, runGemm
-	if g.Few() {
-		t.phases = runFew
-	}
+	t.Gemm, t.phases = g, runProduct
 	q.commit()
+}
+
+func runProduct(t *task, q *Queue) {
+	if t.Gemm.Few() {
+		runFew(t, q)
+	} else {
+		runGemm(t, q)
+	}
 }
 
 // runGemm computes the blocks sequentially. Packing a block of A, if necessary, is a separate

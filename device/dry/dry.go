@@ -84,6 +84,16 @@ func (Queue) LayerNormGrad(_ device.Mat, _, _ device.Buffer, _, _ device.Mat, _,
 func (Queue) RMSNorm(_ device.Mat, _ device.Buffer, _ device.Mat, _ device.Buffer, _ float32) {}
 func (Queue) RMSNormGrad(_ device.Mat, _ device.Buffer, _, _ device.Mat, _, _ device.Buffer, _ bool) {
 }
+func (Queue) Route(_, _ device.Buffer, _ device.Mat, _ device.Buffer, _ device.Router)     {}
+func (Queue) RouteGrad(_, _ device.Mat, _, _, _ device.Buffer, _ device.Router)            {}
+func (Queue) Sort(_, _, _, _ device.Buffer, _ int)                                         {}
+func (Queue) GatherRows(_, _ device.Mat, _ device.Buffer)                                  {}
+func (Queue) SumGroups(_, _, _ device.Mat, _ device.Buffer)                                {}
+func (Queue) MatMulGroups(_, _ device.Mat, _ device.MatGroup, _ device.Buffer, _ bool)     {}
+func (Queue) WeightGradGroups(_ device.MatGroup, _, _ device.Mat, _ device.Buffer, _ bool) {}
+func (Queue) GateRows(_, _, _ device.Mat, _ device.Activation, _, _ device.Buffer)         {}
+func (Queue) GateRowsGrad(_, _ device.Mat, _ device.Buffer, _, _, _ device.Mat, _ device.Activation, _, _ device.Buffer) {
+}
 func (Queue) Rope(device.Mat, device.Rope, bool)                                         {}
 func (Queue) Gate(_, _, _ device.Mat, _ device.Activation)                               {}
 func (Queue) GateGrad(_, _, _, _, _ device.Mat, _ device.Activation)                     {}

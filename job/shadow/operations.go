@@ -33,14 +33,21 @@ func newOperation(what string, method any, args ...any) operation {
 		if what == "-" {
 			continue
 		}
-		m, whole := args[i].(device.Mat)
-		if !whole {
-			b := args[i].(device.Buffer)
-			m = device.Mat{Buf: b, Rows: 1, Cols: b.N, Ld: b.N}
-		}
-		o.results = append(o.results, result{what: what, mat: m})
+		o.results = append(o.results, result{what: what, mat: matrixOf(args[i])})
 	}
 	return o
+}
+
+// matrixOf returns an operand as a matrix: all elements of a buffer or of a group of matrices as a row.
+func matrixOf(arg any) device.Mat {
+	switch x := arg.(type) {
+	case device.Mat:
+		return x
+	case device.MatGroup:
+		return device.Matrix(x.Buf, 1, x.Buf.N)
+	}
+	b := arg.(device.Buffer)
+	return device.Matrix(b, 1, b.N)
 }
 
 // issue calls the method of k with a view of the operands.
@@ -52,6 +59,9 @@ func (o *operation) issue(k Kernels, at *view) {
 			arg = at.buf(x)
 		case device.Mat:
 			arg = at.mat(x)
+		case device.MatGroup:
+			x.Mat = at.mat(x.Mat)
+			arg = x
 		case device.Rope:
 			x.Start = at.buf(x.Start)
 			arg = x
@@ -133,6 +143,42 @@ func (q *Queue) Gate(y, gate, up device.Mat, f device.Activation) {
 
 func (q *Queue) GateGrad(dgate, dup, dy, gate, up device.Mat, f device.Activation) {
 	q.op("gate gradient: dgate dup", Kernels.GateGrad, dgate, dup, dy, gate, up, f)
+}
+
+func (q *Queue) Route(experts, weights device.Buffer, logits device.Mat, bias device.Buffer, r device.Router) {
+	q.op("route: experts weights", Kernels.Route, experts, weights, logits, bias, r)
+}
+
+func (q *Queue) RouteGrad(dlogits, logits device.Mat, experts, weights, dweights device.Buffer, r device.Router) {
+	q.op("route gradient: dlogits", Kernels.RouteGrad, dlogits, logits, experts, weights, dweights, r)
+}
+
+func (q *Queue) Sort(order, at, offsets, experts device.Buffer, first int) {
+	q.op("sort: order at offsets", Kernels.Sort, order, at, offsets, experts, first)
+}
+
+func (q *Queue) GatherRows(y, x device.Mat, order device.Buffer) {
+	q.op("gather of rows: y", Kernels.GatherRows, y, x, order)
+}
+
+func (q *Queue) SumGroups(y, base, x device.Mat, at device.Buffer) {
+	q.op("sum of groups: y", Kernels.SumGroups, y, base, x, at)
+}
+
+func (q *Queue) MatMulGroups(c, a device.Mat, b device.MatGroup, offsets device.Buffer, add bool) {
+	q.op("matmul of groups: c", Kernels.MatMulGroups, c, a, b, offsets, add)
+}
+
+func (q *Queue) WeightGradGroups(dw device.MatGroup, dy, x device.Mat, offsets device.Buffer, add bool) {
+	q.op("weight gradient of groups: dw", Kernels.WeightGradGroups, dw, dy, x, offsets, add)
+}
+
+func (q *Queue) GateRows(y, gate, up device.Mat, f device.Activation, weights, order device.Buffer) {
+	q.op("gate of rows: y", Kernels.GateRows, y, gate, up, f, weights, order)
+}
+
+func (q *Queue) GateRowsGrad(dgate, dup device.Mat, dweights device.Buffer, dy, gate, up device.Mat, f device.Activation, weights, order device.Buffer) {
+	q.op("gradient of a gate of rows: dgate dup dweights", Kernels.GateRowsGrad, dgate, dup, dweights, dy, gate, up, f, weights, order)
 }
 
 func (q *Queue) Activate(y, x device.Buffer, f device.Activation) {

@@ -77,6 +77,8 @@ func TestEveryOperandIsCompared(t *testing.T) {
 					*x = buffer(sum)
 				case *device.Mat:
 					*x = device.Mat{Buf: buffer(false), Rows: 2, Cols: 8, Ld: 8}
+				case *device.MatGroup:
+					x.Mat = device.Mat{Buf: buffer(false), Rows: 2, Cols: 8, Ld: 8}
 				case *device.Rope:
 					x.Start = buffer(false)
 				case *device.Attn:

@@ -106,6 +106,8 @@ type recordedQueue struct {
 	Tasks []task
 	Spans [][2]uint64 // range of marks of each task on the destination queue, if Keep
 	Keep  bool
+
+	experts, groups int // of the last Route, and of the last Sort
 }
 
 // queue returns a recorder in front of a queue. All of a rank's work must go through recorders,

@@ -34,6 +34,15 @@ type RunFunc func(t *Args, w *Worker, lo, hi int)
 //	copy, cast        dst, src
 //	copy, sum of many                                                        Many: dst, src
 //	product                                                                  Gemm
+//	route             experts, weights, bias    logits                       Router
+//	  its gradient    experts, weights, dw      dlogits, logits              Router
+//	sort              order, at, ends, experts                               T: the first expert
+//	gather            order                     y, x
+//	sum of groups     at                        y, base, x
+//	gate of rows      weights, order            y, gate, up                  T: the activation
+//	  its gradient    weights, order, dw        dgate, dup, dy, gate, up
+//	product of groups offsets                   c, a, b                      Stride, Add, Group, Gemm
+//	  its gradient    offsets                   dy, x, dw
 type Args struct {
 	B     [5]device.Buffer
 	M     [8]device.Mat
@@ -51,6 +60,10 @@ type Args struct {
 	Rule  RuleFunc
 	K     [10]float32 // constants of Rule
 	Many  [2][]device.Buffer
+
+	Router device.Router
+	Stride int // of a group operand
+	Group  GroupGemm
 }
 
 // RunCopy copies bytes [lo, hi).
