@@ -6,12 +6,11 @@ import (
 	"testing"
 
 	"zeroth/config/tree"
+	"zeroth/forecast"
 	"zeroth/input"
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
-	"zeroth/job/plan"
 	"zeroth/job/setup"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
 	"zeroth/nn"
 )
@@ -34,10 +33,10 @@ func FuzzHardware(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		jobtest.Write(t, path, s)
-		h, err := sim.OpenHardware(path)
+		h, err := forecast.OpenHardware(path)
 		if err == nil {
-			var x *sim.Result
-			if x, err = sim.Simulate(setup.Planned(c), h); err == nil && !(x.Seconds > 0 && x.Seconds < 1e9 && x.Tokens > 0) {
+			var x *forecast.Step
+			if x, err = forecast.Simulate(setup.Planned(c), h); err == nil && !(x.Seconds > 0 && x.Seconds < 1e9 && x.Tokens > 0) {
 				t.Errorf("%+v", x)
 			}
 		}
@@ -68,7 +67,7 @@ func FuzzPlanOfModel(f *testing.F) {
 		if c.Model.Layers > 50 {
 			return // it takes its time
 		}
-		if _, err := plan.New(c, plan.Machine{GPU: true}); err != nil {
+		if _, err := forecast.NewPlan(c, forecast.Machine{GPU: true}); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"zeroth/data"
+	"zeroth/forecast"
 	"zeroth/input"
-	"zeroth/job/fit"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/spec"
@@ -69,11 +69,11 @@ func Evaluate(ctx context.Context, c *spec.Job, o Evaluating, notify func(string
 	if err := setup.Ready(j); err != nil {
 		return e, err
 	}
-	plan, err := fit.Affordable(j)
+	plan, err := forecast.Affordable(j)
 	if err != nil {
 		return e, err
 	}
-	in.needs = fit.Product(plan.Memory(), int64(c.Parallel.Ranks))
+	in.needs = forecast.Times(plan.Memory(), int64(c.Parallel.Ranks))
 	set, weights, err := openInputs(j, ctx, in, observer)
 	if err != nil {
 		return e, err

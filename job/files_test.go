@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/forecast"
 	"zeroth/input"
 	"zeroth/job/jobtest"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
 )
 
@@ -26,7 +26,7 @@ func TestJobsThatAreNoFiles(t *testing.T) {
 	} {
 		loads := map[string]func() error{
 			"a job":     func() error { _, err := spec.Load(path, nil); return err },
-			"a machine": func() error { _, err := sim.OpenHardware(path); return err },
+			"a machine": func() error { _, err := forecast.OpenHardware(path); return err },
 			"a model":   func() error { _, err := spec.Draft("", []string{"model.from=" + path}); return err },
 		}
 		for of, load := range loads {

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"zeroth/config"
 
+	"zeroth/forecast"
 	"zeroth/job/report"
 	"zeroth/job/setup"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
 	"zeroth/job/state"
 	"zeroth/shard"
@@ -20,19 +20,19 @@ func (r *run) countFlops(context.Context) error {
 	if r.self.Process > 0 {
 		return nil
 	}
-	var h *sim.Hardware
+	var h *forecast.Hardware
 	if name := r.c.Report.Machine; name != "" {
 		var err error
-		if h, err = sim.OpenHardware(name); err != nil {
+		if h, err = forecast.OpenHardware(name); err != nil {
 			return config.Problems{spec.ProblemOf(r.c, "report.machine", strings.TrimPrefix(err.Error(), "--machine "), "")}
 		}
 	} else if r.c.On() == "cuda" {
-		h = sim.PresetOf(setup.Where(r.job))
+		h = forecast.PresetOf(setup.Where(r.job))
 	}
 	if h != nil {
 		r.speed.PeakFlops = h.PeakOf(r.c.Precision)
 	}
-	flops, err := sim.ModelFlops(setup.Planned(r.c))
+	flops, err := forecast.ModelFlops(setup.Planned(r.c))
 	if err != nil {
 		r.observers.Note(fmt.Sprintf("no MFU: %v", err))
 		return nil

@@ -12,9 +12,9 @@ import (
 	"zeroth/config"
 	"zeroth/data"
 	"zeroth/device"
+	"zeroth/forecast"
 	"zeroth/input"
 	"zeroth/input/hub"
-	"zeroth/job/fit"
 	"zeroth/job/hf"
 	"zeroth/job/machine"
 	"zeroth/job/report"
@@ -82,7 +82,7 @@ func (r *run) fetchWeights(ctx context.Context) error {
 // openInputs opens the data, unless it is open, and, unless a checkpoint has them, the initial
 // parameters.
 func (r *run) openInputs(ctx context.Context) error {
-	needs := fit.Product(r.plan.Memory(), int64(r.job.At.HostRanks))
+	needs := forecast.Times(r.plan.Memory(), int64(r.job.At.HostRanks))
 	set, weights, err := openInputs(r.job, ctx, inputs{needs: needs, goesOn: r.start.from != nil, set: r.set}, r.observers)
 	if err == nil {
 		r.set, r.start.weights = set, weights

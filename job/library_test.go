@@ -16,11 +16,10 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/forecast"
 	"zeroth/input"
 	"zeroth/job"
-	"zeroth/job/fit"
 	"zeroth/job/jobtest"
-	"zeroth/job/plan"
 	"zeroth/job/report"
 	"zeroth/tests/nightly"
 )
@@ -244,14 +243,14 @@ func TestLibraryIsPlanned(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, err := plan.New(c, plan.Machine{})
+			p, err := forecast.NewPlan(c, forecast.Machine{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := job.Run(t.Context(), c, o); err != nil {
 				t.Fatal(err)
 			}
-			if found, err := fit.Search(c, fit.Limits{Ranks: c.Parallel.Ranks, Memory: 1 << 30}); err != nil || len(found.Fits) == 0 || found.Job.Needs.Device != p.Allocated {
+			if found, err := forecast.Search(c, forecast.Limits{Ranks: c.Parallel.Ranks, Memory: 1 << 30}); err != nil || len(found.Fits) == 0 || found.Job.Needs.Device != p.Allocated {
 				t.Errorf("%s, stage %d: searched %+v, %v", name, stage, found, err)
 			}
 			if got := seen.Plan.Measured; got.Allocated != p.Allocated || len(got.Timeline) != len(p.Timeline) {

@@ -11,9 +11,9 @@ import (
 	"zeroth/data"
 	"zeroth/job/report"
 	"zeroth/job/setup"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
 	"zeroth/job/state"
+	"zeroth/job/trace"
 	"zeroth/optim"
 	"zeroth/zero"
 )
@@ -73,7 +73,7 @@ func newLoop(of *run, r *setup.Rank) *loop {
 		l.host = of.self.Hosts[r.Rank]
 	}
 	if of.Trace == nil && c.Report.Every > 0 && c.Report.Every <= c.Train.Steps {
-		l.sample = sim.NewSample(r)
+		l.sample = trace.NewSample(r)
 	}
 	if b.from != nil && vfs.Parent(b.from.Path) == vfs.Join(c.Checkpoint.Dir) {
 		l.kept = b.Step

@@ -3,7 +3,7 @@ package job
 import (
 	"fmt"
 
-	"zeroth/job/plan"
+	"zeroth/forecast"
 	"zeroth/job/spec"
 	"zeroth/zero"
 )
@@ -12,10 +12,10 @@ import (
 // with what was measured in the first step that does not follow an evaluation, because an
 // evaluation leaves units in other places.
 type Observation struct {
-	Plan *plan.Plan
+	Plan *forecast.Plan
 
-	w   *plan.Tracker
-	got plan.Measured
+	w   *forecast.Tracker
+	got forecast.Measured
 }
 
 // wrap returns a hook that observes the first rank's devices and then calls next, which may be
@@ -26,7 +26,7 @@ func (o *Observation) wrap(next func(rank int, z *zero.Config)) func(rank int, z
 			next(rank, z)
 		}
 		if o != nil && rank == 0 {
-			o.w = plan.NewTracker(z)
+			o.w = forecast.NewTracker(z)
 		}
 	}
 }
@@ -46,7 +46,7 @@ func (o *Observation) end(l *loop) {
 	}
 	o.w.On = false
 	o.w.Rest(l.rank.Device.Usage().Live)
-	o.got = plan.Measured{Step: l.at, Timeline: o.w.Moments, Allocated: l.rank.Device.Usage().Peak}
+	o.got = forecast.Measured{Step: l.at, Timeline: o.w.Moments, Allocated: l.rank.Device.Usage().Peak}
 	for _, m := range o.got.Timeline {
 		m.Name = o.w.Name(m)
 	}
@@ -58,7 +58,7 @@ func (o *Observation) compare(c *spec.Job) (differs string, err error) {
 	if o == nil || o.got.Step == 0 {
 		return "", nil
 	}
-	if o.Plan, err = plan.New(c, plan.Machine{}); err != nil {
+	if o.Plan, err = forecast.NewPlan(c, forecast.Machine{}); err != nil {
 		return "", err
 	}
 	if o.Plan.Kinds != nil {

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/forecast"
 	"zeroth/job/jobtest"
-	"zeroth/job/plan"
 	"zeroth/job/spec/spectest"
 )
 
@@ -14,17 +14,17 @@ import (
 func TestUnplannedEventsAreReported(t *testing.T) {
 	jobtest.InFolder(t, jobtest.Least)
 	c := spectest.MustLoad(t)
-	p, err := plan.New(c, plan.Machine{})
+	p, err := forecast.NewPlan(c, forecast.Machine{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for want, got := range map[string][]*plan.Moment{
+	for want, got := range map[string][]*forecast.Moment{
 		"":                      p.Timeline,
 		"unplanned event":       append(p.Timeline[:len(p.Timeline):len(p.Timeline)], p.Timeline[0]),
 		"ended before its":      p.Timeline[:len(p.Timeline)-1],
-		"event 2 of step 1 was": append([]*plan.Moment{p.Timeline[0], p.Timeline[0]}, p.Timeline[2:]...),
+		"event 2 of step 1 was": append([]*forecast.Moment{p.Timeline[0], p.Timeline[0]}, p.Timeline[2:]...),
 	} {
-		o := &Observation{got: plan.Measured{Step: 1, Timeline: got}}
+		o := &Observation{got: forecast.Measured{Step: 1, Timeline: got}}
 		differs, err := o.compare(c)
 		if err != nil || !strings.Contains(differs, want) || (want == "") != (differs == "") || (want == "") != (o.Plan.Measured != nil) {
 			t.Errorf("%q, %v; want %q", differs, err, want)

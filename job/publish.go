@@ -13,8 +13,8 @@ import (
 	"zeroth/config"
 	"zeroth/job/report"
 	"zeroth/job/setup"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
+	"zeroth/job/trace"
 	"zeroth/job/watch"
 )
 
@@ -70,7 +70,7 @@ func (r *run) traceSoon(ctx context.Context, steps int) (watch.Traced, error) {
 	}
 	select {
 	case all := <-ask.got:
-		return sim.Merge(all)
+		return trace.Merge(all)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -104,13 +104,13 @@ type probes struct {
 	slow     report.Stragglers
 	where    func(rank int) string // " (host)" of a rank, or nothing
 	timeline *Observation          // may be nil
-	trace    *sim.Trace            // of the run; may be nil
-	sample   *sim.Sample           // of some steps; nil: none is measured
+	trace    *trace.Trace          // of the run; may be nil
+	sample   *trace.Sample         // of some steps; nil: none is measured
 	sampling bool                  // the step that follows is
 	asks     *asks                 // of clients
 	watch    *watch.State          // nil: nobody watches
 	tracing  int                   // steps of a client's trace that are not done
-	traced   *sim.Sample           // a client's trace under way; may be nil
+	traced   *trace.Sample         // a client's trace under way; may be nil
 	host     string                // of this rank; empty if there are no other processes
 }
 
@@ -130,7 +130,7 @@ func (l *loop) wantTrace() int {
 // beginSample begins to measure the parts of one step in report.every, or a trace.
 func (l *loop) beginSample() {
 	if l.tracing > 0 && l.traced == nil && l.trace == nil {
-		l.traced = sim.NewTraceSample(l.rank)
+		l.traced = trace.NewLongSample(l.rank)
 		l.traced.Begin()
 	}
 	if l.sampling = l.tracing == 0 && l.sample != nil && (l.at+1)%l.c.Report.Every == 0; l.sampling {
@@ -139,7 +139,7 @@ func (l *loop) beginSample() {
 }
 
 // endSample returns the parts of a measured step, and begins a requested trace of the next steps.
-func (l *loop) endSample(next int) (parts sim.Exposure, err error) {
+func (l *loop) endSample(next int) (parts trace.Exposure, err error) {
 	if l.rank.Rank == 0 {
 		l.asks.at.Store(int64(l.at))
 	}
@@ -192,7 +192,7 @@ func (r *run) shareTrace(ctx context.Context) error {
 	traced, err := r.World.Share(ctx, strconv.FormatBool(r.Trace != nil))
 	r.traced = traced == "true"
 	if err == nil && r.traced && r.Trace == nil {
-		r.Trace = sim.NewTrace()
+		r.Trace = trace.New()
 	}
 	return err
 }

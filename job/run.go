@@ -16,17 +16,16 @@ import (
 	"zeroth/collective/rendezvous"
 	"zeroth/config"
 	"zeroth/data"
+	"zeroth/forecast"
 	"zeroth/input"
 	"zeroth/input/s3"
-	"zeroth/job/fit"
 	"zeroth/job/hf"
 	"zeroth/job/launch"
-	"zeroth/job/plan"
 	"zeroth/job/report"
 	"zeroth/job/setup"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
 	"zeroth/job/state"
+	"zeroth/job/trace"
 	"zeroth/job/watch"
 	"zeroth/job/world"
 	"zeroth/nn"
@@ -52,7 +51,7 @@ type Options struct {
 	Resume string
 
 	Observer report.Observer // receives the run's progress; may be nil
-	Trace    *sim.Trace      // receives the work of every rank's queues, on process 0 also that of other processes; may be nil
+	Trace    *trace.Trace    // receives the work of every rank's queues, on process 0 also that of other processes; may be nil
 	Timeline *Observation    // receives the memory in use in the first step; may be nil
 	Shadow   bool            // compare every GPU operation with the CPU's kernels, and stop at the first difference
 	World    setup.World     // the processes that share the ranks; nil: this one has all of them
@@ -93,8 +92,8 @@ func Run(ctx context.Context, c *spec.Job, o Options) (err error) {
 	return cmp.Or(err, r.whyStopped(ctx))
 }
 
-// Complete returns the job with the network, the data and the rule of the options. plan.New and
-// package fit compute its memory and step time.
+// Complete returns the job with the network, the data and the rule of the options, for package
+// forecast.
 func (o Options) Complete(c *spec.Job) (*spec.Job, error) {
 	return c.With(spec.Own{Model: o.Model, Data: o.Data, Validation: o.Validation, Rule: o.Rule})
 }
@@ -336,7 +335,7 @@ func (r *run) placeRanks(context.Context) error {
 
 // planMemory refuses a job that needs more memory than there is.
 func (r *run) planMemory(context.Context) (err error) {
-	r.plan, err = fit.Affordable(r.job)
+	r.plan, err = forecast.Affordable(r.job)
 	return err
 }
 
@@ -482,7 +481,7 @@ func (r *run) announceJob(context.Context) error {
 	if r.Trace == nil {
 		return nil
 	}
-	p, err := plan.New(r.c, plan.Machine{})
+	p, err := forecast.NewPlan(r.c, forecast.Machine{})
 	if err == nil {
 		r.Trace.Attach(r.ranks, p)
 	}

@@ -12,11 +12,11 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/plan"
+	"zeroth/forecast"
 	"zeroth/job/report"
 	"zeroth/job/setup"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
+	"zeroth/job/trace"
 	"zeroth/zero"
 )
 
@@ -38,7 +38,7 @@ func TestTraceOfARun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tr, o := sim.NewTrace(), Options{Out: filepath.Join(dir, fmt.Sprint(traced))}
+		tr, o := trace.New(), Options{Out: filepath.Join(dir, fmt.Sprint(traced))}
 		if traced {
 			o.Trace, o.NoModel = tr, true
 		}
@@ -84,20 +84,20 @@ func TestCounters(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tr := sim.NewTrace()
+		tr := trace.New()
 		if err := Run(t.Context(), c, Options{Out: filepath.Join(dir, fmt.Sprint(i)), Trace: tr}); err != nil {
 			t.Fatal(err)
 		}
 		checkCounters(t, tr.Write, c, 2, 4)
-		h, err := sim.OpenHardware("h100")
+		h, err := forecast.OpenHardware("h100")
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := plan.New(c, plan.Machine{})
+		p, err := forecast.NewPlan(c, forecast.Machine{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.Simulated, err = sim.Simulate(setup.Planned(c), &sim.Hardware{Name: "any", Flops: map[string]float64{"bf16": 1e6}, Memory: 1e6, Links: h.Links, HostLink: 1e6, HostMemory: 1e6}); err != nil {
+		if p.Simulated, err = forecast.Simulate(setup.Planned(c), &forecast.Hardware{Name: "any", Flops: map[string]float64{"bf16": 1e6}, Memory: 1e6, Links: h.Links, HostLink: 1e6, HostMemory: 1e6}); err != nil {
 			t.Fatal(err)
 		}
 		checkCounters(t, p.WriteTrace, p.Simulated.Job, 1, 2)
@@ -121,7 +121,7 @@ func checkCounters(t *testing.T, write func(io.Writer) error, c *spec.Job, ranks
 	if err := json.Unmarshal([]byte(text.String()), &got); err != nil {
 		t.Fatal(err)
 	}
-	p, err := plan.New(c, plan.Machine{})
+	p, err := forecast.NewPlan(c, forecast.Machine{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func checkCounters(t *testing.T, write func(io.Writer) error, c *spec.Job, ranks
 		for _, n := range e.Args {
 			sum += int64(n.(float64))
 		}
-		if sum > p.Allocated.Total() || e.Args[plan.Params.String()] != float64(p.AtRest[plan.Params]) {
+		if sum > p.Allocated.Total() || e.Args[forecast.Params.String()] != float64(p.AtRest[forecast.Params]) {
 			t.Errorf("%d bytes in use at %v, allocated are %d", sum, e.Ts, p.Allocated.Total())
 		}
 		if sum == p.Peak.InUse.Total() && last[e.Pid] != sum {
@@ -216,7 +216,7 @@ func TestMeasuredIsPlanned(t *testing.T) {
 	}
 }
 
-func checkTrace(t *testing.T, tr *sim.Trace) {
+func checkTrace(t *testing.T, tr *trace.Trace) {
 	t.Helper()
 	var text strings.Builder
 	if err := tr.Write(&text); err != nil {

@@ -5,12 +5,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"zeroth/forecast"
 	"zeroth/tests/nightly"
 	"zeroth/zero"
 
 	"zeroth/collective"
 	"zeroth/job/setup"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
 	"zeroth/shard"
 	"zeroth/zero/zerotest"
@@ -99,8 +99,8 @@ func TestBetweenHostsIsPlanned(t *testing.T) {
 // planBetween returns the bytes that a plan predicts.
 func planBetween(t *testing.T, c *spec.Job, l process, near, far float64) int64 {
 	t.Helper()
-	h := &sim.Hardware{Name: "any", Flops: map[string]float64{"fp32": 1e9, "bf16": 1e9}, Memory: 1e9, Links: []sim.Link{{Ranks: l.beside(), Bandwidth: near, Latency: 1e-6}, {Bandwidth: far, Latency: 1e-6}}}
-	s, err := sim.Simulate(setup.InWorld(c, l, setup.Hooks{}), h)
+	h := &forecast.Hardware{Name: "any", Flops: map[string]float64{"fp32": 1e9, "bf16": 1e9}, Memory: 1e9, Links: []forecast.Link{{Ranks: l.beside(), Bandwidth: near, Latency: 1e-6}, {Bandwidth: far, Latency: 1e-6}}}
+	s, err := forecast.Simulate(setup.InWorld(c, l, setup.Hooks{}), h)
 	if err != nil {
 		t.Fatal(err)
 	}

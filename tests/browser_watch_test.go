@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"zeroth/job/report"
-	"zeroth/job/sim"
+	"zeroth/job/trace"
 	"zeroth/job/watch"
 )
 
@@ -40,13 +40,13 @@ func shown() *watch.State {
 		}
 	}
 	for rank := range 4 {
-		var compute, comm []sim.Stretch
+		var compute, comm []trace.Stretch
 		for i := range 12 {
 			at := float64(i) / 24
-			compute = append(compute, sim.Stretch{From: at, To: at + 0.035, Task: "matmul", Label: fmt.Sprint("unit h.", i)})
-			comm = append(comm, sim.Stretch{From: at + 0.005*float64(rank), To: at + 0.02, Task: []string{"all-gather", "reduce-scatter", "wait for peers"}[i%3], Label: "unit"})
+			compute = append(compute, trace.Stretch{From: at, To: at + 0.035, Task: "matmul", Label: fmt.Sprint("unit h.", i)})
+			comm = append(comm, trace.Stretch{From: at + 0.005*float64(rank), To: at + 0.02, Task: []string{"all-gather", "reduce-scatter", "wait for peers"}[i%3], Label: "unit"})
 		}
-		s.Lanes(2000, rank, 0, []sim.Lane{{Queue: "compute", Spans: compute}, {Queue: "comm", Spans: comm}}, 0.5)
+		s.Lanes(2000, rank, 0, []trace.Lane{{Queue: "compute", Spans: compute}, {Queue: "comm", Spans: comm}}, 0.5)
 	}
 	return s
 }
@@ -64,7 +64,7 @@ func step(i int) report.Step {
 	s := report.Step{Step: i, Loss: 5.6*math.Exp(-x/800) + 1.2 + 0.1*math.Sin(x*1.7), LR: 6e-4 * math.Min(1, x/200), GradNorm: 1 + 0.2*math.Sin(x/3), Tokens: int64(4096 * i), TokensPerSecond: 8000 + 300*math.Sin(x/50),
 		StepSeconds: 0.5 + 0.02*math.Sin(x/9), Time: 1.7e9 + x/2, MFU: 0.41, DataSeconds: 0.001, Waited: 0.03, RankWaits: report.Spread{Least: report.RankValue{Seconds: 0.01, Rank: 2}, Most: report.RankValue{Seconds: 0.04, Rank: 1}}}
 	if i%50 == 0 {
-		s.Parts = sim.Exposure{Steps: 1, Seconds: 0.5, Compute: 0.41, Exposed: 0.05, Idle: 0.02}
+		s.Parts = trace.Exposure{Steps: 1, Seconds: 0.5, Compute: 0.41, Exposed: 0.05, Idle: 0.02}
 	}
 	return s
 }

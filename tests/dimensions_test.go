@@ -6,10 +6,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"zeroth/forecast"
 	"zeroth/zero"
 
 	"zeroth/collective"
-	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/shard"
@@ -69,13 +69,13 @@ func TestBytesByDimensionArePlanned(t *testing.T) {
 				hosts[h] = h
 			}
 			wires := countDimensions(t, c, hosts)
-			planned, err := plan.New(c, plan.Machine{})
+			planned, err := forecast.NewPlan(c, forecast.Machine{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			places := planned.Kinds
 			if places == nil {
-				places = []*plan.Plan{planned}
+				places = []*forecast.Plan{planned}
 			}
 			for at, x := range places {
 				w := &wires[spec.Mesh(c).Group(0, shard.Pipeline)[at]]
@@ -85,7 +85,7 @@ func TestBytesByDimensionArePlanned(t *testing.T) {
 					}
 					return n
 				}
-				got := plan.Sent{Shard: get(collective.Shard), Replicate: get(collective.Replica, collective.Ends), Pipeline: get(collective.Forward, collective.Backward), Tensor: get(collective.Tensor, collective.Updates)}
+				got := forecast.Sent{Shard: get(collective.Shard), Replicate: get(collective.Replica, collective.Ends), Pipeline: get(collective.Forward, collective.Backward), Tensor: get(collective.Tensor, collective.Updates)}
 				if s > 1 {
 					got.Shard += get(collective.Joint)
 				} else {

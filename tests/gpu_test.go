@@ -16,12 +16,12 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device/cuda/fake"
+	"zeroth/forecast"
 	"zeroth/job"
 	"zeroth/job/bench"
 	"zeroth/job/generate"
 	"zeroth/job/report"
 	"zeroth/job/setup"
-	"zeroth/job/sim"
 	"zeroth/tests/nightly"
 	"zeroth/zero"
 	"zeroth/zero/zerotest"
@@ -423,16 +423,16 @@ func TestGPUBench(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := sim.OpenHardware(file)
+	h, err := forecast.OpenHardware(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, ranks := range []string{"1", "2"} {
-		if s, err := sim.Simulate(setup.Planned(cfg(t, "device=cuda", "parallel.ranks="+ranks, "zero.offload.optimizer=host")), h); err != nil || !(s.Seconds > 0) {
+		if s, err := forecast.Simulate(setup.Planned(cfg(t, "device=cuda", "parallel.ranks="+ranks, "zero.offload.optimizer=host")), h); err != nil || !(s.Seconds > 0) {
 			t.Errorf("%s ranks: %+v, %v", ranks, s, err)
 		}
 	}
-	if _, err := sim.Simulate(setup.Planned(cfg(t, "device=cuda", "parallel.ranks=3")), h); err == nil || !strings.Contains(err.Error(), "no link that joins 3 ranks") {
+	if _, err := forecast.Simulate(setup.Planned(cfg(t, "device=cuda", "parallel.ranks=3")), h); err == nil || !strings.Contains(err.Error(), "no link that joins 3 ranks") {
 		t.Errorf("3 ranks on 2 GPUs: %v", err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"zeroth/device"
-	"zeroth/job/plan"
+	"zeroth/forecast"
 	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/tests/nightly"
@@ -146,7 +146,7 @@ func TestMasterResumes(t *testing.T) {
 func TestMasterSends(t *testing.T) {
 	for _, ranks := range []int{1, 2, 5} {
 		c := cfg(t, "parallel.master=true", "precision=bf16", "train.accumulate=2", fmt.Sprint("parallel.ranks=", ranks))
-		p, err := plan.New(c, plan.Machine{})
+		p, err := forecast.NewPlan(c, forecast.Machine{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"zeroth/forecast"
 	"zeroth/zero"
 
 	"go.uber.org/goleak"
@@ -18,7 +19,6 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/input"
-	"zeroth/job/fit"
 	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/tests/nightly"
@@ -145,7 +145,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 	states := plan.Device[device.Params] + plan.Device[device.Grads] + plan.Device[device.Master] + plan.Device[device.States]
 	budget := states / 4
 	memory := fmt.Sprintf("parallel.memory=%dB", budget)
-	_, err = fit.OpenAffordable(setup.Local(cfg(t, append(shape, memory)...)))
+	_, err = forecast.OpenAffordable(setup.Local(cfg(t, append(shape, memory)...)))
 	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "parallel.memory: the budget is ") || !strings.Contains(err.Error(), " optimizer") || !strings.Contains(err.Error(), "zero.offload") {
 		t.Errorf("a plan over the budget: %v", err)
 	}
@@ -154,7 +154,7 @@ func TestTrainsUnderABudget(t *testing.T) {
 		{"zero.offload.optimizer=host", "zero.offload.parameters=host"},
 		{"zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
 	} {
-		ranks, err := fit.OpenAffordable(setup.InWorld(cfg(t, append(append(shape, memory), way...)...), setup.Alone{}, setup.Hooks{Tile: 2048}))
+		ranks, err := forecast.OpenAffordable(setup.InWorld(cfg(t, append(append(shape, memory), way...)...), setup.Alone{}, setup.Hooks{Tile: 2048}))
 		if err != nil {
 			t.Fatal(err)
 		}

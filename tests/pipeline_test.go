@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/plan"
+	"zeroth/forecast"
 	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/tests/nightly"
@@ -158,7 +158,7 @@ func drawnMesh(rng *rand.Rand) (sets []string) {
 // its position.
 func allocatesAsPlanned(t *testing.T, c *spec.Job, job string) {
 	t.Helper()
-	p, err := plan.New(c, plan.Machine{})
+	p, err := forecast.NewPlan(c, forecast.Machine{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,19 +15,18 @@ import (
 	"testing"
 
 	"zeroth/device"
-	"zeroth/job/plan"
+	"zeroth/forecast"
 	"zeroth/job/setup"
 	"zeroth/job/show"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
 	"zeroth/shard"
 	"zeroth/zero"
 )
 
 // planOf returns a job's plan on this machine.
-func planOf(t *testing.T, c *spec.Job) *plan.Plan {
+func planOf(t *testing.T, c *spec.Job) *forecast.Plan {
 	t.Helper()
-	p, err := plan.New(c, plan.Machine{})
+	p, err := forecast.NewPlan(c, forecast.Machine{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,9 +34,9 @@ func planOf(t *testing.T, c *spec.Job) *plan.Plan {
 }
 
 // uses returns the allocations that contain the given categories.
-func uses(a plan.Amounts) (b device.Bytes) {
+func uses(a forecast.Amounts) (b device.Bytes) {
 	for c, n := range a {
-		b[plan.Category(c).Use()] += n
+		b[forecast.Category(c).Use()] += n
 	}
 	return b
 }
@@ -200,7 +199,7 @@ func TestGoldenModels(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				p, err := plan.New(c, plan.Machine{GPU: true})
+				p, err := forecast.NewPlan(c, forecast.Machine{GPU: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -245,7 +244,7 @@ func TestPlanIsSmall(t *testing.T) {
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	p, err := plan.New(c, plan.Machine{GPU: true})
+	p, err := forecast.NewPlan(c, forecast.Machine{GPU: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +268,7 @@ func TestTimeline(t *testing.T) {
 		var recomputed, logits int64
 		for _, m := range p.Timeline {
 			count[string(m.Phase)+" "+m.Unit]++
-			recomputed, logits = max(recomputed, m.InUse[plan.Recomputed]), max(logits, m.InUse[plan.Logits])
+			recomputed, logits = max(recomputed, m.InUse[forecast.Recomputed]), max(logits, m.InUse[forecast.Logits])
 			if m.InUse.Total() > p.Peak.InUse.Total() {
 				t.Errorf("%s is higher than the peak", m.Name)
 			}
@@ -297,7 +296,7 @@ func TestTimeline(t *testing.T) {
 }
 
 // at returns the events of a phase of a unit, in order.
-func at(p *plan.Plan, phase, unit string) (list []*plan.Moment) {
+func at(p *forecast.Plan, phase, unit string) (list []*forecast.Moment) {
 	for _, m := range p.Timeline {
 		if string(m.Phase) == phase && m.Unit == unit {
 			list = append(list, m)
@@ -311,43 +310,43 @@ func at(p *plan.Plan, phase, unit string) (list []*plan.Moment) {
 func TestInUseByHand(t *testing.T) {
 	const root, block, e = 3328, 2048, 2
 	const row = (14*12*e + 63) / 64 * 64 // a residual stream of 2 × 7 positions of width 12
-	check := func(what string, got plan.Amounts, c plan.Category, want int64) {
+	check := func(what string, got forecast.Amounts, c forecast.Category, want int64) {
 		t.Helper()
 		if got[c] != want {
 			t.Errorf("%s: %d bytes of %v, want %d", what, got[c], c, want)
 		}
 	}
 	p := planOf(t, cfg(t, "zero.stage=3", "parallel.ranks=4", "train.accumulate=2", "precision=bf16"))
-	check("before the first block", at(p, "forward", "root")[0].InUse, plan.GatheredUnits, e*(root+block))
+	check("before the first block", at(p, "forward", "root")[0].InUse, forecast.GatheredUnits, e*(root+block))
 	head := at(p, "backward", "root")[0].InUse
-	check("the output layer", head, plan.GatheredUnits, e*(root+2*block)) // both slots are needed again
-	check("the output layer", head, plan.UnitGradients, 4*root)
-	check("the output layer", head, plan.Gradients, 0)
+	check("the output layer", head, forecast.GatheredUnits, e*(root+2*block)) // both slots are needed again
+	check("the output layer", head, forecast.UnitGradients, 4*root)
+	check("the output layer", head, forecast.Gradients, 0)
 	first := at(p, "reduce-scatter", "h.0")
-	check("block 0 is reduced", first[0].InUse, plan.SavedActivations, 2*row) // the embedding and the gradient
-	check("block 0 is reduced", first[0].InUse, plan.UnitGradients, 4*(root+2*block))
-	check("block 0 is reduced", first[0].InUse, plan.Gradients, 4*3*block/4)
-	check("block 0 is reduced again", first[1].InUse, plan.Gradients, 4*(root+3*block)/4)
-	check("the norm", at(p, "norm", "h.2")[0].InUse, plan.SavedActivations, 0)
+	check("block 0 is reduced", first[0].InUse, forecast.SavedActivations, 2*row) // the embedding and the gradient
+	check("block 0 is reduced", first[0].InUse, forecast.UnitGradients, 4*(root+2*block))
+	check("block 0 is reduced", first[0].InUse, forecast.Gradients, 4*3*block/4)
+	check("block 0 is reduced again", first[1].InUse, forecast.Gradients, 4*(root+3*block)/4)
+	check("the norm", at(p, "norm", "h.2")[0].InUse, forecast.SavedActivations, 0)
 	last := at(p, "update", "h.1")[0].InUse
-	check("two units are updated", last, plan.Gradients, 4*2*block/4)
-	check("two units are updated", last, plan.UnitGradients, 0)
-	check("two units are updated", last, plan.GatheredUnits, 0)
+	check("two units are updated", last, forecast.Gradients, 4*2*block/4)
+	check("two units are updated", last, forecast.UnitGradients, 0)
+	check("two units are updated", last, forecast.GatheredUnits, 0)
 	if want := int64((e + 4 + 12) * (3*(block-1884) + root - 3180)); p.Padding != want {
 		t.Errorf("%d bytes of padding, want %d", p.Padding, want)
 	}
 
 	p = planOf(t, cfg(t, "zero.stage=3", "parallel.ranks=4", "zero.prefetch=0", "precision=bf16"))
-	check("without prefetch", at(p, "all-gather", "h.0")[1].InUse, plan.UnitGradients, 4*root) // h.1 is reduced before it proceeds
-	check("without prefetch", at(p, "backward", "h.1")[0].InUse, plan.UnitGradients, 4*(root+block))
+	check("without prefetch", at(p, "all-gather", "h.0")[1].InUse, forecast.UnitGradients, 4*root) // h.1 is reduced before it proceeds
+	check("without prefetch", at(p, "backward", "h.1")[0].InUse, forecast.UnitGradients, 4*(root+block))
 
 	p = planOf(t, cfg(t, "zero.stage=1", "parallel.ranks=4", "train.accumulate=2", "precision=bf16"))
 	whole := at(p, "backward", "h.1")
-	check("kept", whole[0].InUse, plan.UnitGradients, 4*(root+2*block))
-	check("kept, and one more", whole[1].InUse, plan.UnitGradients, 4*(root+3*block+root+block))
-	check("one unit is updated", at(p, "update", "h.0")[0].InUse, plan.UnitGradients, 4*3*block)
-	check("stage 1", whole[1].InUse, plan.GatheredUnits, 0)
-	check("stage 1", whole[1].InUse, plan.Params, e*(root+3*block))
+	check("kept", whole[0].InUse, forecast.UnitGradients, 4*(root+2*block))
+	check("kept, and one more", whole[1].InUse, forecast.UnitGradients, 4*(root+3*block+root+block))
+	check("one unit is updated", at(p, "update", "h.0")[0].InUse, forecast.UnitGradients, 4*3*block)
+	check("stage 1", whole[1].InUse, forecast.GatheredUnits, 0)
+	check("stage 1", whole[1].InUse, forecast.Params, e*(root+3*block))
 }
 
 // TestPeakIsNamed checks that the plan names the peak.
@@ -444,7 +443,7 @@ type stretch struct {
 
 // checkStretches checks that every event is in the passes of a drawn step, in order, and in the
 // micro-batches below them.
-func checkStretches(t *testing.T, p *plan.Plan, passes, micros []stretch) {
+func checkStretches(t *testing.T, p *forecast.Plan, passes, micros []stretch) {
 	t.Helper()
 	at := 0
 	var names []string
@@ -454,7 +453,7 @@ func checkStretches(t *testing.T, p *plan.Plan, passes, micros []stretch) {
 		}
 		names, at = append(names, s.Name), s.To
 		for _, m := range p.Timeline[s.From:s.To] {
-			want := map[plan.Phase]string{"forward": "forward", "backward": "backward", "recompute": "backward", "reduce-scatter": "backward", "norm": "update", "update": "update"}[m.Phase]
+			want := map[forecast.Phase]string{"forward": "forward", "backward": "backward", "recompute": "backward", "reduce-scatter": "backward", "norm": "update", "update": "update"}[m.Phase]
 			if want != "" && want != s.Name {
 				t.Errorf("%s is in the %s pass", m.Name, s.Name)
 			}
@@ -477,7 +476,7 @@ func checkStretches(t *testing.T, p *plan.Plan, passes, micros []stretch) {
 
 // TestStages checks that the drawing of the stages shows what each allocates and which fit.
 func TestStages(t *testing.T) {
-	var s plan.Stages
+	var s forecast.Stages
 	for stage := range 4 {
 		p := planOf(t, cfg(t, fmt.Sprintf("zero.stage=%d", stage), "parallel.ranks=2"))
 		s.Plans = append(s.Plans, p)
@@ -522,12 +521,12 @@ func BenchmarkPlan(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					h, err := sim.OpenHardware("h100")
+					h, err := forecast.OpenHardware("h100")
 					if err != nil {
 						b.Fatal(err)
 					}
-					if _, err = plan.New(c, plan.Machine{GPU: true}); err == nil {
-						_, err = sim.Simulate(setup.Planned(c), h)
+					if _, err = forecast.NewPlan(c, forecast.Machine{GPU: true}); err == nil {
+						_, err = forecast.Simulate(setup.Planned(c), h)
 					}
 					if err != nil {
 						b.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"zeroth/device"
 	"zeroth/device/cuda/driver"
 	"zeroth/device/cuda/kernel"
-	"zeroth/job/sim"
+	"zeroth/forecast"
 	"zeroth/nn"
 )
 
@@ -36,7 +36,7 @@ func (r *timed) must(err error) {
 	}
 }
 
-func newTimed(t *testing.T, h *sim.Hardware) *timed {
+func newTimed(t *testing.T, h *forecast.Hardware) *timed {
 	r := &timed{rooflined: *newRooflined(h), t: t, ms: map[string]float64{}}
 	var err error
 	r.g, err = driver.Open(0)
@@ -99,7 +99,7 @@ func (r *timed) Launch(c *kernel.Call) {
 // TestRooflineOnGPU compares the kernels of a step with the expectations of docs/lab/kernels.md,
 // for GPT-2 124M if the GPU has enough memory, else for a small model.
 func TestRooflineOnGPU(t *testing.T) {
-	h, err := sim.OpenHardware("h200")
+	h, err := forecast.OpenHardware("h200")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,8 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cuda/kernel"
+	"zeroth/forecast"
 	"zeroth/job/setup"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/optim"
@@ -42,7 +42,7 @@ type pieces struct {
 // rooflined is a queue that only counts.
 type rooflined struct {
 	kernel.Ops
-	h    *sim.Hardware
+	h    *forecast.Hardware
 	rows map[string]*pieces
 	mem  func(t device.DType, n int) device.Buffer // allocates the step's operands
 
@@ -51,7 +51,7 @@ type rooflined struct {
 
 const product = "matrix products"
 
-func newRooflined(h *sim.Hardware) *rooflined {
+func newRooflined(h *forecast.Hardware) *rooflined {
 	r := &rooflined{h: h, rows: map[string]*pieces{}, mem: nothing}
 	r.Ops = kernel.Ops{To: r, Weigh: true, Work: nothing(device.F32, kernel.WorkLen)}
 	return r
@@ -223,7 +223,7 @@ func (r *rooflined) table() string {
 // rooflineOf returns the section of docs/lab/kernels.md about a model.
 func rooflineOf(t *testing.T, name string, m *nn.Model, B, T, chunk int) string {
 	t.Helper()
-	h, err := sim.OpenHardware("h200")
+	h, err := forecast.OpenHardware("h200")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +249,7 @@ const issuing = 0.22e-6
 // GPU's minimum.
 func launchesOf(t *testing.T, name string, m *nn.Model, B, T int) string {
 	t.Helper()
-	h, err := sim.OpenHardware("h200")
+	h, err := forecast.OpenHardware("h200")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func TestReadmeKernels(t *testing.T) {
 // docs/lab/kernels.md, predicts about the times measured there: for GPT-2, and for a Llama with and
 // without soft caps, which exclude tensor cores from attention.
 func TestPlanIsTheRoofline(t *testing.T) {
-	h, err := sim.OpenHardware("h200")
+	h, err := forecast.OpenHardware("h200")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,7 +311,7 @@ func TestPlanIsTheRoofline(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Model.CapScores, c.Model.CapLogits = of.cap, of.cap
-		s, err := sim.Simulate(setup.Planned(c), h)
+		s, err := forecast.Simulate(setup.Planned(c), h)
 		if err != nil {
 			t.Fatal(err)
 		}

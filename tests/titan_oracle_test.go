@@ -4,8 +4,8 @@ import (
 	"errors"
 	"slices"
 
+	"zeroth/forecast"
 	"zeroth/input"
-	"zeroth/job/plan"
 	"zeroth/job/show"
 	"zeroth/job/spec"
 )
@@ -41,7 +41,7 @@ const titanSlack = 0.085
 //	             12h + 4k + 8f + 4a (none)
 //	again        one layer as with none, unless that is the mode
 //	logits       12tV: in bf16, float32, and the gradients of both
-func titan(p *plan.Plan, mode string) ([]titanRow, error) {
+func titan(p *forecast.Plan, mode string) ([]titanRow, error) {
 	m, c := p.Config.Model, p.Config
 	if m.Family != "llama" || m.Tied || c.Zero.Stage != 3 || !slices.Contains(titanModes, mode) {
 		return nil, input.BadInput(errors.New("torchtitan's settings are known for an untied Llama at stage 3, recomputing " + show.Either(titanModes)))
@@ -58,13 +58,13 @@ func titan(p *plan.Plan, mode string) ([]titanRow, error) {
 	}
 	at := &p.Peak.InUse
 	rows := []titanRow{
-		{"parameters", 4 * p.Parameters / N, at[plan.Params] + at[plan.MasterCopy], "theirs are float32 and cast for each gather; ours are bf16 beside a float32 master copy"},
-		{"gradients", 4 * p.Parameters / N, at[plan.Gradients], "float32 both; of ours only those that have a value at this peak, the rest is below"},
-		{"optimizer states", 8 * p.Parameters / N, at[plan.OptimizerStates], "float32 both"},
-		{"whole units", 2*token*(2*V*h+h) + token*block, at[plan.GatheredUnits] + at[plan.UnitGradients], "theirs keep both ends and the last block, and gather through a second buffer; ours take turns in two slots, and so do their float32 gradients"},
-		{"saved activations", t * L * saved, at[plan.SavedActivations], "theirs save by the mode; ours all that is computed (SwiGLU's product included), or with recompute the blocks' inputs"},
-		{"recomputed", t * again, at[plan.Recomputed] + at[plan.WorkSpace], "a block"},
-		{"logits and loss", 12 * t * V, at[plan.Logits], "theirs hold all logits, twice, and both gradients; ours a chunk of train.loss_chunk tokens, whose gradient takes its place"},
+		{"parameters", 4 * p.Parameters / N, at[forecast.Params] + at[forecast.MasterCopy], "theirs are float32 and cast for each gather; ours are bf16 beside a float32 master copy"},
+		{"gradients", 4 * p.Parameters / N, at[forecast.Gradients], "float32 both; of ours only those that have a value at this peak, the rest is below"},
+		{"optimizer states", 8 * p.Parameters / N, at[forecast.OptimizerStates], "float32 both"},
+		{"whole units", 2*token*(2*V*h+h) + token*block, at[forecast.GatheredUnits] + at[forecast.UnitGradients], "theirs keep both ends and the last block, and gather through a second buffer; ours take turns in two slots, and so do their float32 gradients"},
+		{"saved activations", t * L * saved, at[forecast.SavedActivations], "theirs save by the mode; ours all that is computed (SwiGLU's product included), or with recompute the blocks' inputs"},
+		{"recomputed", t * again, at[forecast.Recomputed] + at[forecast.WorkSpace], "a block"},
+		{"logits and loss", 12 * t * V, at[forecast.Logits], "theirs hold all logits, twice, and both gradients; ours a chunk of train.loss_chunk tokens, whose gradient takes its place"},
 	}
 	var sum, ours int64
 	for _, r := range rows {

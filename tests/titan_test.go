@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/forecast"
 	"zeroth/input"
-	"zeroth/job/plan"
 	"zeroth/job/spec"
 	"zeroth/tests/generated"
 )
@@ -27,7 +27,7 @@ var titanPeaks = []struct {
 	{8, 1, 32768, "full", 83.9, "compiled, float8"},
 }
 
-func titanPlan(t *testing.T, ranks, sequences, context int, mode string) (p *plan.Plan, rows []titanRow, total int64) {
+func titanPlan(t *testing.T, ranks, sequences, context int, mode string) (p *forecast.Plan, rows []titanRow, total int64) {
 	t.Helper()
 	recompute := map[string]string{"none": "none", "selective": "none", "full": "block"}[mode]
 	c, err := spec.Draft("", []string{fmt.Sprintf("model.from=%q", modelFolder(t, golden[5].config)), fmt.Sprint("model.context=", context),
@@ -35,7 +35,7 @@ func titanPlan(t *testing.T, ranks, sequences, context int, mode string) (p *pla
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p, err = plan.New(c, plan.Machine{GPU: true}); err == nil {
+	if p, err = forecast.NewPlan(c, forecast.Machine{GPU: true}); err == nil {
 		rows, err = titan(p, mode)
 	}
 	if err != nil {

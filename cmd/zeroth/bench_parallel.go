@@ -11,11 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"zeroth/forecast"
 	"zeroth/input"
 	"zeroth/job/bench"
-	"zeroth/job/plan"
 	"zeroth/job/setup"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
 )
 
@@ -70,17 +69,17 @@ those of the first way, caused by a different order of sums.`,
 	setsFlag(cmd, &o.sets)
 	f.StringSliceVar(&o.ways, "ways", nil, "`names` of the ways to compare, such as ddp,zero1 (default all)")
 	intVar(f, &o.steps, "steps", 5, "steps to measure in a turn, after two that do not count")
-	f.StringVar(&o.machine, "machine", "here", "simulate the step time on: here, "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
+	f.StringVar(&o.machine, "machine", "here", "simulate the step time on: here, "+strings.Join(forecast.HardwareNames(), ", ")+", or a `file`")
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	f.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
 	cmd.MarkFlagsMutuallyExclusive("json", "markdown")
 	must(cmd.RegisterFlagCompletionFunc("ways", words(bench.Ways()...)))
-	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(append([]string{"here"}, sim.HardwareNames()...)...)))
+	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(append([]string{"here"}, forecast.HardwareNames()...)...)))
 	return cmd
 }
 
 // check reports all invalid flags at once.
-func (o *comparing) check() (hardware *sim.Hardware, err error) {
+func (o *comparing) check() (hardware *forecast.Hardware, err error) {
 	if o.ways == nil {
 		o.ways = bench.Ways()
 	}
@@ -97,7 +96,7 @@ func (o *comparing) check() (hardware *sim.Hardware, err error) {
 		wrong = append(wrong, errors.New("the job is read once for each way, so it cannot be standard input; want a file"))
 	}
 	if o.machine != "here" {
-		if hardware, err = openHardware(o.machine, plan.Machine{}); err != nil {
+		if hardware, err = openHardware(o.machine, forecast.Machine{}); err != nil {
 			wrong = append(wrong, err)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"zeroth/forecast"
 	"zeroth/input"
-	"zeroth/job/plan"
 	"zeroth/job/spec"
 )
 
@@ -36,12 +36,12 @@ func (p *pictures) check() error {
 
 // timelineFormat returns the function that writes a plan in the format of path's extension,
 // or nil if path is empty.
-func timelineFormat(path string) (func(*plan.Plan, io.Writer) error, error) {
+func timelineFormat(path string) (func(*forecast.Plan, io.Writer) error, error) {
 	if path == "" {
 		return nil, nil
 	}
-	write, ok := map[string]func(*plan.Plan, io.Writer) error{
-		".html": (*plan.Plan).WriteHTML, ".csv": (*plan.Plan).WriteCSV, ".svg": (*plan.Plan).WriteSVG,
+	write, ok := map[string]func(*forecast.Plan, io.Writer) error{
+		".html": (*forecast.Plan).WriteHTML, ".csv": (*forecast.Plan).WriteCSV, ".svg": (*forecast.Plan).WriteSVG,
 	}[filepath.Ext(path)]
 	if !ok {
 		return nil, input.BadInput(fmt.Errorf("--timeline %s: want a file name that ends in .html, .svg or .csv", path))
@@ -50,7 +50,7 @@ func timelineFormat(path string) (func(*plan.Plan, io.Writer) error, error) {
 }
 
 // draw writes the timeline if a file for it is set.
-func (p *pictures) draw(planned *plan.Plan) error {
+func (p *pictures) draw(planned *forecast.Plan) error {
 	write, err := timelineFormat(p.timeline)
 	if write == nil {
 		return err
@@ -60,14 +60,14 @@ func (p *pictures) draw(planned *plan.Plan) error {
 
 // compare plans the job at each stage, draws the plans to file and returns lines to print.
 // They include the stages that the job's other settings exclude, with the reason.
-func (p *planned) compare(file string, m plan.Machine, newPlan func(*spec.Job, plan.Machine) (*plan.Plan, error)) ([]string, error) {
+func (p *planned) compare(file string, m forecast.Machine, newPlan func(*spec.Job, forecast.Machine) (*forecast.Plan, error)) ([]string, error) {
 	if file == "" {
 		return nil, nil
 	}
-	var s plan.Stages
+	var s forecast.Stages
 	for stage := range 4 {
 		c, err := p.machine(1, 0).Draft(p.file, append(p.overlays(), fmt.Sprintf("zero.stage=%d", stage)))
-		var planned *plan.Plan
+		var planned *forecast.Plan
 		if err == nil {
 			planned, err = newPlan(c, m)
 		}

@@ -15,14 +15,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/config"
+	"zeroth/forecast"
 	"zeroth/input"
 	"zeroth/job/bench"
-	"zeroth/job/fit"
 	"zeroth/job/hf"
-	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/show"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
 )
 
@@ -85,8 +83,8 @@ func publishedNames() (names []string) {
 }
 
 // load reads the job to plan.
-func (p *planned) load(args []string) (*spec.Job, plan.Machine, error) {
-	var m plan.Machine
+func (p *planned) load(args []string) (*spec.Job, forecast.Machine, error) {
+	var m forecast.Machine
 	switch {
 	case len(args) == 1 && p.model == "":
 		p.file = args[0]
@@ -191,10 +189,10 @@ name lists them all.`,
 	intVar(f, &p.processes, "processes", 0, "number of processes to divide the ranks over; transfers between them need memory")
 	intVar(f, &p.hosts, "hosts", 0, "number of hosts to divide the processes over")
 	o.pictures.addFlags(f)
-	f.StringVar(&o.machine, "machine", "", "simulate the step time on: here, "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
+	f.StringVar(&o.machine, "machine", "", "simulate the step time on: here, "+strings.Join(forecast.HardwareNames(), ", ")+", or a `file`")
 	f.StringVar(&o.trace, "trace", "", "write the simulated queues of a rank to a `file` for ui.perfetto.dev; needs --machine")
 	cmd.MarkFlagsMutuallyExclusive("world", "gpus")
-	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(append([]string{"here"}, sim.HardwareNames()...)...)))
+	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(append([]string{"here"}, forecast.HardwareNames()...)...)))
 	return cmd
 }
 
@@ -216,9 +214,9 @@ func (a *app) runPlan(p *planned, o *planning, args []string) error {
 		return err
 	}
 	a.noteContext(c)
-	newPlan := fit.PlanHere
+	newPlan := forecast.PlanHere
 	if m.GPU || p.given("world") || p.hosts > 1 { // not limited by this machine's memory
-		newPlan = plan.New
+		newPlan = forecast.NewPlan
 	}
 	planned, err := newPlan(c, m)
 	if err != nil {
@@ -259,18 +257,18 @@ type planning struct {
 }
 
 // check reports flags that exclude each other, before anything is written.
-func (o *planning) check(m plan.Machine) error {
+func (o *planning) check(m forecast.Machine) error {
 	switch {
 	case m.GPU && o.machine == "here":
 		return input.BadInput(errors.New("--machine here measures processors, not GPUs; leave out --gpus and --gpu-memory, or name another machine"))
 	case o.trace != "" && o.machine == "":
-		return input.BadInput(errors.New("--trace needs the speed of some hardware; add --machine here, or one of " + strings.Join(sim.HardwareNames(), ", ")))
+		return input.BadInput(errors.New("--trace needs the speed of some hardware; add --machine here, or one of " + strings.Join(forecast.HardwareNames(), ", ")))
 	}
 	return o.pictures.check()
 }
 
 // simulated returns a simulated step of the job on a machine, or nil if none is named.
-func (a *app) simulated(c *spec.Job, m plan.Machine, machine string) (*sim.Result, error) {
+func (a *app) simulated(c *spec.Job, m forecast.Machine, machine string) (*forecast.Step, error) {
 	switch machine {
 	case "":
 		return nil, nil
@@ -290,14 +288,14 @@ func (a *app) simulated(c *spec.Job, m plan.Machine, machine string) (*sim.Resul
 	}
 	if s := m.Spread; s.Processes > 0 {
 		s.GPU = h.GPU || c.On() == "cuda"
-		return sim.Simulate(s.Of(c), h)
+		return forecast.Simulate(s.Of(c), h)
 	}
-	return sim.Simulate(setup.Planned(c), h)
+	return forecast.Simulate(setup.Planned(c), h)
 }
 
 // openHardware opens a machine by its name or file. Its ranks are on GPUs if m's are.
-func openHardware(name string, m plan.Machine) (*sim.Hardware, error) {
-	h, err := sim.OpenHardware(name)
+func openHardware(name string, m forecast.Machine) (*forecast.Hardware, error) {
+	h, err := forecast.OpenHardware(name)
 	if err == nil {
 		h.GPU = h.GPU || m.GPU
 	}
@@ -306,17 +304,17 @@ func openHardware(name string, m plan.Machine) (*sim.Hardware, error) {
 
 // adviseRatio prints how much of the optimizer a job should offload to GPUs with a known
 // memory and, if a machine is named, what that saves.
-func (a *app) adviseRatio(c *spec.Job, m plan.Machine, machine string) (err error) {
+func (a *app) adviseRatio(c *spec.Job, m forecast.Machine, machine string) (err error) {
 	if !m.GPU || c.Zero.Offload.Optimizer == "none" {
 		return nil
 	}
-	l := fit.Limits{Ranks: c.Parallel.Ranks, Memory: m.Memory, GPU: true}
+	l := forecast.Limits{Ranks: c.Parallel.Ranks, Memory: m.Memory, GPU: true}
 	if machine != "" {
 		if l.Hardware, err = openHardware(machine, m); err != nil {
 			return err
 		}
 	}
-	line, err := fit.Advice(c, l)
+	line, err := forecast.Advice(c, l)
 	if line != "" {
 		a.say("advice  %s\n", line)
 	}
@@ -338,7 +336,7 @@ func writeJSON(out io.Writer, v any) error {
 }
 
 // write writes the files that flags ask for.
-func (o *planning) write(plan *plan.Plan) error {
+func (o *planning) write(plan *forecast.Plan) error {
 	err := o.pictures.draw(plan)
 	if o.trace != "" {
 		err = errors.Join(err, writeFile(o.trace, plan.WriteTrace))

@@ -11,11 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/config"
+	"zeroth/forecast"
 	"zeroth/input"
-	"zeroth/job/fit"
-	"zeroth/job/plan"
 	"zeroth/job/setup"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
 )
 
@@ -56,7 +54,7 @@ job.`,
 			if largest != "" {
 				return a.largest(c, l, largest, p.json)
 			}
-			f, err := fit.Search(c, l)
+			f, err := forecast.Search(c, l)
 			if err != nil {
 				return err
 			}
@@ -72,7 +70,7 @@ job.`,
 	cmd.Flags().StringVar(&o.host, "host-memory", "", "host memory of each machine, such as 1TiB, for offloaded optimizer state and parameters")
 	cmd.Flags().StringVar(&o.disk, "disk", "", "disk space of each machine, such as 4TB, for offloaded optimizer state and parameters")
 	intVar(cmd.Flags(), &o.node, "gpus-per-node", 8, "GPUs per machine, which share its memory and disk")
-	cmd.Flags().StringVar(&o.machine, "machine", "h100", "hardware to simulate: "+strings.Join(sim.HardwareNames(), ", ")+", or a `file`")
+	cmd.Flags().StringVar(&o.machine, "machine", "h100", "hardware to simulate: "+strings.Join(forecast.HardwareNames(), ", ")+", or a `file`")
 	f := cmd.Flags()
 	o.replaced = f.Changed
 	f.Float64Var(&o.flops, "flops", 0, "floating-point operations per second of a GPU")
@@ -81,8 +79,8 @@ job.`,
 	f.StringVar(&o.hostRate, "host-rate", "", "`bytes` per second that a machine's processors read and write")
 	f.StringVar(&o.diskRate, "disk-rate", "", "`bytes` per second to or from a machine's disks")
 	cmd.Flags().StringVar(&largest, "largest", "", "find the largest `model`, seq or micro_batch that fits")
-	must(cmd.RegisterFlagCompletionFunc("largest", words(fit.Quantities...)))
-	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(sim.HardwareNames()...)))
+	must(cmd.RegisterFlagCompletionFunc("largest", words(forecast.Quantities...)))
+	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(forecast.HardwareNames()...)))
 	return cmd
 }
 
@@ -97,11 +95,11 @@ type fitting struct {
 }
 
 // limits returns the limits of one rank: its share of its machine.
-func (f *fitting) limits(c *spec.Job, memory int64) (fit.Limits, error) {
+func (f *fitting) limits(c *spec.Job, memory int64) (forecast.Limits, error) {
 	ranks := c.Parallel.Ranks
-	h, err := openHardware(f.machine, plan.Machine{GPU: true})
+	h, err := openHardware(f.machine, forecast.Machine{GPU: true})
 	if err != nil {
-		return fit.Limits{}, err
+		return forecast.Limits{}, err
 	}
 	var errs []error
 	read := func(flag, s string, share int) int64 {
@@ -121,9 +119,9 @@ func (f *fitting) limits(c *spec.Job, memory int64) (fit.Limits, error) {
 		}
 	}
 	if f.replaced("link") {
-		link := sim.Link{}
+		link := forecast.Link{}
 		replace("link", f.link, 1, &link.Bandwidth)
-		h.Links = []sim.Link{link}
+		h.Links = []forecast.Link{link}
 	}
 	if n := len(h.Links); n > 1 && f.replaced("gpus-per-node") {
 		h.Links = slices.Clone(h.Links)
@@ -135,7 +133,7 @@ func (f *fitting) limits(c *spec.Job, memory int64) (fit.Limits, error) {
 	if f.replaced("flops") {
 		h.Flops = map[string]float64{c.Precision.String(): f.flops}
 	}
-	l := fit.Limits{Ranks: ranks, Memory: memory, GPU: true, Host: read("host-memory", f.host, sharers), Disk: read("disk", f.disk, sharers),
+	l := forecast.Limits{Ranks: ranks, Memory: memory, GPU: true, Host: read("host-memory", f.host, sharers), Disk: read("disk", f.disk, sharers),
 		Hardware: h}
 	if memory == 0 {
 		errs = append(errs, errors.New("--gpu-memory is missing; want the memory of each GPU, such as --gpu-memory 80GiB"))
@@ -160,8 +158,8 @@ func (f *fitting) limits(c *spec.Job, memory int64) (fit.Limits, error) {
 	return l, nil
 }
 
-func (a *app) largest(c *spec.Job, l fit.Limits, quantity string, asJSON bool) error {
-	r, err := fit.FindLargest(c, quantity, l)
+func (a *app) largest(c *spec.Job, l forecast.Limits, quantity string, asJSON bool) error {
+	r, err := forecast.FindLargest(c, quantity, l)
 	if err != nil {
 		return err
 	}

@@ -5,13 +5,13 @@ import (
 	"regexp"
 	"strings"
 
-	"zeroth/job/plan"
+	"zeroth/forecast"
 	"zeroth/job/spec"
 )
 
 // next returns the command to run after a plan: train if the job is planned for this machine
 // and fits, fit if it is planned for GPUs, "" if neither helps.
-func (p *planned) next(c *spec.Job, x *plan.Plan) string {
+func (p *planned) next(c *spec.Job, x *forecast.Plan) string {
 	words := []string{"zeroth"}
 	gpus := x.Machine.GPU || p.given("world")
 	switch {

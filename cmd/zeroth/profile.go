@@ -14,7 +14,7 @@ import (
 
 	"zeroth/input"
 	"zeroth/job"
-	"zeroth/job/sim"
+	"zeroth/job/trace"
 )
 
 // probes holds the files that profiles and traces of a run are written to; empty means none.
@@ -89,7 +89,7 @@ func startTimeline(f *probeFile, run *job.Options) (func(bool) error, error) {
 }
 
 func startTrace(f *probeFile, run *job.Options) (func(bool) error, error) {
-	t := sim.NewTrace()
+	t := trace.New()
 	run.Trace = t
 	return func(written bool) error {
 		if !written {

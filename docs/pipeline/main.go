@@ -1,5 +1,5 @@
 // Command pipeline draws docs/pipeline.svg: which micro-batch each rank of a pipeline works on,
-// in the schedules, as job/sim simulates them.
+// in the schedules, as package forecast simulates them.
 //
 //	go run ./docs/pipeline > docs/pipeline.svg
 package main
@@ -9,9 +9,9 @@ import (
 	"os"
 	"strconv"
 
+	"zeroth/forecast"
 	"zeroth/job/setup"
 	"zeroth/job/show"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
 	"zeroth/pipe"
 )
@@ -72,7 +72,7 @@ func simulate(s pipe.Shape) (boxes []box, bubble float64, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	r, err := sim.SimulateWith(setup.Planned(c), costs(c))
+	r, err := forecast.SimulateWith(setup.Planned(c), costs(c))
 	if err != nil {
 		return nil, 0, err
 	}
@@ -94,10 +94,10 @@ func simulate(s pipe.Shape) (boxes []box, bubble float64, err error) {
 // costs is a model in which passes through blocks take their time, and all else none. Of a
 // backward pass in two parts each takes half: the second one in the gradient of one of the
 // block's weights.
-func costs(c *spec.Job) sim.CostModel {
+func costs(c *spec.Job) forecast.CostModel {
 	virtual := float64(c.PipelineShape().Virtual)
 	split := c.PipelineShape().Schedule == pipe.ZBH1
-	return sim.CostModel{There: 1, Wants: func(setup.QueueRole) float64 { return 0 }, Seconds: func(_ setup.QueueRole, k sim.Kernel, _ sim.Work) float64 {
+	return forecast.CostModel{There: 1, Wants: func(setup.QueueRole) float64 { return 0 }, Seconds: func(_ setup.QueueRole, k forecast.Kernel, _ forecast.Work) float64 {
 		switch k.Op {
 		case "attention":
 			return forward / virtual

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"zeroth/device"
+	"zeroth/forecast"
 	"zeroth/job/hf"
 	"zeroth/job/machine"
-	"zeroth/job/sim"
 	"zeroth/nn"
 	"zeroth/tests/nightly"
 )
@@ -99,8 +99,8 @@ func TestBenchMachine(t *testing.T) {
 		line(onDevice, 40), line(bothWays, 8), line(launches, 4), line(squareOf(device.F32), 10), line(squareOf(device.BF16), 20), line(squareOf(device.F16), 30),
 		line(attentionOf, 2), line(attentionGradOf, 3), line(betweenGPUs, 7),
 	}}
-	want := sim.Hardware{GPU: true, Source: "measured by zeroth bench gpu", Flops: map[string]float64{"fp32": 10, "bf16": 20, "fp16": 30}, Attention: 2.4,
-		Memory: 40, Launch: .25, HostLink: 4, HostMemory: 5, Links: []sim.Link{{Ranks: 2, Bandwidth: 7, Latency: .25}}}
+	want := forecast.Hardware{GPU: true, Source: "measured by zeroth bench gpu", Flops: map[string]float64{"fp32": 10, "bf16": 20, "fp16": 30}, Attention: 2.4,
+		Memory: 40, Launch: .25, HostLink: 4, HostMemory: 5, Links: []forecast.Link{{Ranks: 2, Bandwidth: 7, Latency: .25}}}
 	if got := r.Machine(); fmt.Sprint(*got) != fmt.Sprint(want) {
 		t.Errorf("got  %+v\nwant %+v", *got, want)
 	}

@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"zeroth/device"
+	"zeroth/forecast"
 	"zeroth/job/machine"
 	"zeroth/job/setup"
-	"zeroth/job/sim"
 )
 
 const gpuGroup = "gpu"
@@ -65,11 +65,11 @@ func (r *Report) Algorithms() *setup.Algorithms { return r.algorithms }
 
 // Machine describes the measured GPU for 'zeroth plan --machine', or returns nil. There is one
 // rank per GPU, and a single GPU has no link.
-func (r *Report) Machine() *sim.Hardware {
+func (r *Report) Machine() *forecast.Hardware {
 	if r.rate(onDevice) == 0 {
 		return nil
 	}
-	h := &sim.Hardware{Name: r.Host.GPU, GPU: true, Source: "measured by zeroth bench gpu", Flops: map[string]float64{}, Memory: r.rate(onDevice),
+	h := &forecast.Hardware{Name: r.Host.GPU, GPU: true, Source: "measured by zeroth bench gpu", Flops: map[string]float64{}, Memory: r.rate(onDevice),
 		Launch: 1 / r.rate(launches), HostLink: r.rate(bothWays) / 2, HostMemory: r.hostMemory}
 	for _, t := range []device.DType{device.F32, device.BF16, device.F16} {
 		h.Flops[t.String()] = r.rate(squareOf(t))
@@ -82,7 +82,7 @@ func (r *Report) Machine() *sim.Hardware {
 	}
 	h.Attention = flops / seconds
 	if rate := r.rate(betweenGPUs); rate > 0 {
-		h.Links = []sim.Link{{Ranks: r.gpus, Bandwidth: rate, Latency: h.Launch}}
+		h.Links = []forecast.Link{{Ranks: r.gpus, Bandwidth: rate, Latency: h.Launch}}
 	}
 	return h
 }

@@ -14,12 +14,11 @@ import (
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/forecast"
 	"zeroth/input"
-	"zeroth/job/fit"
 	"zeroth/job/machine"
 	"zeroth/job/setup"
 	"zeroth/job/show"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/shard"
@@ -32,7 +31,7 @@ type Measurements struct {
 	workers int // threads of a rank's kernels
 	ranks   int
 	kernels map[timed]float64 // seconds
-	work    map[timed]sim.Work
+	work    map[timed]forecast.Work
 	between float64 // seconds of a processor between two kernels
 	peak    float64 // of all processors
 	peakOf  string
@@ -42,7 +41,7 @@ type Measurements struct {
 // timed is a kernel on a queue.
 type timed struct {
 	on setup.QueueRole
-	sim.Kernel
+	forecast.Kernel
 }
 
 // The measured job has few layers. It runs on as many ranks as there are processors for, each in a
@@ -64,7 +63,7 @@ func Measure(c *spec.Job, progress func(doing string), others ...*spec.Job) (*Me
 	if progress == nil {
 		progress = func(string) {}
 	}
-	h := &Measurements{workers: setup.Workers(c), ranks: c.Parallel.Ranks, kernels: map[timed]float64{}, work: map[timed]sim.Work{}, between: math.Inf(1)}
+	h := &Measurements{workers: setup.Workers(c), ranks: c.Parallel.Ranks, kernels: map[timed]float64{}, work: map[timed]forecast.Work{}, between: math.Inf(1)}
 	h.peakOf, h.peak = peakRate(c.Precision)
 	all := append([]*spec.Job{c}, others...)
 	var shapes []*spec.Job // jobs whose kernels differ
@@ -123,7 +122,7 @@ func alone(c *spec.Job) *spec.Job {
 // of the job's kernels are scaled from these by their work.
 func (h *Measurements) shortened(x *spec.Job, copies int) error {
 	for {
-		places, err := sim.Recorded(setup.Planned(x), 1)
+		places, err := forecast.Recorded(setup.Planned(x), 1)
 		if err != nil {
 			return err
 		}
@@ -179,7 +178,7 @@ func (h *Measurements) measureKernels(c, x *spec.Job, most time.Duration, progre
 	}()
 	for range copies {
 		m := &measuring{}
-		if m.ranks, err = fit.OpenAffordable(setup.InWorld(x, setup.Alone{}, setup.Hooks{Workers: h.workers, WrapTrainer: m.wrap})); err != nil {
+		if m.ranks, err = forecast.OpenAffordable(setup.InWorld(x, setup.Alone{}, setup.Hooks{Workers: h.workers, WrapTrainer: m.wrap})); err != nil {
 			return err
 		}
 		all = append(all, m)
@@ -221,7 +220,7 @@ func usual(times []float64) float64 {
 // measuring runs the work to measure on one rank.
 type measuring struct {
 	ranks []*setup.Rank
-	log   *sim.Recording
+	log   *forecast.Recording
 	warm  []int // by queue: number of tasks before the measured ones
 	spans [][]device.Span
 	first []uint64 // by queue: number of the first span
@@ -230,7 +229,7 @@ type measuring struct {
 }
 
 func (m *measuring) wrap(_ int, z *zero.Config) {
-	m.log = sim.RecordAll(z)
+	m.log = forecast.RecordAll(z)
 	for _, q := range m.log.Queues {
 		q.Keep = true
 	}
@@ -302,7 +301,7 @@ func (m *measuring) between(seconds map[timed]float64) float64 {
 }
 
 // collect adds up the spans of each kernel.
-func (m *measuring) collect(times map[timed][]float64, works map[timed]sim.Work) {
+func (m *measuring) collect(times map[timed][]float64, works map[timed]forecast.Work) {
 	for i, q := range m.log.Queues {
 		for j := m.warm[i]; j < len(q.Tasks); j++ {
 			t := q.Tasks[j]
@@ -322,7 +321,7 @@ func (m *measuring) collect(times map[timed][]float64, works map[timed]sim.Work)
 
 // measureCollectives measures the collectives of the job's groups.
 func (h *Measurements) measureCollectives(c *spec.Job) error {
-	places, err := sim.Recorded(setup.Few(setup.Planned(c)), 1)
+	places, err := forecast.Recorded(setup.Few(setup.Planned(c)), 1)
 	if err != nil {
 		return err
 	}
@@ -341,17 +340,17 @@ func (h *Measurements) measureCollectives(c *spec.Job) error {
 
 // sent reduces a collective to the parameters that its time depends on within one process, where
 // all ranks are equally far from each other.
-func sent(k sim.Kernel) timed {
+func sent(k forecast.Kernel) timed {
 	k.Link, k.Group.Stride = [2]int{}, 1
 	return timed{setup.Comm, k}
 }
 
 // free reports whether the collective k has no work.
-func free(k sim.Kernel) bool { return k.Group.Size == 1 && k.Form != sim.Separate }
+func free(k forecast.Kernel) bool { return k.Group.Size == 1 && k.Form != forecast.Separate }
 
 // measureCollective measures an operation that all groups of a world run at the same time. Groups
 // of many ranks and large buffers are represented by smaller ones.
-func (h *Measurements) measureCollective(t timed, w sim.Work, world int) error {
+func (h *Measurements) measureCollective(t timed, w forecast.Work, world int) error {
 	if _, known := h.kernels[t]; known {
 		return nil
 	}
@@ -374,7 +373,7 @@ func (h *Measurements) measureCollective(t timed, w sim.Work, world int) error {
 
 // timeCollective returns the usual time of an operation that all shard groups of the mesh run at
 // the same time.
-func timeCollective(mesh shard.Mesh, k sim.Kernel, n int) (float64, error) {
+func timeCollective(mesh shard.Mesh, k forecast.Kernel, n int) (float64, error) {
 	var each []func() error
 	for _, g := range collective.LocalWorld(mesh) {
 		d := cpu.New(1)
@@ -389,7 +388,7 @@ func timeCollective(mesh shard.Mesh, k sim.Kernel, n int) (float64, error) {
 		group := collective.Watchdog(g.Shard, time.Minute)
 		defer group.Close()
 		own := collective.Own(group, whole)
-		if k.Form == sim.Separate {
+		if k.Form == forecast.Separate {
 			if own, err = d.Alloc(k.In, own.N, device.Params); err != nil {
 				return 0, err
 			}
@@ -426,7 +425,7 @@ func timeCollective(mesh shard.Mesh, k sim.Kernel, n int) (float64, error) {
 }
 
 // seconds returns the time of a kernel with what precedes it.
-func (h *Measurements) seconds(on setup.QueueRole, k sim.Kernel, w sim.Work) float64 {
+func (h *Measurements) seconds(on setup.QueueRole, k forecast.Kernel, w forecast.Work) float64 {
 	switch {
 	case free(k):
 		return 0
@@ -438,7 +437,7 @@ func (h *Measurements) seconds(on setup.QueueRole, k sim.Kernel, w sim.Work) flo
 
 // alike returns the time of a kernel, scaled from a measurement of the same kernel with the nearest
 // size or, without one, of another kernel with about as much work.
-func (h *Measurements) alike(k timed, w sim.Work) float64 {
+func (h *Measurements) alike(k timed, w forecast.Work) float64 {
 	if s, ok := h.kernels[k]; ok {
 		return s
 	}
@@ -469,10 +468,10 @@ func (h *Measurements) alike(k timed, w sim.Work) float64 {
 }
 
 // amount returns the size of work, never 0.
-func amount(w sim.Work) float64 { return max(1, w.Flops, w.Bytes) }
+func amount(w forecast.Work) float64 { return max(1, w.Flops, w.Bytes) }
 
 // SimulateHere simulates the job on this machine, whose processors the ranks share.
-func SimulateHere(c *spec.Job, h *Measurements) (*sim.Result, error) {
+func SimulateHere(c *spec.Job, h *Measurements) (*forecast.Step, error) {
 	cores := runtime.GOMAXPROCS(0)
 	wants := func(on setup.QueueRole) float64 {
 		switch on {
@@ -483,7 +482,7 @@ func SimulateHere(c *spec.Job, h *Measurements) (*sim.Result, error) {
 		}
 		return 1
 	}
-	return sim.SimulateWith(setup.Planned(c), sim.CostModel{
+	return forecast.SimulateWith(setup.Planned(c), forecast.CostModel{
 		Name: "this machine", Source: fmt.Sprintf("measured: kernels in %s, on %d processors, %s at %.4g per second", h.steps, cores, h.peakOf, h.peak),
 		Seconds: h.seconds, Wants: wants, There: float64(cores) / float64(c.Parallel.Ranks), Shared: true, Peak: h.peak / float64(c.Parallel.Ranks),
 	})

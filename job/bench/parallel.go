@@ -10,13 +10,13 @@ import (
 	"slices"
 	"strings"
 
+	"zeroth/forecast"
 	"zeroth/input"
 	"zeroth/job"
-	"zeroth/job/plan"
 	"zeroth/job/report"
 	"zeroth/job/setup"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
+	"zeroth/job/trace"
 	"zeroth/shard"
 )
 
@@ -62,7 +62,7 @@ type Figures struct {
 // Compare trains the job of a load in each of the named ways. It first measures what the
 // simulations need, unless hardware is given. A way that the job does not support appears in the
 // result with the reason. progress receives messages.
-func Compare(ctx context.Context, load Load, names []string, steps int, hardware *sim.Hardware, progress func(doing string)) (*Comparison, error) {
+func Compare(ctx context.Context, load Load, names []string, steps int, hardware *forecast.Hardware, progress func(doing string)) (*Comparison, error) {
 	c, err := load(nil)
 	if err != nil {
 		return nil, err
@@ -127,10 +127,12 @@ func (x *Comparison) summarize(ran [][]*listener) {
 
 // simulator returns a function that simulates a way; its result is nil if the machine cannot
 // be measured.
-func (x *Comparison) simulator(all []chosen, hardware *sim.Hardware, progress func(string)) func(*spec.Job) (*sim.Result, error) {
+func (x *Comparison) simulator(all []chosen, hardware *forecast.Hardware, progress func(string)) func(*spec.Job) (*forecast.Step, error) {
 	if hardware != nil {
 		x.Hardware = hardware.Name
-		return func(c *spec.Job) (*sim.Result, error) { return sim.SimulateUntraced(setup.Planned(c), hardware) }
+		return func(c *spec.Job) (*forecast.Step, error) {
+			return forecast.SimulateUntraced(setup.Planned(c), hardware)
+		}
 	}
 	var jobs []*spec.Job
 	for _, w := range all {
@@ -138,9 +140,9 @@ func (x *Comparison) simulator(all []chosen, hardware *sim.Hardware, progress fu
 			jobs = append(jobs, w.job)
 		}
 	}
-	none := func(why string) func(*spec.Job) (*sim.Result, error) {
+	none := func(why string) func(*spec.Job) (*forecast.Step, error) {
 		x.Unknown = why
-		return func(*spec.Job) (*sim.Result, error) { return nil, nil }
+		return func(*spec.Job) (*forecast.Step, error) { return nil, nil }
 	}
 	switch {
 	case len(jobs) == 0:
@@ -153,11 +155,11 @@ func (x *Comparison) simulator(all []chosen, hardware *sim.Hardware, progress fu
 		return none(err.Error())
 	}
 	x.Hardware = "this machine"
-	return func(c *spec.Job) (*sim.Result, error) { return SimulateHere(c, h) }
+	return func(c *spec.Job) (*forecast.Step, error) { return SimulateHere(c, h) }
 }
 
 // Planned returns the plan of each way as Compare makes it, without running or simulating the job.
-func Planned(load Load, names []string, m plan.Machine) (planned []Compared, err error) {
+func Planned(load Load, names []string, m forecast.Machine) (planned []Compared, err error) {
 	c, err := load(nil)
 	if err != nil {
 		return nil, err
@@ -177,18 +179,18 @@ func Planned(load Load, names []string, m plan.Machine) (planned []Compared, err
 }
 
 // plan plans the job in a way.
-func (w chosen) plan(m plan.Machine) (*Compared, error) {
+func (w chosen) plan(m forecast.Machine) (*Compared, error) {
 	x := &Compared{Way: w.name, Stage: w.stage}
 	if w.refuse != nil {
 		x.Refused = w.refuse.Error()
 		return x, nil
 	}
-	p, err := plan.New(w.job, m)
+	p, err := forecast.NewPlan(w.job, m)
 	if err != nil {
 		return nil, err
 	}
 	x.Mesh, x.Sets, x.Predicted = dimensions(spec.Mesh(w.job)), w.set, &Figures{}
-	for _, at := range append([]*plan.Plan{p}, p.Kinds...) {
+	for _, at := range append([]*forecast.Plan{p}, p.Kinds...) {
 		x.Predicted.Memory = max(x.Predicted.Memory, at.Allocated.Total()+at.Host.Total())
 		x.Predicted.Sent = max(x.Predicted.Sent, at.Sent)
 	}
@@ -196,9 +198,9 @@ func (w chosen) plan(m plan.Machine) (*Compared, error) {
 }
 
 // predict plans and simulates the job in a way.
-func (w chosen) predict(simulate func(*spec.Job) (*sim.Result, error), progress func(string)) (*Compared, error) {
+func (w chosen) predict(simulate func(*spec.Job) (*forecast.Step, error), progress func(string)) (*Compared, error) {
 	progress(w.name + ": planning")
-	x, err := w.plan(plan.Machine{})
+	x, err := w.plan(forecast.Machine{})
 	if err != nil || x.Refused != "" {
 		return x, err
 	}
@@ -216,7 +218,7 @@ func (w chosen) run(ctx context.Context, progress func(string)) (*listener, erro
 		return nil, err
 	}
 	defer input.RemoveTemp(dir)
-	l := &listener{trace: sim.NewTrace(), progress: func(step int) { progress(fmt.Sprintf("step %d of %d", step, w.job.Train.Steps)) }}
+	l := &listener{trace: trace.New(), progress: func(step int) { progress(fmt.Sprintf("step %d of %d", step, w.job.Train.Steps)) }}
 	progress("reading the data")
 	err = job.Run(ctx, w.job, job.Options{Out: filepath.Join(dir, "run"), Observer: l, Trace: l.trace, NoModel: true})
 	if err != nil {
@@ -227,7 +229,7 @@ func (w chosen) run(ctx context.Context, progress func(string)) (*listener, erro
 
 // listener records what a run reports.
 type listener struct {
-	trace    *sim.Trace
+	trace    *trace.Trace
 	progress func(step int)
 	losses   []float64
 	tokens   []float64 // a second

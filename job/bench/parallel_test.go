@@ -7,11 +7,10 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
+	"zeroth/forecast"
 	"zeroth/input"
 	"zeroth/job/jobtest"
-	"zeroth/job/plan"
 	"zeroth/job/setup"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
 )
 
@@ -26,7 +25,7 @@ func small(t *testing.T, sets ...string) Load {
 // TestCompare checks that a job trained in several ways has the planned memory and traffic, and that the
 // stages have the same losses. A way that the job does not support is listed with the reason.
 func TestCompare(t *testing.T) {
-	h, err := sim.OpenHardware("../../examples/machine.json") // before the folder changes
+	h, err := forecast.OpenHardware("../../examples/machine.json") // before the folder changes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +35,7 @@ func TestCompare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	planned, err := Planned(load, names, plan.Machine{})
+	planned, err := Planned(load, names, forecast.Machine{})
 	if err != nil {
 		t.Fatal(err)
 	}

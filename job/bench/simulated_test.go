@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/forecast"
 	"zeroth/job/setup"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
 )
@@ -29,7 +29,7 @@ func TestMeasure(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		places, err := sim.Recorded(setup.Planned(c), 1)
+		places, err := forecast.Recorded(setup.Planned(c), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,22 +85,22 @@ func TestMeasuredStepsAreBounded(t *testing.T) {
 // TestSecondsOfAnotherSize checks that the time of a kernel of another size is proportional to its
 // work.
 func TestSecondsOfAnotherSize(t *testing.T) {
-	h := &Measurements{kernels: map[timed]float64{}, work: map[timed]sim.Work{}}
-	note := func(k sim.Kernel, w sim.Work, s float64) {
+	h := &Measurements{kernels: map[timed]float64{}, work: map[timed]forecast.Work{}}
+	note := func(k forecast.Kernel, w forecast.Work, s float64) {
 		h.kernels[timed{setup.Compute, k}], h.work[timed{setup.Compute, k}] = s, w
 	}
-	note(sim.Kernel{Op: "matmul", M: 10, N: 10, K: 10}, sim.Work{Flops: 2000, Bytes: 1}, 2)
-	note(sim.Kernel{Op: "matmul", M: 100, N: 100, K: 100}, sim.Work{Flops: 2e6, Bytes: 1}, 1000)
-	note(sim.Kernel{Op: "adamw", M: 100}, sim.Work{Flops: 0, Bytes: 2800}, 7)
+	note(forecast.Kernel{Op: "matmul", M: 10, N: 10, K: 10}, forecast.Work{Flops: 2000, Bytes: 1}, 2)
+	note(forecast.Kernel{Op: "matmul", M: 100, N: 100, K: 100}, forecast.Work{Flops: 2e6, Bytes: 1}, 1000)
+	note(forecast.Kernel{Op: "adamw", M: 100}, forecast.Work{Flops: 0, Bytes: 2800}, 7)
 	for want, x := range map[float64]struct {
-		k sim.Kernel
-		w sim.Work
+		k forecast.Kernel
+		w forecast.Work
 	}{
-		2:   {sim.Kernel{Op: "matmul", M: 10, N: 10, K: 10}, sim.Work{Flops: 2000, Bytes: 1}},
-		4:   {sim.Kernel{Op: "matmul", M: 20, N: 10, K: 10}, sim.Work{Flops: 4000, Bytes: 1}},
-		500: {sim.Kernel{Op: "matmul", M: 50, N: 100, K: 100}, sim.Work{Flops: 1e6, Bytes: 1}},
-		70:  {sim.Kernel{Op: "adamw", M: 1000}, sim.Work{Flops: 0, Bytes: 28000}},
-		0:   {sim.Kernel{Op: "all-gather", Group: sim.Group{Size: 1, Stride: 1}}, sim.Work{Flops: 0, Bytes: 28000}},
+		2:   {forecast.Kernel{Op: "matmul", M: 10, N: 10, K: 10}, forecast.Work{Flops: 2000, Bytes: 1}},
+		4:   {forecast.Kernel{Op: "matmul", M: 20, N: 10, K: 10}, forecast.Work{Flops: 4000, Bytes: 1}},
+		500: {forecast.Kernel{Op: "matmul", M: 50, N: 100, K: 100}, forecast.Work{Flops: 1e6, Bytes: 1}},
+		70:  {forecast.Kernel{Op: "adamw", M: 1000}, forecast.Work{Flops: 0, Bytes: 28000}},
+		0:   {forecast.Kernel{Op: "all-gather", Group: forecast.Group{Size: 1, Stride: 1}}, forecast.Work{Flops: 0, Bytes: 28000}},
 	} {
 		if got := h.seconds(setup.Compute, x.k, x.w); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%+v takes %v, want %v", x.k, got, want)

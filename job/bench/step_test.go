@@ -10,7 +10,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu"
-	"zeroth/job/fit"
+	"zeroth/forecast"
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 	"zeroth/job/spec"
@@ -32,7 +32,7 @@ func openJob(tb testing.TB, job []string, stage int, t device.DType) (*spec.Job,
 	if err != nil {
 		tb.Fatal(err)
 	}
-	ranks, err := fit.OpenAffordable(setup.Local(c))
+	ranks, err := forecast.OpenAffordable(setup.Local(c))
 	if err != nil {
 		tb.Fatal(err)
 	}

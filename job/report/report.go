@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"zeroth/job/show"
-	"zeroth/job/sim"
 	"zeroth/job/spec"
+	"zeroth/job/trace"
 	"zeroth/shard"
 )
 
@@ -52,7 +52,7 @@ type Step struct {
 	DataSeconds     float64 // time in which rank 0 read its samples
 	MFU             float64 // model operations per second, as a share of the peak; 0 if the peak is unknown
 
-	Parts sim.Exposure // of rank 0's step; without steps if it was not measured
+	Parts trace.Exposure // of rank 0's step; without steps if it was not measured
 
 	// For the previous step, with several ranks: the median time that ranks waited for each other,
 	// the slowest rank, and how far it was behind; see Behind.
@@ -128,13 +128,13 @@ type Summary struct {
 	ValLoss       float64 // last validation loss; NaN if there was none
 	Tokens        int64
 	Seconds       float64
-	MFU           float64      // mean over the steps of this start; 0 if the peak is unknown
-	MemoryPerRank int64        // bytes, the peak of the rank with the highest
-	Memory        *Account     // account at the end; nil if the run failed
-	Out           string       // the run folder
-	Stopped       bool         // stopped on request before the last step or within its evaluation
-	Sample        string       // prompt and text; empty if the job asks for none
-	Trace         sim.Exposure // without steps if none were traced
+	MFU           float64        // mean over the steps of this start; 0 if the peak is unknown
+	MemoryPerRank int64          // bytes, the peak of the rank with the highest
+	Memory        *Account       // account at the end; nil if the run failed
+	Out           string         // the run folder
+	Stopped       bool           // stopped on request before the last step or within its evaluation
+	Sample        string         // prompt and text; empty if the job asks for none
+	Trace         trace.Exposure // without steps if none were traced
 }
 
 // Now returns the time for records of a run: seconds since 1970, in whole milliseconds.

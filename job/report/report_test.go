@@ -16,7 +16,7 @@ import (
 
 	"zeroth/job/jobtest"
 	"zeroth/job/show"
-	"zeroth/job/sim"
+	"zeroth/job/trace"
 )
 
 func TestMetricsLines(t *testing.T) {
@@ -67,7 +67,7 @@ func TestMetricsReadBack(t *testing.T) {
 		for i := range 50 {
 			x := math.Float64frombits(0x3ff0000000000000 + uint64(i)*0x9e3779b97f4a7 + uint64(sitting))
 			s := Step{Step: sitting*50 + i + 1, Loss: x, LR: x * 1e-300, GradNorm: x * 1e290, Tokens: 1 << 60, TokensPerSecond: -x, StepSeconds: 5e-324, Skipped: i,
-				Time: 1764061234.013 + float64(i), DataSeconds: x, MFU: x, Parts: sim.Exposure{Steps: 1, Seconds: x, Compute: x, Exposed: 1 / x, Peers: x / 3, Offload: x / 5, Idle: x / 7},
+				Time: 1764061234.013 + float64(i), DataSeconds: x, MFU: x, Parts: trace.Exposure{Steps: 1, Seconds: x, Compute: x, Exposed: 1 / x, Peers: x / 3, Offload: x / 5, Idle: x / 7},
 				Waited: x, Slowest: 3, Behind: x, RankSeconds: Spread{RankValue{x, 1}, RankValue{2 * x, 2}}, RankWaits: Spread{RankValue{0, 3}, RankValue{x, 0}}}
 			steps, evals = append(steps, s), append(evals, Eval{Step: s.Step, ValLoss: 1 / x})
 			m.Step(s)

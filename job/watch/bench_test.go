@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"zeroth/job/report"
-	"zeroth/job/sim"
+	"zeroth/job/trace"
 )
 
 // ran100k returns the state of a run after 100,000 steps on four ranks.
@@ -18,11 +18,11 @@ func ran100k() *State {
 		s.Step(report.Step{Step: i, Loss: 2, StepSeconds: 1})
 	}
 	for rank := range 4 {
-		var spans []sim.Stretch
+		var spans []trace.Stretch
 		for i := range 300 {
-			spans = append(spans, sim.Stretch{From: float64(i), To: float64(i) + 0.5, Task: "all-gather", Label: "unit h.3: gather"})
+			spans = append(spans, trace.Stretch{From: float64(i), To: float64(i) + 0.5, Task: "all-gather", Label: "unit h.3: gather"})
 		}
-		s.Lanes(50, rank, 0, []sim.Lane{{Queue: "compute", Spans: spans}, {Queue: "comm", Spans: spans}}, 300)
+		s.Lanes(50, rank, 0, []trace.Lane{{Queue: "compute", Spans: spans}, {Queue: "comm", Spans: spans}}, 300)
 	}
 	return s
 }

@@ -11,7 +11,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/job/report"
-	"zeroth/job/sim"
+	"zeroth/job/trace"
 )
 
 // Limits of a State.
@@ -65,7 +65,7 @@ type Now struct {
 	Tokens                                                int64
 	Skipped                                               int
 	RankSeconds, RankWaits                                report.Spread
-	Parts                                                 *sim.Exposure     `json:",omitempty"`
+	Parts                                                 *trace.Exposure   `json:",omitempty"`
 	Metrics                                               map[string]Number `json:",omitempty"` // of a program's network
 }
 
@@ -107,9 +107,9 @@ type Timeline struct {
 
 // RankLanes holds the lanes of one rank.
 type RankLanes struct {
-	Rank  int        `json:"rank"`
-	Stage int        `json:"stage"` // its pipeline stage
-	Lanes []sim.Lane `json:"lanes"`
+	Rank  int          `json:"rank"`
+	Stage int          `json:"stage"` // its pipeline stage
+	Lanes []trace.Lane `json:"lanes"`
 }
 
 // Line is a line of the log.
@@ -390,7 +390,7 @@ func (s *State) memory(a *report.Account) {
 }
 
 // Lanes records the work on a rank's queues in a step. Only the last step is kept.
-func (s *State) Lanes(step, rank, stage int, lanes []sim.Lane, seconds float64) {
+func (s *State) Lanes(step, rank, stage int, lanes []trace.Lane, seconds float64) {
 	s.change(func() {
 		t := &Timeline{Step: step, Seconds: seconds}
 		if last := s.run.Timeline; last != nil && last.Step == step {

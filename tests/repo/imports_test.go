@@ -29,8 +29,8 @@ var table = [][]string{
 	{"fsdp", "checkpoint/foreign"},
 	{"zero"},
 	{"job/hf", "config → config/tree job/hf", "config/tree", "config/dialect → config config/tree", "job/spec → config config/dialect config/tree job/hf"},
-	{"job/world → job/setup", "job/setup → job/shadow", "job/shadow", "job/state → job/setup", "job/spec/spectest → job/setup", "zero/zerotest → job/setup"},
-	{"job/sim", "job/plan → job/sim", "job/fit → job/plan job/sim", "job/report → job/sim", "job/watch → job/report job/sim"},
+	{"job/world → job/setup", "job/setup → job/shadow", "job/shadow", "job/state → job/setup", "job/trace → job/setup", "job/spec/spectest → job/setup", "zero/zerotest → job/setup"},
+	{"forecast", "job/report", "job/watch → job/report"},
 	{"job/generate", "job → job/generate", "job/bench → job"},
 	{"cmd/zeroth"},
 	{"tests", "tests/campaign", "tests/cluster", "tests/gpu", "tests/repo", "tests/interop/parquet", "docs/schedule", "docs/pipeline"},
@@ -63,6 +63,8 @@ var foreign = map[string][]string{
 	"fsdp":  {"os"},
 	"zero":  {"encoding/json", "flag", "github.com/spf13/pflag"},
 	"job":   {"os/signal", "flag", "github.com/spf13/pflag", "github.com/spf13/cobra"},
+
+	"forecast": {"os/signal", "flag", "github.com/spf13/pflag", "github.com/spf13/cobra"},
 }
 
 // forTests are packages that only tests import, and each other.
@@ -228,10 +230,10 @@ func TestImportsViolationsAreFound(t *testing.T) {
 		{"device/cpu/inner", nil, []string{"device/cpu/inner has no row in the table"}},
 		{"zero", []string{"zeroth/job", "flag"}, []string{"zero (line 4) imports job (line 8)", "zero imports flag, which is not its business"}},
 		{"cmd/zeroth", []string{"zeroth/job", "os/signal"}, nil},
-		{"job/plan", []string{"zeroth/zero", "os/signal"}, []string{"job/plan imports os/signal, which is not its business"}},
+		{"job/report", []string{"zeroth/zero", "os/signal"}, []string{"job/report imports os/signal, which is not its business"}},
 		{"shard", []string{"sync"}, []string{"shard imports sync, which is not its business"}},
 		{"fsdp", []string{"zeroth/stray"}, []string{"fsdp imports stray, which has no row in the table"}},
-		{"job/fit", []string{"zeroth/job/jobtest"}, []string{"job/fit imports job/jobtest, which is for tests"}},
+		{"forecast", []string{"zeroth/job/jobtest"}, []string{"forecast imports job/jobtest, which is for tests"}},
 	} {
 		got := violations(c.folder, false, c.imports)
 		slices.Sort(got)

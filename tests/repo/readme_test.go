@@ -17,8 +17,8 @@ import (
 	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/forecast"
 	"zeroth/job/bench"
-	"zeroth/job/plan"
 	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/tests/generated"
@@ -85,7 +85,7 @@ func limitTables(t *testing.T) string {
 	}
 	var b strings.Builder
 	row := func(cells ...any) { fmt.Fprintf(&b, "| %v | %v |\n", cells...) }
-	file, hardware, fit := constants(t, "../../config/tree/scan.go"), constants(t, "../../job/sim/hardware.go"), constants(t, "../../job/fit/fit.go")
+	file, hardware, fit := constants(t, "../../config/tree/scan.go"), constants(t, "../../forecast/hardware.go"), constants(t, "../../forecast/fit.go")
 	for _, cells := range [][2]any{
 		{"input", "at most"},
 		{"---", "---"},
@@ -105,7 +105,7 @@ func limitTables(t *testing.T) string {
 		{"its rates, from 1 a second", hardware["mostRate"]},
 		{"its delays", hardware["mostDelay"] + " seconds"},
 		{"tasks in simulated steps", spec.MostTasks},
-		{"simulated seconds of these steps", constants(t, "../../job/sim/simulate.go")["mostSeconds"]},
+		{"simulated seconds of these steps", constants(t, "../../forecast/simulate.go")["mostSeconds"]},
 		{"layers of a model for `fit`", fit["fitLayers"]},
 	} {
 		row(cells[:]...)
@@ -181,7 +181,7 @@ func planReport(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := plan.New(c, plan.Machine{GPU: true})
+	p, err := forecast.NewPlan(c, forecast.Machine{GPU: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func quickstart(t *testing.T, sets ...string) *spec.Job {
 // quickstartSize returns the number of the model's parameters, for example 9.8M.
 func quickstartSize(t *testing.T) string {
 	t.Helper()
-	p, err := plan.New(quickstart(t), plan.Machine{GPU: true})
+	p, err := forecast.NewPlan(quickstart(t), forecast.Machine{GPU: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +272,7 @@ func waysTable(t *testing.T) string {
 	load := func(sets []string) (*spec.Job, error) {
 		return spec.Load("../../examples/quickstart.yaml", append([]string{"model.heads=8"}, sets...))
 	}
-	ways, err := bench.Planned(load, bench.Ways(), plan.Machine{GPU: true})
+	ways, err := bench.Planned(load, bench.Ways(), forecast.Machine{GPU: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +384,7 @@ func TestReadmeExamplesSayTheirSize(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p, err := plan.New(c, plan.Machine{GPU: true}); err != nil || !strings.HasSuffix(p.Model, " "+m[1]) {
+		if p, err := forecast.NewPlan(c, forecast.Machine{GPU: true}); err != nil || !strings.HasSuffix(p.Model, " "+m[1]) {
 			t.Errorf("%s says %s, the plan %+v (%v)", file, m[0], p.Model, err)
 		}
 	}

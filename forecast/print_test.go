@@ -1,0 +1,73 @@
+package forecast
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"zeroth/device"
+	"zeroth/job/spec"
+	"zeroth/tests/nightly"
+)
+
+func printed(t *testing.T, c *spec.Job, l Limits) (*Settings, string) {
+	t.Helper()
+	f, err := Search(c, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := f.Print(&b); err != nil {
+		t.Fatal(err)
+	}
+	return f, b.String()
+}
+
+// TestPrinted checks that printed rows have at most 120 columns and use the titles of plan, not
+// names of categories. If nothing fits, the advice says how much host memory would help, and with
+// that something fits.
+func TestPrinted(t *testing.T) {
+	nightly.Long(t)
+	c, err := spec.Draft("", []string{"model={family: llama, layers: 20, heads: 64, kv_heads: 8, width: 8192, ffn: 28672, vocab: 128256, context: 4096}", "parallel.ranks=2", "device=cpu"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := OpenHardware("h100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := Limits{Ranks: 2, Memory: 80e9, GPU: true, Hardware: h}
+	none, text := printed(t, c, l)
+	check(t, text)
+	_, advice, ok := strings.Cut(text, "--host-memory ")
+	var gib int64
+	if _, err := fmt.Sscanf(advice, "%dGiB for a machine of 2", &gib); len(none.Fits) > 0 || !ok || err != nil {
+		t.Fatalf("%d fit, %v:\n%s", len(none.Fits), err, text)
+	}
+	l.Host = gib << 30 / 2
+	some, text := printed(t, c, l)
+	check(t, text)
+	if len(some.Fits) == 0 || strings.Contains(text, "--host-memory") {
+		t.Errorf("with %d GiB:\n%s", gib, text)
+	}
+	l.Memory = 1 << 20
+	if _, text := printed(t, c, l); strings.Contains(text, "--host-memory") {
+		t.Errorf("nothing helps, and there is host memory:\n%s", text)
+	}
+}
+
+func check(t *testing.T, text string) {
+	t.Helper()
+	_, table, _ := strings.Cut(text, "\n\n")
+	for line := range strings.Lines(table) {
+		if utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) > 120 && !strings.HasPrefix(line, "The fastest: ") { // a command to type
+			t.Errorf("a row of %d columns: %s", utf8.RuneCountInString(line), line)
+		}
+	}
+	for _, u := range []device.Use{device.Params, device.UnitGrads, device.States} {
+		if strings.Contains(text, u.String()+" takes") || strings.Contains(text, "is "+u.String()+",") {
+			t.Errorf("names the category %v:\n%s", u, text)
+		}
+	}
+}

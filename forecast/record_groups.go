@@ -1,0 +1,135 @@
+package forecast
+
+import (
+	"zeroth/collective"
+	"zeroth/device"
+	"zeroth/job/setup"
+	"zeroth/job/trace"
+	"zeroth/zero"
+)
+
+// recordedGroup is a group whose operations are recorded.
+type recordedGroup struct {
+	collective.Group
+	stride int    // distance between neighbouring ranks
+	host   bool   // it moves host memory
+	meets  int32  // junction of ranks of several places, or alone
+	link   [2]int // world ranks of a link's group
+}
+
+// Junctions are numbered groups with ranks of several places of a pipeline. They are followed by
+// the links of each sending place, forward and backward.
+const (
+	alone      = iota // no junction: all ranks of the group have one place
+	everywhere        // of all ranks
+	atEnds            // of the first and the last place
+	fromPlace
+)
+
+// junctions returns the number of junctions of a pipeline.
+func junctions(places int) int { return fromPlace + 2*places }
+
+// members returns the number of places at a junction.
+func members(junction int32, places int) int {
+	if junction == everywhere {
+		return places
+	}
+	return 2
+}
+
+// AllGather implements collective.Group.
+func (g recordedGroup) AllGather(q device.Queue, whole, own device.Buffer) {
+	g.record(q, trace.AllGather, whole, own, func(to device.Queue) { g.Group.AllGather(to, whole, own) })
+}
+
+// ReduceScatter implements collective.Group.
+func (g recordedGroup) ReduceScatter(q device.Queue, own, whole device.Buffer) {
+	g.record(q, trace.ReduceScatter, whole, own, func(to device.Queue) { g.Group.ReduceScatter(to, own, whole) })
+}
+
+// Broadcast implements collective.Group.
+func (g recordedGroup) Broadcast(q device.Queue, b device.Buffer) {
+	g.record(q, trace.Broadcast, b, b, func(to device.Queue) { g.Group.Broadcast(to, b) })
+}
+
+// Reduce implements collective.Group.
+func (g recordedGroup) Reduce(q device.Queue, b device.Buffer) {
+	g.record(q, trace.Reduce, b, b, func(to device.Queue) { g.Group.Reduce(to, b) })
+}
+
+// Separate is the form of a collective whose own part is not in place. It then has another use, which
+// identifies it even on devices that only count.
+const Separate = 1
+
+func (g recordedGroup) record(q device.Queue, op string, whole, own device.Buffer, issue func(device.Queue)) {
+	r := q.(*recordedQueue)
+	r.meet(g.meets, g.kernel(op, whole, own), Work{Bytes: float64(whole.Bytes())}, func() { issue(r.ops) })
+}
+
+func (g recordedGroup) kernel(op string, whole, own device.Buffer) Kernel {
+	k := Kernel{Op: op, In: whole.Type, Out: whole.Type, N: whole.N, Group: Group{g.Size(), g.stride}, Host: g.host, Link: g.link}
+	if own.Use != whole.Use {
+		k.Form = Separate
+	}
+	return k
+}
+
+// RecordAll puts recorders in front of all queues and groups of a trainer.
+func RecordAll(z *zero.Config) *Recording {
+	l := newRecording()
+	put := func(role setup.QueueRole, q any) *recordedQueue { return l.queue(role, q.(ops)) }
+	z.Compute, z.Comm, z.Update = put(setup.Compute, z.Compute), put(setup.Comm, z.Comm), put(setup.Update, z.Update)
+	o := &z.Offload
+	if z.HostUpdate != nil {
+		z.HostUpdate = put(setup.HostUpdate, z.HostUpdate)
+		o.ToHost, o.ToDevice = put(setup.ToHost, o.ToHost), put(setup.ToDevice, o.ToDevice)
+	}
+	if o.Read != nil {
+		o.Read, o.Write = put(setup.Read, o.Read), put(setup.Write, o.Write)
+	}
+	o.Listener = l
+	if z.Listener == nil {
+		z.Listener = l
+	}
+	l.rank, l.pipeline = z.Groups.World.Rank(), max(1, z.Mesh.Pipeline)
+	meets := int32(alone)
+	if l.pipeline > 1 {
+		meets = everywhere
+	}
+	z.Groups.World = recordedGroup{Group: z.Groups.World, stride: 1, host: true, meets: meets} // for statistics
+	of := groups(z.Mesh)
+	for role, g := range z.Groups.All() {
+		if at, some := of[role]; some {
+			*g = recordedGroup{Group: *g, stride: at.Stride}
+		}
+	}
+	if l.pipeline > 1 {
+		l.recordLinks(z, put)
+	}
+	return l
+}
+
+// recordLinks puts recorders in front of the links between places of a pipeline.
+func (l *Recording) recordLinks(z *zero.Config, put func(setup.QueueRole, any) *recordedQueue) {
+	stride := z.Mesh.World() / l.pipeline
+	place := l.rank / stride
+	around := func(place int) int { return (place + l.pipeline) % l.pipeline }
+	next, previous := around(place+1), around(place-1)
+	ends := [collective.PipelineLinks][2]int{
+		collective.ToNext: {place, next}, collective.FromPrevious: {previous, place},
+		collective.ToPrevious: {place, previous}, collective.FromNext: {next, place},
+	}
+	for i, e := range ends {
+		z.Pipeline.Queues[i] = put(setup.LinkQueue(collective.Link(i)), z.Pipeline.Queues[i])
+		meets := fromPlace + 2*e[0]
+		if link := collective.Link(i); link == collective.ToPrevious || link == collective.FromNext {
+			meets++
+		}
+		within := l.rank % stride
+		z.Groups.Links[i] = recordedGroup{Group: z.Groups.Links[i], stride: stride, meets: int32(meets), link: [2]int{e[0]*stride + within, e[1]*stride + within}}
+	}
+	if g := z.Groups.Ends; g != nil {
+		span := z.Groups.Shard.Size() * max(1, (l.pipeline*z.Groups.Replica.Size()-1)/(g.Size()-1)) // as if ranks were evenly spaced
+		z.Groups.Ends = recordedGroup{Group: g, stride: span, meets: atEnds}
+	}
+}
