@@ -3,15 +3,12 @@ package config
 import (
 	"fmt"
 	"os"
-	gopath "path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"zeroth/config/tree"
 	"zeroth/input"
-	"zeroth/input/hub"
 	"zeroth/job/hf"
 )
 
@@ -48,7 +45,7 @@ func path(p *string, schemes ...string) value {
 		full, err := Path(n.Text, schemes...)
 		switch {
 		case err != nil && slices.Contains(schemes, models) && strings.Contains(n.Text, "://huggingface.co/"):
-			return "", err.Error() + ": " + ToDownload(n.Text)
+			return "", err.Error() + ": " + hf.Download(n.Text)
 		case err != nil:
 			return "", err.Error()
 		}
@@ -140,28 +137,4 @@ func weigh(item *tree.Node) (path *tree.Node, weight float64, wrong string) {
 		wrong = "weight: " + wrong
 	}
 	return of.Value, weight, wrong
-}
-
-// repository matches a model's name on the Hugging Face Hub.
-var repository = regexp.MustCompile(`^[A-Za-z0-9][\w.-]*/[\w.-]+$`)
-
-// inHub matches a model's name at the beginning of a path on the Hub.
-var inHub = regexp.MustCompile(`^[\w.-]+(/[\w.-]+)?`)
-
-// ToDownload returns advice on downloading a model if from looks like its name on the Hub and is
-// not a folder.
-func ToDownload(from string) string {
-	_, address, url := strings.Cut(from, "://")
-	published, known := hf.FindPublished(from)
-	switch {
-	case hub.Is(from):
-		return ""
-	case url:
-		from = inHub.FindString(strings.TrimPrefix(address, "huggingface.co/"))
-	case known && !input.Exists(from):
-		from = published.Repository
-	case !repository.MatchString(from) || input.Exists(from) || input.Exists(gopath.Dir(from)):
-		return ""
-	}
-	return fmt.Sprintf("write hf://%s to download it from the Hugging Face Hub", from)
 }

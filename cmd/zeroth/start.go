@@ -63,7 +63,7 @@ Goals:
 			return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
 		},
 	}
-	cmd.Flags().StringVar(&model, "model", "", "`model` to start from, for chat, finetune and lora: hf://org/name, or a published one such as Llama-3.2-1B")
+	cmd.Flags().StringVar(&model, "model", "", "`model` to start from, for chat, finetune and lora: a folder, hf://org/name, or a published one such as Llama-3.2-1B")
 	must(cmd.RegisterFlagCompletionFunc("model", words(publishedNames()...)))
 	cmd.Flags().StringVar(&from, "from", "", "configuration `file` of DeepSpeed or Accelerate, or TrainingArguments, to convert")
 	return cmd

@@ -88,7 +88,11 @@ func TestInit(t *testing.T) {
 	zeroth(t, 0, "init", "lora", "small.yaml", "--model", "Llama-3.2-1B")
 	contains(t, first(zeroth(t, 0, "plan", "small.yaml", "--gpus", "8", "--gpu-memory", "80GiB")), "Llama 1.2B", ": fits\n")
 	_, errs = zeroth(t, 2, "init", "lora", "other.yaml", "--model", "Lama")
-	contains(t, errs, `"Lama" is not a published model`, "Llama-3.2-1B")
+	contains(t, errs, `"Lama" is neither a folder with config.json nor a published model`, "Llama-3.2-1B")
+	write(t, "own model/config.json", "{}")
+	if out, _ := zeroth(t, 0, "init", "lora", "-", "--model", "own model"); !strings.Contains(out, "from: \"own model\" ") {
+		t.Error(out)
+	}
 	hubtest.Serve(t, nil)
 	_, errs = zeroth(t, 2, "train", "small.yaml")
 	contains(t, errs, "meta-llama/Llama-3.2-1B: no such model, or a private one")

@@ -1,12 +1,16 @@
 package hf
 
 import (
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"fmt"
 	"path"
+	"regexp"
 	"strings"
 	"sync"
+
+	"zeroth/input"
 )
 
 //go:embed published.json
@@ -38,4 +42,34 @@ func FindPublished(name string) (Shape, bool) {
 		}
 	}
 	return Shape{}, false
+}
+
+// repository matches org/name at the beginning of a name on the Hub.
+var repository = regexp.MustCompile(`^[A-Za-z0-9][\w.-]*/[\w.-]+`)
+
+// Address returns hf://org/name for the name of a published model, org/name, or the address of a page of the Hub. It
+// returns "" for files and folders, for what may become one, and for anything else.
+func Address(name string) string {
+	_, page, url := strings.Cut(name, "://huggingface.co/")
+	if url {
+		return "hf://" + cmp.Or(repository.FindString(page), page)
+	}
+	s, published := FindPublished(name)
+	switch {
+	case input.Exists(name):
+		return ""
+	case published:
+		return "hf://" + s.Repository
+	case repository.FindString(name) != name || input.Exists(path.Dir(name)):
+		return ""
+	}
+	return "hf://" + name
+}
+
+// Download returns advice on a name that is no folder but has an address, or "".
+func Download(name string) string {
+	if address := Address(name); address != "" {
+		return fmt.Sprintf("write %s to download it from the Hugging Face Hub", address)
+	}
+	return ""
 }

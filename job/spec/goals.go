@@ -4,8 +4,10 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"strings"
 
+	"zeroth/config/tree"
 	"zeroth/input"
 	"zeroth/input/hub"
 	"zeroth/job/hf"
@@ -38,20 +40,22 @@ func Goals() (all []Goal) {
 // goalModel is the model from which the fine-tuning goals start, as named in their files.
 const goalModel = "hf://Qwen/Qwen3-0.6B"
 
-// Of returns the goal with its model replaced by a published one or one on the Hub; an empty name
+// Of returns the goal with its model replaced by a folder, a published one or one on the Hub; an empty name
 // changes nothing. It rejects goals that do not start from a model.
 func (g Goal) Of(model string) (Goal, error) {
 	if model == "" {
 		return g, nil
 	}
-	s, ok := hf.FindPublished(model)
-	switch {
-	case !strings.Contains(g.Text, goalModel):
+	if !strings.Contains(g.Text, goalModel) {
 		return g, input.BadInput(fmt.Errorf("%s starts from no model; want --model with chat, finetune or lora", g.Name))
-	case ok:
-		model = "hf://" + s.Repository
+	}
+	switch address := hf.Address(model); {
+	case address != "":
+		model = address
+	case !hub.Is(model) && !input.Exists(filepath.Join(model, "config.json")):
+		return g, input.BadInput(fmt.Errorf("%q is neither a folder with config.json nor a published model; want a folder, hf://org/name, or one of %s", model, published()))
 	case !hub.Is(model):
-		return g, input.BadInput(fmt.Errorf("%q is not a published model; want hf://org/name, or one of %s", model, published()))
+		model = tree.Quote(model)
 	}
 	g.Text = strings.ReplaceAll(g.Text, goalModel, model)
 	return g, nil

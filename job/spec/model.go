@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"zeroth/config"
 	"zeroth/input"
 	"zeroth/input/hub"
 	"zeroth/job/hf"
@@ -54,7 +53,7 @@ func (r *resolver) modelFrom() {
 	}
 	read, kept, err := r.readModel()
 	if err != nil {
-		want := config.ToDownload(m.From)
+		want := hf.Download(m.From)
 		if want == "" && r.draft && !input.Exists(m.From) && !strings.Contains(m.From, "/") {
 			want = "want a folder, or one of the published models " + published()
 		}
