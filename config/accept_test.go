@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"zeroth/config"
+	"zeroth/config/words"
 	"zeroth/job/spec"
 
 	"zeroth/job/jobtest"
@@ -40,7 +41,7 @@ func TestSchemaAcceptsJobs(t *testing.T) {
 	}
 	for _, key := range config.Keys() {
 		k, _ := config.Explain(key)
-		set := strings.Replace(config.Nest(key), "...", k.Example, 1)
+		set := strings.Replace(words.Nest(key), "...", k.Example, 1)
 		if jobs["example of "+key] = "{" + set + "}"; !strings.HasPrefix(key, "data.") {
 			jobs["example of "+key] = "{data: null, " + set + "}"
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"zeroth/config/tree"
+	"zeroth/config/words"
 )
 
 // Key documents a key of the job file.
@@ -86,7 +87,7 @@ func (k Key) Text() string {
 func (k Key) inline() string { return nestWith(k.Name, k.Example) }
 
 // nestWith returns a key and its value as one line of YAML.
-func nestWith(key, value string) string { return strings.Replace(Nest(key), "...", value, 1) }
+func nestWith(key, value string) string { return strings.Replace(words.Nest(key), "...", value, 1) }
 
 // flag returns the example as an argument of --set, quoted for a shell if necessary.
 func (k Key) flag() string {
@@ -114,7 +115,7 @@ func NearestKey(name string) string {
 			return k
 		}
 	}
-	if near := tree.Nearest(name, keys); near != "" {
+	if near := words.Nearest(name, keys); near != "" {
 		return near
 	}
 	var lasts []string
@@ -122,7 +123,7 @@ func NearestKey(name string) string {
 		_, is := tree.Split(k)
 		lasts = append(lasts, is)
 	}
-	if near := tree.Nearest(last, lasts); near != "" {
+	if near := words.Nearest(last, lasts); near != "" {
 		return keys[slices.Index(lasts, near)]
 	}
 	return ""

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"zeroth/config/tree"
+	"zeroth/config/words"
 	"zeroth/job/show"
 )
 
@@ -50,13 +51,12 @@ type Reader struct {
 	Given    map[string]*tree.Node // keys with valid values
 	Bad      map[string]bool       // keys with a problem already reported
 	Problems tree.Problems
-	Hint     func(key string) string // advice on an unknown key; "" for none
 }
 
 // NewReader returns a reader of a file's nodes. Problems name the file.
 func NewReader(c *Config, file string, root *tree.Node) *Reader {
 	d := &Document{File: file, Root: root, positions: map[string]tree.Position{"": {File: file}}}
-	return &Reader{Document: d, config: c, rows: c.fields(""), Hint: func(string) string { return "" }, Given: map[string]*tree.Node{}, Bad: map[string]bool{}}
+	return &Reader{Document: d, config: c, rows: c.fields(""), Given: map[string]*tree.Node{}, Bad: map[string]bool{}}
 }
 
 // Reopen returns a reader of a document that was read into c without a problem.
@@ -168,17 +168,11 @@ func (r *Reader) sections(in string, n *tree.Node) {
 		case len(keys) == 0 || p.Value.Kind == tree.Nothing:
 		case p.Value.Kind != tree.Mapping:
 			r.Bad[key] = true
-			r.Wrong(p.Value.At, key, p.Value.String()+" is not a mapping", "want "+Nest(tree.Join(key, keys[0])))
+			r.Wrong(p.Value.At, key, p.Value.String()+" is not a mapping", "want "+words.Nest(tree.Join(key, keys[0])))
 		default:
 			r.sections(key, p.Value)
 		}
 	}
-}
-
-// Nest returns a key in one line of YAML: zero: {stage: ...}.
-func Nest(key string) string {
-	parts := strings.Split(key, ".")
-	return strings.Join(parts, ": {") + ": ..." + strings.Repeat("}", len(parts)-1)
 }
 
 // names returns the keys and sections within a section; "" is the whole file.
@@ -204,21 +198,21 @@ func (r *Reader) unknown(section string, p *tree.Pair) {
 	key := tree.Join(section, p.Key)
 	names := r.names(section)
 	advice := "want one of " + strings.Join(names, ", ")
-	near := tree.Nearest(p.Key, names)
+	near, hint := words.Nearest(p.Key, names), words.Hint(key)
 	if near != "" {
 		advice = "did you mean " + near + "?"
 	}
 	// With only one wrong letter it is a typo, not a key of another section.
-	if slip := near != "" && tree.Distance(strings.ToLower(p.Key), near) == 1; !slip {
-		if elsewhere := r.elsewhere(section, p.Key); len(elsewhere) > 0 {
-			advice = "did you mean " + show.Either(elsewhere) + "?"
-		}
+	elsewhere := r.elsewhere(section, p.Key)
+	if slip := near != "" && words.Distance(strings.ToLower(p.Key), near) == 1; !slip && len(elsewhere) > 0 {
+		advice = "did you mean " + show.Either(elsewhere) + "?"
 	}
-	if hint := r.Hint(key); hint != "" && strings.Contains(p.Key, "_") {
+	theirs := strings.Contains(p.Key, "_") || near == "" && len(elsewhere) == 0
+	if is := "is " + tree.Join(section, near) + " here"; hint != "" && theirs && !strings.Contains(hint, is) {
 		advice = hint
 	}
 	if slices.ContainsFunc(r.rows, func(f field) bool { return f.key == key }) {
-		advice = "write it as " + Nest(key)
+		advice = "write it as " + words.Nest(key)
 	}
 	r.Wrong(p.At, key, "unknown key", advice)
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"zeroth/config/tree"
+	"zeroth/config/words"
 )
 
 // listOf is a list of mappings with the same keys. The keys form a table of their own, without sections.
@@ -88,7 +89,7 @@ func readItem(key, one string, n *tree.Node, keys []field) (ps Problems) {
 			continue
 		}
 		advice := "want one of " + strings.Join(names, ", ")
-		if near := tree.Nearest(p.Key, names); near != "" {
+		if near := words.Nearest(p.Key, names); near != "" {
 			advice = "did you mean " + near + "?"
 		}
 		ps = append(ps, tree.NewProblem(p.At, tree.Join(key, p.Key), "unknown key", advice))

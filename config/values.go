@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"zeroth/config/tree"
+	"zeroth/config/words"
 	"zeroth/device"
 	"zeroth/job/hf"
 	"zeroth/job/show"
@@ -268,7 +269,7 @@ func choice(p *string, names []string) value {
 			return n.Text, ""
 		}
 		wrong := n.String() + " is not a valid value"
-		if near := tree.Nearest(n.Text, names); near != "" {
+		if near := words.Nearest(n.Text, names); near != "" {
 			wrong += "; did you mean " + near + "?"
 		}
 		return "", wrong

@@ -73,7 +73,7 @@ those of the first way, caused by a different order of sums.`,
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	f.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
 	cmd.MarkFlagsMutuallyExclusive("json", "markdown")
-	must(cmd.RegisterFlagCompletionFunc("ways", words(bench.Ways()...)))
+	must(cmd.RegisterFlagCompletionFunc("ways", oneOf(bench.Ways()...)))
 	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(append([]string{"here"}, forecast.HardwareNames()...)...)))
 	return cmd
 }

@@ -67,7 +67,7 @@ func (p *planned) addFlags(cmd *cobra.Command) {
 		k, _ := config.Explain(key)
 		p.keys[flag] = f.String(flag, "", fmt.Sprintf("%s (%s)", k.Meaning, key))
 		if k.Choices != nil {
-			must(cmd.RegisterFlagCompletionFunc(flag, words(k.Choices...)))
+			must(cmd.RegisterFlagCompletionFunc(flag, oneOf(k.Choices...)))
 		}
 	}
 	must(cmd.RegisterFlagCompletionFunc("model", wordsOrFile(publishedNames()...)))

@@ -79,7 +79,7 @@ job.`,
 	f.StringVar(&o.hostRate, "host-rate", "", "`bytes` per second that a machine's processors read and write")
 	f.StringVar(&o.diskRate, "disk-rate", "", "`bytes` per second to or from a machine's disks")
 	cmd.Flags().StringVar(&largest, "largest", "", "find the largest `model`, seq or micro_batch that fits")
-	must(cmd.RegisterFlagCompletionFunc("largest", words(forecast.Quantities...)))
+	must(cmd.RegisterFlagCompletionFunc("largest", oneOf(forecast.Quantities...)))
 	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(forecast.HardwareNames()...)))
 	return cmd
 }

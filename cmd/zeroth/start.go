@@ -64,7 +64,7 @@ Goals:
 		},
 	}
 	cmd.Flags().StringVar(&model, "model", "", "`model` to start from, for chat, finetune and lora: a folder, hf://org/name, or a published one such as Llama-3.2-1B")
-	must(cmd.RegisterFlagCompletionFunc("model", words(publishedNames()...)))
+	must(cmd.RegisterFlagCompletionFunc("model", oneOf(publishedNames()...)))
 	cmd.Flags().StringVar(&from, "from", "", "configuration `file` of DeepSpeed or Accelerate, or TrainingArguments, to convert")
 	return cmd
 }

@@ -167,8 +167,8 @@ func oneJob(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("want one job file, such as: zeroth train examples/quickstart.yaml (%s given); 'zeroth init' writes one", count(len(args), "argument"))
 }
 
-// words completes a flag whose value is one of names.
-func words(names ...string) cobra.CompletionFunc {
+// oneOf completes a flag whose value is one of names.
+func oneOf(names ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp)
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"zeroth/config"
-	"zeroth/config/tree"
+	"zeroth/config/words"
 )
 
 // wrongFlag adds a suggestion to the error of an unknown flag.
@@ -78,5 +78,5 @@ func suggestions(word string) []string {
 func nearFlag(cmd *cobra.Command, name string) string {
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	return tree.Nearest(name, names)
+	return words.Nearest(name, names)
 }

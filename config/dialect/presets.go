@@ -2,7 +2,6 @@ package dialect
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -19,7 +18,6 @@ type preset struct {
 	value  string                    // the other program's default, in YAML; "" if a script determines it
 	note   string                    // how older versions or other programs differ, for people
 	when   func(t *Translation) bool // nil: always
-	guess  bool                      // the default of the Hugging Face Trainer, where a script may set another
 }
 
 // decided, in a preset's note, means that scripts or launchers decide there what has our default here.
@@ -76,7 +74,6 @@ var ofDeepSpeed = slices.Concat([]preset{
 	{key: "zero.recompute", value: "none"},
 	{key: "train.steps", theirs: "scheduler.params.total_num_steps", note: decided},
 }, scripts("train.seed", "train.eval_every", "data.validation", "checkpoint.every", "parallel.ranks"),
-	guesses(ofTrainer, "optimizer.", "scheduler.type", lacksTheir("optimizer.type")),
 	[]preset{
 		{key: "optimizer.lr", theirs: "optimizer.params.lr scheduler.params.warmup_max_lr", value: "1e-3", when: with("optimizer.type", "adamw", "adam", "lion", "sgd")},
 		{key: "optimizer.lr", theirs: "optimizer.params.lr optimizer.params.muon_lr scheduler.params.warmup_max_lr", value: "0.02"},
@@ -90,12 +87,10 @@ var ofDeepSpeed = slices.Concat([]preset{
 		{key: "optimizer.weight_decay", theirs: "optimizer.params.weight_decay", value: "0.01", when: ofTorch},
 		{key: "optimizer.weight_decay", theirs: "optimizer.params.weight_decay", value: "0"},
 
-		{key: "schedule.warmup", theirs: "scheduler.params.warmup_num_steps", value: "1000", when: says("scheduler.type", slices.Sorted(maps.Keys(curves3))...)},
+		{key: "schedule.warmup", theirs: "scheduler.params.warmup_num_steps", value: "1000", when: says("scheduler.type", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR")},
 		{key: "schedule.lag", value: "2", note: "before DeepSpeed 0.15, the first step has the rate optimizer.params.lr", when: says("scheduler.type", "WarmupLR", "WarmupDecayLR")},
 		{key: "schedule.lag", value: "1", note: "but step s of WarmupCosineLR's warmup of n has (s-2)/n of the rate, not (s-1)/n", when: says("scheduler.type", "WarmupCosineLR")},
 		{key: "schedule.min_lr", value: "0", when: says("scheduler.type", "WarmupDecayLR")},
-	}, guesses(ofTrainer, "schedule.", "scheduler.type", byTrainer),
-	[]preset{
 		{key: "schedule.type", theirs: "scheduler.type", value: "constant", note: "the Trainer adds its linear schedule"},
 		{key: "schedule.warmup", theirs: "scheduler.params.warmup_num_steps", value: "0"},
 		{key: "schedule.lag", value: "0"},
@@ -137,8 +132,8 @@ func lacks(key string) func(*Translation) bool {
 
 func lacksTheir(key string) func(*Translation) bool { return says(key, "") }
 
-// byTrainer holds if the file leaves the schedule to the Trainer.
-func byTrainer(t *Translation) bool {
+// leavesSchedule holds if the file leaves the schedule to the Trainer.
+func leavesSchedule(t *Translation) bool {
 	return lacksTheir("scheduler.type")(t) && (lacksTheir("optimizer.type")(t) || says("optimizer.params.lr", "auto")(t))
 }
 
@@ -153,19 +148,6 @@ func evaluates(t *Translation) bool {
 }
 
 func idle(t *Translation) bool { return !evaluates(t) }
-
-// guesses returns the presets of a section as guesses about the program that reads a file in which other keys
-// determine them.
-func guesses(all []preset, section, theirs string, when func(*Translation) bool) (some []preset) {
-	for _, d := range all {
-		if also := d.when; strings.HasPrefix(d.key, section) {
-			d.guess, d.theirs = true, theirs
-			d.when = func(t *Translation) bool { return when(t) && (also == nil || also(t)) }
-			some = append(some, d)
-		}
-	}
-	return some
-}
 
 // scripts returns presets of keys that are decided by a script.
 func scripts(keys ...string) (all []preset) {
@@ -183,14 +165,24 @@ func (t *Translation) complete() {
 			continue
 		}
 		done[d.key] = true
-		if d.value != "" && (d.guess || d.value != config.Default(d.key)) {
+		if d.value != "" && (t.root.Kind == tree.Nothing || d.value != config.Default(d.key)) {
 			t.set(d.key, d.value, t.root.At)
-		}
-		if d.guess {
-			t.guessed = append(t.guessed, d.key)
 		}
 		if d.note != "" {
 			t.differs = append(t.differs, d)
+		}
+	}
+}
+
+// byTrainer gives the job the Hugging Face Trainer's defaults of a key, or of a section that ends with a dot,
+// which a script's TrainingArguments may replace.
+func (t *Translation) byTrainer(key string) {
+	base := &Translation{from: arguments, root: &tree.Node{At: t.root.At}, Job: &tree.Node{At: t.root.At, Kind: tree.Mapping}}
+	base.complete()
+	for _, p := range arguments.presets {
+		if v := base.has(p.key); v != nil && strings.HasPrefix(p.key, key) && t.has(p.key) == nil {
+			tree.Put(t.Job, p.key, v)
+			t.guessed = append(t.guessed, p.key)
 		}
 	}
 }

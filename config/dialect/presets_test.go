@@ -41,14 +41,14 @@ func TestPresetsAreComplete(t *testing.T) {
 		"optimizer.nesterov", "optimizer.ns_steps", "optimizer.adjust_lr_fn", "optimizer.adamw.", "optimizer.momentum", "optimizer.groups", "schedule.decay"}
 	for _, d := range Dialects() {
 		for _, key := range config.Keys() {
-			named := slices.ContainsFunc(d.presets, func(p preset) bool { return p.key == key })
+			named := slices.ContainsFunc(slices.Concat(d.presets, ofTrainer), func(p preset) bool { return p.key == key })
 			if other := slices.ContainsFunc(apart, func(s string) bool { return strings.HasPrefix(key, s) }); !named && !other && !(d.Name == "TrainingArguments" && key == "train.steps") && !(d.Name == "Accelerate" && key == "schedule.lag") {
 				t.Errorf("%s has no preset of %s", d.Name, key)
 			}
 		}
 		for _, p := range d.presets {
 			for key := range strings.FieldsSeq(p.theirs) {
-				if _, ok := d.Keys[key]; !ok && !(&Translation{from: d}).section(key) {
+				if _, ok := d.keys()[key]; !ok && !(&Translation{from: d}).section(key) {
 					t.Errorf("%s has no key %s, which determines %s", d.Name, key, p.key)
 				}
 			}
@@ -205,8 +205,8 @@ var inUse = []string{
 
 // mutate changes, adds or removes a key of a configuration.
 func mutate(r *rand.Rand, d dialect, root map[string]any) {
-	key := slices.Sorted(maps.Keys(d.Keys))[r.IntN(len(d.Keys))]
-	e, in := d.Keys[key], root
+	key := slices.Sorted(maps.Keys(d.keys()))[r.IntN(len(d.keys()))]
+	e, in := d.keys()[key], root
 	parts := strings.Split(key, ".")
 	for _, name := range parts[:len(parts)-1] {
 		deeper, ok := in[name].(map[string]any)
@@ -218,7 +218,7 @@ func mutate(r *rand.Rand, d dialect, root map[string]any) {
 	}
 	name := parts[len(parts)-1]
 	values := []any{"auto", nil, 1, 2, 0.5, true, false, "linear", map[string]any{"enabled": false}}
-	for _, word := range slices.Concat(slices.Sorted(maps.Keys(e.Words)), e.Same) {
+	for _, word := range slices.Concat(slices.Sorted(maps.Keys(e.Values)), e.Only) {
 		values = append(values, word, word)
 	}
 	switch r.IntN(4) {

@@ -8,27 +8,20 @@ import (
 	"strconv"
 	"strings"
 
-	"zeroth/config"
 	"zeroth/config/tree"
+	"zeroth/config/words"
 )
-
-// theirs is what a key of another program's configuration is in a job: a key, or nothing.
-type theirs struct {
-	Key   string            // in a job; "" for none
-	Words map[string]string // values and what they are here; with words, other values are refused
-	auto  string            // what the Hugging Face Trainer makes of "auto" by default; "" leaves the key out
-	Same  []string          // without key: values that change nothing here; none: any value
-	Note  string            // without key: why there is nothing to set, or why other values are refused
-}
 
 // dialect is the configuration of another program.
 type dialect struct {
-	Name    string // for people
-	Keys    map[string]theirs
+	Name    string // in the table of words
 	presets []preset
 	is      func(root *tree.Node) bool
 	after   func(t *Translation) // what follows from several keys
 }
+
+// keys returns what the program's keys are in a job.
+func (d dialect) keys() map[string]words.Word { return words.Of(d.Name) }
 
 // Dialects returns the configurations of other programs that are accepted as jobs.
 func Dialects() []dialect { return []dialect{deepSpeed, arguments, accelerate} }
@@ -40,6 +33,7 @@ type Translation struct {
 	Job        *tree.Node
 	Problems   tree.Problems
 	dropped    []string // keys without a meaning here, and why, for people
+	autos      []string // keys of the job with the value "auto"
 	guessed    []string // keys of the job with defaults of the Trainer
 	differs    []preset // that a user may not expect
 	everywhere bool     // weight decay applies to biases and norms, too
@@ -57,6 +51,9 @@ func Translated(root *tree.Node) *Translation {
 		}
 		t := &Translation{from: d, root: root, Job: &tree.Node{At: root.At, Kind: tree.Mapping}}
 		t.keys("", root)
+		for _, key := range t.autos {
+			t.byTrainer(key)
+		}
 		d.after(t)
 		return t
 	}
@@ -67,7 +64,7 @@ func Translated(root *tree.Node) *Translation {
 func (t *Translation) keys(in string, n *tree.Node) {
 	for _, p := range n.Pairs {
 		key := tree.Join(in, p.Key)
-		entry, ok := t.from.Keys[key]
+		entry, ok := t.from.keys()[key]
 		switch {
 		case (ok || t.section(key)) && off(p.Value, 3):
 		case p.Value.Kind == tree.Mapping && t.section(key):
@@ -94,7 +91,7 @@ func off(n *tree.Node, depth int) bool {
 
 // section reports whether there are keys of the dialect below a key.
 func (t *Translation) section(key string) bool {
-	for k := range t.from.Keys {
+	for k := range t.from.keys() {
 		if strings.HasPrefix(k, key+".") {
 			return true
 		}
@@ -104,7 +101,7 @@ func (t *Translation) section(key string) bool {
 
 func (t *Translation) unknown(in string, p *tree.Pair) {
 	var names []string
-	for k := range t.from.Keys {
+	for k := range t.from.keys() {
 		rest := k
 		if in != "" {
 			var ok bool
@@ -118,7 +115,7 @@ func (t *Translation) unknown(in string, p *tree.Pair) {
 	slices.Sort(names)
 	names = slices.Compact(names)
 	advice := "remove it"
-	if near := tree.Nearest(p.Key, names); near != "" {
+	if near := words.Nearest(p.Key, names); near != "" {
 		advice = "did you mean " + near + "?"
 	}
 	t.wrong(p.At, tree.Join(in, p.Key), "unknown key of "+t.from.Name, advice)
@@ -129,34 +126,38 @@ func (t *Translation) wrong(at tree.Position, key, wrong, right string) {
 }
 
 // one translates a key with a value.
-func (t *Translation) one(key string, e theirs, p *tree.Pair) {
+func (t *Translation) one(key string, e words.Word, p *tree.Pair) {
 	v := p.Value
 	text := v.Text
 	switch {
 	case v.Kind == tree.Nothing || v.Kind != tree.Scalar && len(v.Pairs)+len(v.Items) == 0:
-	case e.Key == "" && (len(e.Same) == 0 || v.Kind == tree.Scalar && slices.ContainsFunc(e.Same, func(s string) bool { return sameValue(s, text) })):
-		t.dropped = append(t.dropped, fmt.Sprintf("%s: %s", key, cmp.Or(e.Note, "nothing to set: "+v.String()+" is the only choice")))
-	case e.Key == "":
-		t.wrong(v.At, key, v.String()+" is not supported", cmp.Or(e.Note, "want "+strings.Join(e.Same, " or ")))
+	case e.Ours == "" && e.Only == nil:
+		if e.Note != "" && !strings.EqualFold(text, "false") {
+			t.dropped = append(t.dropped, key+": "+e.Note)
+		}
+	case e.Ours == "" && v.Kind == tree.Scalar && slices.ContainsFunc(e.Only, func(s string) bool { return sameValue(s, text) }):
+	case e.Ours == "":
+		t.wrong(v.At, key, v.String()+" is not supported", cmp.Or(e.Note, "want "+strings.Join(e.Only, " or ")))
+	case e.Ours == "zero.recompute" && v.Kind == tree.Mapping: // DeepSpeed's section of what its script switches on
+		if slices.ContainsFunc(v.Pairs, func(p *tree.Pair) bool { return !slices.Contains([]string{"", "false", "0"}, p.Value.Text) }) {
+			t.set(e.Ours, "block", v.At)
+		}
 	case v.Kind == tree.Scalar && text == "auto":
-		if e.auto != "" {
-			t.set(e.Key, e.auto, v.At)
-			t.guessed = append(t.guessed, e.Key)
-		}
-	case e.Words != nil:
-		to, ok := e.Words[text]
+		t.autos = append(t.autos, e.Ours)
+	case e.Values != nil:
+		to, ok := e.Values[text]
 		if !ok {
-			to, ok = e.Words[strings.ToLower(text)]
+			to, ok = e.Values[strings.ToLower(text)]
 		}
 		if !ok {
-			t.wrong(v.At, key, v.String()+" is not supported", "want "+strings.Join(slices.Sorted(maps.Keys(e.Words)), ", "))
+			t.wrong(v.At, key, v.String()+" is not supported", "want "+strings.Join(slices.Sorted(maps.Keys(e.Values)), ", "))
 		} else if to != "" {
-			t.set(e.Key, to, v.At)
+			t.set(e.Ours, to, v.At)
 		}
 	case v.Kind == tree.Mapping || slices.ContainsFunc(v.Items, func(n *tree.Node) bool { return n.Kind != tree.Scalar }):
 		t.wrong(v.At, key, v.String()+" is not supported", "want a plain value")
 	default:
-		tree.Put(t.Job, e.Key, v)
+		tree.Put(t.Job, e.Ours, v)
 	}
 }
 
@@ -164,7 +165,7 @@ func (t *Translation) one(key string, e theirs, p *tree.Pair) {
 func sameValue(a, b string) bool {
 	x, wrong := strconv.ParseFloat(a, 64)
 	y, bad := strconv.ParseFloat(b, 64)
-	return a == b || wrong == nil && bad == nil && x == y
+	return strings.EqualFold(a, b) || wrong == nil && bad == nil && x == y
 }
 
 // set gives a key of the job a value that is written here, in YAML. What the file says is put as it is.
@@ -186,20 +187,6 @@ func (t *Translation) their(key string) *tree.Node {
 		return n
 	}
 	return &tree.Node{At: t.root.At}
-}
-
-// EquivalentOf returns the job's key for a key of another program, such as train.batch for
-// train_batch_size, or "".
-func EquivalentOf(key string) string {
-	_, last := tree.Split(key)
-	for _, d := range Dialects() {
-		for _, name := range []string{key, last} {
-			if e := d.Keys[name]; e.Key != "" {
-				return fmt.Sprintf("%s of %s is %s here: write %s", name, d.Name, e.Key, config.Nest(e.Key))
-			}
-		}
-	}
-	return ""
 }
 
 // Translate returns the job of another program's configuration as a commented job file, or ok false if

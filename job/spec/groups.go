@@ -9,6 +9,7 @@ import (
 
 	"zeroth/config"
 	"zeroth/config/tree"
+	"zeroth/config/words"
 	"zeroth/job/show"
 	"zeroth/nn"
 	"zeroth/shard"
@@ -214,7 +215,7 @@ func near(pattern string, params []shard.Param) (names []string) {
 		}
 		names, far[name] = append(names, name), len(part)
 		for i := 0; i+len(part) <= len(name); i++ {
-			far[name] = min(far[name], tree.Distance(part, name[i:i+len(part)]))
+			far[name] = min(far[name], words.Distance(part, name[i:i+len(part)]))
 		}
 	}
 	slices.SortStableFunc(names, func(a, b string) int { return far[a] - far[b] })

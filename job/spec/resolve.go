@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"zeroth/config"
-	"zeroth/config/dialect"
 	"zeroth/config/tree"
 	"zeroth/data"
 	"zeroth/job/hf"
@@ -32,7 +31,7 @@ type resolver struct {
 func newResolver(file string, root *tree.Node) *resolver {
 	job := &Job{}
 	r := config.NewReader(&job.Config, file, root)
-	job.Document, r.Hint = r.Document, dialect.EquivalentOf
+	job.Document = r.Document
 	return &resolver{Reader: r, Job: job}
 }
 

@@ -12,6 +12,7 @@ import (
 	"unicode"
 	"zeroth/config"
 	"zeroth/config/tree"
+	"zeroth/config/words"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -537,11 +538,11 @@ func TestLoadTokenizer(t *testing.T) {
 func TestNearest(t *testing.T) {
 	names := []string{"layers", "heads", "width", "lr", "betas"}
 	for word, want := range map[string]string{"layer": "layers", "haeds": "heads", "WIDTH": "width", "bettas": "betas", "optimizer": "", "x": "", "rl": "lr"} {
-		if got := tree.Nearest(word, names); got != want {
+		if got := words.Nearest(word, names); got != want {
 			t.Errorf("Nearest(%q) = %q, want %q", word, got, want)
 		}
 	}
-	if d := tree.Distance("ca", "abc"); d != 3 {
+	if d := words.Distance("ca", "abc"); d != 3 {
 		t.Errorf("distance(ca, abc) = %d, want 3", d)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"zeroth/config"
+	"zeroth/config/words"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/forecast"
@@ -46,6 +47,7 @@ func TestReadmeGeneratedParts(t *testing.T) {
 		"../../docs/design.md": {
 			"loops": "```go\n" + source(t, "../../fsdp/fsdp.go", "Forward", "Backward") + "```\n",
 		},
+		"../../docs/moving.md":      {"words": wordsTable()},
 		"../../docs/parallelism.md": {"ways": waysTable(t)},
 		"../../docs/reference.md":   {"keys": keyTables(), "commands": commandReference(t), "limits": limitTables(t)},
 	} {
@@ -71,6 +73,30 @@ func keyTables() string {
 		row(name, k)
 		for _, of := range k.Keys {
 			row(name+"[]."+of.Name, of)
+		}
+	}
+	return b.String()
+}
+
+// wordsTable returns a table of our keys and those of other programs.
+func wordsTable() string {
+	columns := []string{"DeepSpeed", "Accelerate", "TrainingArguments, TRL, PEFT", "Axolotl", "LLaMA-Factory", "torchtitan"}
+	var b strings.Builder
+	fmt.Fprintf(&b, "| zeroth | %s |\n|---%s|\n", strings.Join(columns, " | "), strings.Repeat("|---", len(columns)))
+	for _, key := range config.Keys() {
+		row, some := "| `"+key+"`", false
+		for _, programs := range columns {
+			var theirs []string
+			for _, w := range words.All() {
+				if w.Ours == key && slices.Contains(strings.Split(programs, ", "), w.Program) && !strings.Contains(w.Key, ".fsdp_") {
+					theirs = append(theirs, "`"+w.Key+"`")
+				}
+			}
+			row += " | " + strings.Join(theirs, ", ")
+			some = some || theirs != nil
+		}
+		if some {
+			b.WriteString(row + " |\n")
 		}
 	}
 	return b.String()

@@ -1,38 +1,9 @@
-package tree
+package words
 
 import (
+	"slices"
 	"strings"
 )
-
-// synonyms maps words of other programs to ours. An empty word means that there is no equivalent,
-// whatever the spelling suggests.
-var synonyms = map[string]string{
-	"gpu": "cuda", "gpus": "cuda", "cuda:0": "cuda", "nvidia": "cuda", "mps": "", "tpu": "", "rccl": "",
-
-	"cpu": "host", "ram": "host", "memory": "host",
-	"nvme": "disk", "ssd": "disk", "hdd": "disk", "file": "disk", "mmap": "disk",
-	"no": "none", "off": "none", "false": "none",
-
-	"float32": "fp32", "float": "fp32", "single": "fp32", "f32": "fp32", "32": "fp32", "tf32": "",
-	"bfloat16": "bf16", "bf16_mixed": "bf16", "b16": "bf16",
-	"float16": "fp16", "half": "fp16", "f16": "fp16", "16_mixed": "fp16", "fp16_mixed": "fp16", "16": "",
-
-	"adamw_torch": "adamw", "adamw_torch_fused": "adamw", "fusedadam": "adamw", "fused_adamw": "adamw", "deepspeedcpuadam": "adamw",
-	"adam8bit": "adamw8bit", "adamw8": "adamw8bit", "adamw_8bit": "adamw8bit", "adamw_bnb_8bit": "adamw8bit", "paged_adamw_8bit": "adamw8bit",
-	"adamax": "", "nadam": "", "radam": "", "lamb": "",
-
-	"constant_with_warmup": "constant", "flat": "constant", "linear_with_warmup": "linear", "cos": "cosine",
-	"cosine_with_min_lr": "cosine", "warmup_stable_decay": "wsd", "trapezoidal": "wsd", "rsqrt": "inverse_sqrt",
-
-	"full": "block", "layer": "block", "true": "block",
-
-	"messages": "chat", "sharegpt": "chat", "conversations": "chat", "openai": "chat", "chatml": "chat",
-	"alpaca": "prompt", "instruct": "prompt", "completion": "prompt",
-
-	"tiktoken": "gpt2", "r50k_base": "gpt2", "gpt4": "", "huggingface": "folder", "hf": "folder", "byte": "bytes", "char": "",
-
-	"opt": "", "gptj": "",
-}
 
 // decorations lists prefixes and suffixes that other programs add to names.
 var decorations = struct{ before, behind []string }{
@@ -45,15 +16,8 @@ func Nearest(word string, names []string) string {
 		return "" // comparing would take long
 	}
 	word = strings.ReplaceAll(strings.ToLower(word), "-", "_")
-	if means, ok := synonyms[word]; ok {
-		for _, name := range names {
-			if name == means || name == word {
-				return name
-			}
-		}
-		if means == "" {
-			return ""
-		}
+	if ours, known := meaning(word, names); known {
+		return ours
 	}
 	best, at := "", 99
 	for _, w := range plainly(word) {
@@ -65,6 +29,31 @@ func Nearest(word string, names []string) string {
 		}
 	}
 	return best
+}
+
+// meaning returns the name that a word of other programs stands for; known and "" if it has no equivalent,
+// whatever the spelling suggests.
+func meaning(word string, names []string) (ours string, known bool) {
+	for _, w := range All() {
+		if w.Program != "words" {
+			if ours := w.Values[word]; ours != "" && slices.Contains(names, ours) && word != "true" && word != "false" {
+				return ours, true
+			}
+			continue
+		}
+		if w.Key != word {
+			continue
+		}
+		for _, name := range names {
+			if name == w.Ours || name == word {
+				return name, true
+			}
+		}
+		if w.Ours == "" {
+			return "", true
+		}
+	}
+	return "", false
 }
 
 // plainly returns a word, and the word without each possible prefix or suffix.
