@@ -17,6 +17,7 @@ import (
 // an intact one or get an error that it was deleted, never that it is damaged or that there is
 // none.
 func TestReadDuringDeletion(t *testing.T) {
+	nightly.Long(t)
 	root := t.TempDir()
 	m := newModel(1)
 	m.mustSave(t, vfs.OS{}, root, 1, 1, Options{headerBytes: 4096})

@@ -8,6 +8,7 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // codecs returns the codecs used per kind in a checkpoint.
@@ -33,6 +34,7 @@ func codecs(t *testing.T, fsys vfs.FS, path string, m *model) map[string]string 
 // TestAutoCompression checks that Auto writes the first save raw and, on slow storage, later ones
 // encoded, except kinds that do not shrink.
 func TestAutoCompression(t *testing.T) {
+	nightly.Long(t)
 	m := bigModel(blockBytes, Master, "m", "noise")
 	for i := range m.tensors {
 		if m.tensors[i].Kind == "noise" {

@@ -12,6 +12,7 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // cutTensors returns tensors with every way of dividing them among ranks: by the first dimension, by
@@ -118,6 +119,7 @@ func saveParts(t *testing.T, root string, ts []Tensor, ranks, shards int, opt Op
 // TestCutsReshard checks that every element is read back, however tensors are divided for saving
 // and reading. Digests do not depend on the division, and without parts the format is 1.
 func TestCutsReshard(t *testing.T) {
+	nightly.Long(t)
 	digests := map[string]bool{}
 	for _, ranks := range []int{1, 2, 4, 8} {
 		for _, compress := range []Compression{Never, Always} {

@@ -181,6 +181,7 @@ func TestDamageIsLocal(t *testing.T) {
 // TestWrongFiles checks that truncated, missing and swapped files, and files of another save, are
 // found.
 func TestWrongFiles(t *testing.T) {
+	nightly.Long(t)
 	_, otherRoot, other := saved(t, 2)
 	_ = otherRoot
 	for _, name := range []string{commitName, manifestName, stateName, "part-00000.json", "data-00000-000.safetensors", "data-00001-000.safetensors"} {

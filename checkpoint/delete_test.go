@@ -14,6 +14,7 @@ import (
 
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
+	"zeroth/tests/nightly"
 )
 
 // tree lists every name under a folder with its kind or link target.
@@ -60,6 +61,7 @@ var intruders = map[string]func(dir, outside string) error{
 // only files of the format and never follows a link. A folder that contains anything else is
 // unchanged and reported; all others are deleted.
 func TestDeletesOnlyOurs(t *testing.T) {
+	nightly.Long(t)
 	tmp := tmpPrefix + stepName(9, 0) + "-0123456789abcdef"
 	for what, intrude := range intruders {
 		for _, where := range []string{stepName(1, 0), tmp, trashPrefix + stepName(3, 1) + "-0123456789abcdef", trashPrefix + tmp + "-0123456789abcdef"} {

@@ -54,6 +54,7 @@ func refused(t *testing.T, what, root, bad, whole string) {
 // the order of commits makes latest an error if it is in the newest checkpoint. In an older one
 // it does too, unless COMMIT and manifest still agree that it is older.
 func TestDamagedOrder(t *testing.T) {
+	nightly.Long(t)
 	root := t.TempDir()
 	harmless := 0
 	first, second, newest := wentBack(t, root)

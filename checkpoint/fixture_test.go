@@ -128,6 +128,7 @@ func writeFixture(t *testing.T, m *model, root string) {
 // TestPythonReadsIt checks that the Python reader reads the same bytes, and refuses a damaged
 // block.
 func TestPythonReadsIt(t *testing.T) {
+	nightly.Long(t)
 	nightly.Needs(t, "python3")
 	m := fixtureModel()
 	read := func(dir string, x Tensor) ([]byte, error) {

@@ -163,6 +163,7 @@ func TestNamesAreEscaped(t *testing.T) {
 
 // TestCommitsOnlyTheReadable checks that Commit refuses a checkpoint that could not be read back.
 func TestCommitsOnlyTheReadable(t *testing.T) {
+	nightly.Long(t)
 	commit := func(change func(c *Commit)) error {
 		mem := &vfstest.Mem{}
 		s, err := Begin("/c", 1, Options{FS: mem})

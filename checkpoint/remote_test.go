@@ -53,6 +53,7 @@ func saveRemote(h *Hold, step, n int) error {
 // after crashes, uploaded: no half checkpoint is ever visible, and in the end object storage
 // contains the newest, with their bytes.
 func TestRemoteFaults(t *testing.T) {
+	nightly.Long(t)
 	for i := range nightly.Of(1, 100) {
 		kind := s3test.Kinds[i%len(s3test.Kinds)]
 		t.Run(fmt.Sprintf("%d-%s", i, kind), func(t *testing.T) { remoteFaults(t, kind, uint64(i)) })

@@ -17,11 +17,13 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // TestReshardMatrix checks that after a save by N ranks at one stage and a load by M at another,
 // every rank has its elements to the bit, and saving again from there gives the same digest.
 func TestReshardMatrix(t *testing.T) {
+	nightly.Long(t)
 	sizes := []int{1, 2, 3, 4, 7, 8}
 	m := newModel(1)
 	digests := map[string]bool{}
@@ -83,6 +85,7 @@ func (m *model) readBy(c *Checkpoint, world, stage int) error {
 // TestOverRead checks that loading on other ranks reads at most 1.1 times the necessary bytes,
 // and ranges with arbitrary boundaries are read correctly.
 func TestOverRead(t *testing.T) {
+	nightly.Long(t)
 	m := bigModel(5_000_000, Master)
 	w := m.tensors[0]
 	for _, compress := range []Compression{Never, Always} {
@@ -157,6 +160,7 @@ func TestDataFilesAreSafetensors(t *testing.T) {
 // TestFilesRoll checks that consecutive chunks of one tensor form one piece, that a full header
 // or file starts a new one, and that equal Puts give equal files.
 func TestFilesRoll(t *testing.T) {
+	nightly.Long(t)
 	m := bigModel(3*chunkBytes/4+10, Master, "m")
 	var sums [2]string
 	for i, workers := range []int{1, 3} {
@@ -246,6 +250,7 @@ func TestOddPieces(t *testing.T) {
 // TestBuffersAreReleased checks that buffers are released exactly once and not used afterwards,
 // and that only a bounded number is held.
 func TestBuffersAreReleased(t *testing.T) {
+	nightly.Long(t)
 	s, err := Begin("/c", 1, Options{FS: &vfstest.Mem{}, Workers: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -393,6 +398,7 @@ func TestIncompleteIsRefused(t *testing.T) {
 // TestSaveMemory checks that a save or load of 64 MiB, raw or encoded, allocates only a few MiB.
 // The bound is generous because the race detector makes pools forget.
 func TestSaveMemory(t *testing.T) {
+	nightly.Long(t)
 	m := bigModel(1<<24, Master)
 	for _, compress := range []Compression{Never, Always} {
 		root := t.TempDir()

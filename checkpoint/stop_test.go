@@ -11,11 +11,13 @@ import (
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/checkpoint/vfs"
+	"zeroth/tests/nightly"
 )
 
 // TestStopped checks that operations cancelled after their first bytes return the context's error
 // and leave nothing that could be mistaken for their result.
 func TestStopped(t *testing.T) {
+	nightly.Long(t)
 	dir := t.TempDir()
 	m := bigModel(8*readBytes/4, Master)
 	path := m.mustSave(t, vfs.OS{}, filepath.Join(dir, "c"), 9, 1, Options{})

@@ -12,6 +12,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/tests/nightly"
 )
 
 // TestLost checks that only time without questions counts, beyond what a busy machine explains.
@@ -31,6 +32,7 @@ func TestWatchdogOfStoppedProcess(t *testing.T) {
 		compute(t)
 		return
 	}
+	nightly.Long(t)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWatchdogOfStoppedProcess$", "-test.v")
 	cmd.Env = append(os.Environ(), "ZEROTH_TEST_STOPPED=1")
 	var said bytes.Buffer

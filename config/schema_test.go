@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"zeroth/config/tree"
+	"zeroth/tests/nightly"
 
 	"github.com/goccy/go-yaml"
 )
@@ -177,6 +178,7 @@ func numbers(v any) any {
 // TestSchemaRefusesAsTheReaderDoes checks that the schema and the reader accept the same values of
 // a single key.
 func TestSchemaRefusesAsTheReaderDoes(t *testing.T) {
+	nightly.Long(t)
 	s := SchemaJSON(t)
 	values := []string{"0", "-1", "1", "2", "3", "4", "0.5", "0.49", "0.51", "0.999", "1.5", "-0.1", "1e30", "65537", "true", "none", "host", "bf16", "adamw", "cosine", "block", "x y", "[]", "[0.9, 0.95]", "[0.9]", "[1.0, 0.5]",
 		"5m", "1h30m", "0.5s", "5", "auto", "4GiB", "4 GB", "{last: 2}", "{best: loss}", "{}", "{bets: loss}", "{last: 0}", `[{match: "*"}]`, `[{match: "*", lr: 0}]`, `[{match: "*", lr: 0.1, weight_decay: 0}]`, "[{lr: 0.1}]", `[{match: "*", size: 1}]`, "[{path: a.txt, weight: 0.7}]", "[{path: a.txt, weight: 0}]", "[{path: a.txt}]", "[{path: a.txt, weight: 1, of: 2}]", "null", "[a.txt]", `"a.txt"`}

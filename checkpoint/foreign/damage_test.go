@@ -22,6 +22,7 @@ var damaged = []string{"deepspeed/x-z2-paramalign-rr-bf16-w2", "deepspeed/x-z3-s
 // A mutated checkpoint is either read or refused with an error naming the folder's file. It causes
 // no panic, and uses at most 64 MiB of memory beyond the files' size.
 func TestMutations(t *testing.T) {
+	nightly.Long(t)
 	n := nightly.Of(200, 10000)
 	refused := 0
 	for i, name := range damaged {

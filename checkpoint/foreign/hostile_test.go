@@ -288,6 +288,7 @@ func TestRename(t *testing.T) {
 // TestMostMemory checks that a file made to exhaust memory gets only the memory that any file may
 // use.
 func TestMostMemory(t *testing.T) {
+	nightly.Long(t)
 	for name, ops := range map[string]string{
 		"lists": strings.Repeat("]", 1<<20), "dictionaries": strings.Repeat("}K\x01K\x01s", 1<<20), "numbers": "](" + strings.Repeat("J\x00\x00\x01\x00", 1<<20),
 		"tuples": ")" + strings.Repeat("\x85", 1<<20), "marks": strings.Repeat("(", 1<<21), "a long memo": "N" + strings.Repeat("\x94", 1<<20),

@@ -375,6 +375,7 @@ func refusedForMemory(t *testing.T, folder string) {
 // Pickles whose values are used again and again, contain themselves or are of absurd sizes need no
 // more memory than their bytes and 64 MiB, whatever reads them.
 func TestSharedValues(t *testing.T) {
+	nightly.Long(t)
 	opened, slowest := 0, time.Duration(0)
 	for i := range nightly.Of(30, 1000) {
 		r := rand.New(rand.NewPCG(uint64(i), 42))

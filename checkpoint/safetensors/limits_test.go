@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"zeroth/tests/nightly"
 )
 
 // spent returns the total bytes allocated by f, freed or not.
@@ -25,6 +27,7 @@ func spent(f func()) int64 {
 // more memory than a multiple of their size, and those that claim more bytes than the file has
 // allocate none.
 func TestMemoryOfForgedHeaders(t *testing.T) {
+	nightly.Long(t)
 	const size = 4 << 20
 	fill := func(begin, end string, f func(i int) string) []byte {
 		var b strings.Builder

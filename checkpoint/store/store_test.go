@@ -21,6 +21,7 @@ import (
 	"zeroth/input"
 	"zeroth/input/s3"
 	"zeroth/input/s3/s3test"
+	"zeroth/tests/nightly"
 )
 
 const root = "s3://" + s3test.Bucket + "/a"
@@ -353,6 +354,7 @@ func TestApartDamage(t *testing.T) {
 // TestLease checks that a second holder is refused if the first renews its lease meanwhile, and
 // takes over if it expires, of which the first is informed.
 func TestLease(t *testing.T) {
+	nightly.Long(t)
 	defer func(a, b time.Duration) { term, poll = a, b }(term, poll)
 	term, poll = time.Hour, time.Millisecond
 	s3test.Serve(t)
@@ -448,6 +450,7 @@ func TestOther(t *testing.T) {
 // TestRefused checks that a finished run ends, with the folder on disk in its error, if the server goes on
 // refusing requests, and that it goes on, with notices, if the server only fails.
 func TestRefused(t *testing.T) {
+	nightly.Long(t)
 	a, b, c, d := mostRefused, noteEvery, minio.DefaultRetryUnit, minio.DefaultRetryCap
 	defer func() { mostRefused, noteEvery, minio.DefaultRetryUnit, minio.DefaultRetryCap = a, b, c, d }()
 	mostRefused, noteEvery, minio.DefaultRetryUnit, minio.DefaultRetryCap = 50*time.Millisecond, 10*time.Millisecond, time.Millisecond, time.Millisecond

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"zeroth/tests/nightly"
 )
 
 const plain = "../foreign/testdata/dcp/plain"
@@ -91,6 +93,7 @@ func floats(t *testing.T, v any) []float32 {
 // TestRefused checks that files that ask for unsupported operations are refused by name, without
 // allocating memory.
 func TestRefused(t *testing.T) {
+	nightly.Long(t)
 	if _, err := open("testdata/trainer_like.pt"); err == nil || !strings.Contains(err.Error(), `"argparse.Namespace"`) || !strings.Contains(err.Error(), "trainer_like.pt") {
 		t.Errorf("a class that is not on the list: %v", err)
 	}
@@ -149,6 +152,7 @@ func TestRepeated(t *testing.T) {
 // TestDirectory checks that an archive with a huge directory and little else is refused before
 // memory is allocated.
 func TestDirectory(t *testing.T) {
+	nightly.Long(t)
 	var b bytes.Buffer
 	z := zip.NewWriter(&b)
 	for i := range 200000 {

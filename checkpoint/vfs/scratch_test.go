@@ -13,6 +13,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/tests/nightly"
 )
 
 // A scratch file in use cannot be opened by someone else, and its name cannot be created again.
@@ -113,6 +114,7 @@ func TestFileTransfers(t *testing.T) {
 // Many small transfers all complete, even if several complete between two calls of
 // io_getevents and the runtime sends signals to its threads.
 func TestManyTransfersEnd(t *testing.T) {
+	nightly.Long(t)
 	f, err := OS{}.CreateLocked(filepath.Join(t.TempDir(), "file"))
 	if err != nil {
 		t.Fatal(err)

@@ -79,6 +79,7 @@ func TestAdaptersInSeveralProcesses(t *testing.T) {
 // TestAdapterExportRefuses checks that impossible exports of adapters fail before a folder is
 // created.
 func TestAdapterExportRefuses(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	zeroth(t, 0, "train", "tiny.yaml", "--set", "checkpoint.every=2", "--set", "train.steps=2", "--out", "plain")
 	zeroth(t, 0, "train", "tiny.yaml", "--set", "checkpoint.every=2", "--set", "train.steps=2", "--set", "train.lora.rank=2", "--out", "lora")

@@ -149,6 +149,7 @@ func TestBenchParallelTables(t *testing.T) {
 // TestBenchParallelEndsOnASignal checks that Ctrl-C ends a comparison during a long step and
 // leaves no files behind.
 func TestBenchParallelEndsOnASignal(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	temp := t.TempDir()
 	write(t, "a.txt", strings.Repeat("to be, or not to be; ", 400_000))

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"zeroth/job/state"
+	"zeroth/tests/nightly"
 )
 
 // foreignFixture returns the absolute path of a checkpoint written by another program.
@@ -25,6 +26,7 @@ func foreignFixture(t *testing.T, name string) string {
 // TestCkptForeign checks that checkpoints of DeepSpeed and PyTorch can be shown, exported,
 // imported and trained on, and that exports to their formats can be read back.
 func TestCkptForeign(t *testing.T) {
+	nightly.Long(t)
 	zero, dcp := foreignFixture(t, "deepspeed/x-z3-fp16-w2"), foreignFixture(t, "dcp/fsdp2-fp32-w2/step-3")
 	bin := foreignFixture(t, "dcp/plain")
 	inFolder(t)
@@ -83,6 +85,7 @@ func TestCkptForeign(t *testing.T) {
 // TestForeignPosition checks that a run goes on where the other program stopped, or says what it
 // assumes: in the data, in the schedule, with the optimizer's settings and the loss scale.
 func TestForeignPosition(t *testing.T) {
+	nightly.Long(t)
 	saved := map[string]string{"deepspeed": "deepspeed/z2-bf16-w2", "dcp": "dcp/fsdp2-fp32-w2/step-3", "accelerate": "dcp/fsdp2-accelerate-w2", "dtensor": "dcp/dtensor-pt-w2"}
 	for name, fixture := range saved {
 		saved[name] = foreignFixture(t, fixture)

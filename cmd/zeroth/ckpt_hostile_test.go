@@ -15,10 +15,12 @@ import (
 	"zeroth/checkpoint/checkpointtest"
 	"zeroth/checkpoint/vfs"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // TestFullOutput checks that every command exits with code 1 if it cannot write its output.
 func TestFullOutput(t *testing.T) {
+	nightly.Long(t)
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Skip(err)
@@ -42,6 +44,7 @@ func TestFullOutput(t *testing.T) {
 // TestDamagedCommitIsReported checks that every command given a run folder reports a damaged COMMIT
 // of the newest checkpoint, instead of using an older checkpoint.
 func TestDamagedCommitIsReported(t *testing.T) {
+	nightly.Long(t)
 	trained(t)
 	b, err := os.ReadFile(last + "/COMMIT")
 	if err != nil {
@@ -196,6 +199,7 @@ func forged(t *testing.T, from, root, state string) string {
 // TestExportOfAnotherModel checks that export refuses a state.json that does not match the
 // parameters, and creates no folder.
 func TestExportOfAnotherModel(t *testing.T) {
+	nightly.Long(t)
 	trained(t)
 	for i, model := range []string{`5`, `null`, `[]`, `"gpt2"`, `{}`, `{"model_type": 5}`, `{"model_type": "bert"}`, `{"model_type": "gpt2"}`, `{"model_type": "llama"}`,
 		`{"model_type": "gpt2", "n_layer": 1000000000, "n_head": 1, "n_embd": 8, "n_positions": 8, "vocab_size": 256}`,

@@ -12,9 +12,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/checkpoint/vfs"
+	"zeroth/tests/nightly"
 )
 
 func TestCkptBadInput(t *testing.T) {
+	nightly.Long(t)
 	trained(t)
 	if err := os.Mkdir("r/ckpt/.tmp-step-00000007-0123456789abcdef", 0o777); err != nil {
 		t.Fatal(err)

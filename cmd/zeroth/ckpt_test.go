@@ -219,6 +219,7 @@ func TestCkptVerify(t *testing.T) {
 }
 
 func TestCkptDiff(t *testing.T) {
+	nightly.Long(t)
 	trained(t)
 	out, _ := zeroth(t, 0, "ckpt", "diff", last, "r")
 	matches(t, out, `^A: r/ckpt/step-00000006, step 6\nB: r/ckpt/step-00000006, step 6\n51 tensors: 51 equal, 0 differ \(`)
@@ -259,6 +260,7 @@ func same(t *testing.T, a, b string) {
 // TestCkptExportImport checks that export is bit-identical to what training wrote, and still is
 // after an import.
 func TestCkptExportImport(t *testing.T) {
+	nightly.Long(t)
 	trained(t)
 	out, _ := zeroth(t, 0, "ckpt", "export", "r", "--to", "new/m")
 	matches(t, out, `^exported r/ckpt/step-00000006 to new/m \(`)

@@ -14,12 +14,14 @@ import (
 	"zeroth/job/jobtest"
 	"zeroth/job/spec/spectest"
 	"zeroth/nn"
+	"zeroth/tests/nightly"
 )
 
 // TestTunedModelStops checks that a model tuned for chat ends its texts in other programs, too, however
 // it is written: its tokenizer's tokens, and the end of an answer, are in config.json and in
 // generation_config.json. A resumed run has the bits of one that is not interrupted.
 func TestTunedModelStops(t *testing.T) {
+	nightly.Long(t)
 	base := spectest.ModelFolder(t, hf.Model{Family: "llama", Shape: nn.Shape{Layers: 1, Heads: 2, Width: 8, Context: 64, Vocab: 424, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 16, Theta: 1e4}, EOS: "2"})
 	jobtest.WriteTokenizer(t, base, "qwen", `{"eos_token": "<|endoftext|>", "pad_token": "<tool_call>"}`)
 	jobtest.Write(t, filepath.Join(base, "chat_template.jinja"), "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")

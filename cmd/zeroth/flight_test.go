@@ -119,6 +119,7 @@ func flown(t *testing.T, code int, args ...string) (r flight.Report) {
 // TestFlightFindsDivergence checks that flight names a rank that calls another operation, or that
 // is stuck, from the dumps of all processes.
 func TestFlightFindsDivergence(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	for _, c := range []struct {
 		fault, timeout string
@@ -157,6 +158,7 @@ func TestFlightFindsDivergence(t *testing.T) {
 // dump without disturbing the run, and that flight finds no fault in these dumps. After a process
 // is killed, its earlier dump does not count as its last state.
 func TestFlightOfTheKilled(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	const token = "a token of sixteen bytes and more"
 	t.Setenv("ZEROTH_TOKEN", token)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"zeroth/tests/nightly"
 )
 
 // goesWith holds the other files of a model folder. They must be copied unchanged, whatever their
@@ -99,6 +101,7 @@ func wholeModel(t *testing.T, folder, dtype string, config map[string]any) {
 // TestFolderIsCarried checks that training, import and export preserve every key of config.json
 // and all other files, even after the original folder is deleted.
 func TestFolderIsCarried(t *testing.T) {
+	nightly.Long(t)
 	config := importable(t)
 	train := func(args ...string) string {
 		for _, set := range []string{"data={tokens: [a.bin], dtype: uint16, validation: 0}", "train.steps=4", "checkpoint.every=2", "parallel.ranks=3"} {
@@ -140,6 +143,7 @@ func TestFolderIsCarried(t *testing.T) {
 
 // TestFolderIsRefused checks that a faulty model folder ends a run before it begins.
 func TestFolderIsRefused(t *testing.T) {
+	nightly.Long(t)
 	importable(t)
 	from := []string{"train", "tiny.yaml", "--out", "a", "--set", "model={from: hf}", "--set", "data={tokens: [a.bin], dtype: uint16, validation: 0}"}
 	const pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"

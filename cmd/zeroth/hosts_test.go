@@ -68,6 +68,7 @@ func TestLaunchOnHosts(t *testing.T) {
 
 // TestHostsWithout checks that a host without the program, the folder or a connection is named.
 func TestHostsWithout(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	ssh := "--ssh=" + launchtest.SSH(t, ".")
 	run := func(code int, with ...string) string {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"zeroth/input/hub/hubtest"
+	"zeroth/tests/nightly"
 )
 
 // onHub serves a tiny model with a tokenizer as hf://org/tiny and puts tiny.yaml into the current
@@ -29,6 +30,7 @@ var fromHub = []string{"--set", "model={from: hf://org/tiny}", "--set", "sample.
 // records the commit, and that it resumes from that commit offline and after the branch has
 // moved.
 func TestTrainFromHub(t *testing.T) {
+	nightly.Long(t)
 	h := onHub(t)
 	args := append([]string{"train", "tiny.yaml", "--out"}, "hub")
 	_, errs := zeroth(t, 0, append(args, fromHub...)...)
@@ -58,6 +60,7 @@ func TestTrainFromHub(t *testing.T) {
 // TestCommandsOnHub checks that every command that reads a model accepts one on the Hub and
 // downloads only what it needs.
 func TestCommandsOnHub(t *testing.T) {
+	nightly.Long(t)
 	h := onHub(t)
 	out, _ := zeroth(t, 0, "plan", "--model", "hf://org/tiny")
 	contains(t, out, "GPT-2")

@@ -92,6 +92,7 @@ func TestLaunchGivesTheSameBits(t *testing.T) {
 // TestLaunchResumes checks that a job without parallel.ranks gets one rank per process, and that
 // a checkpoint of several processes resumes in one and vice versa.
 func TestLaunchResumes(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	sets := []string{"train", "tiny.yaml", "--set", "parallel.ranks=2", "--set", "train.steps=6", "--set", "checkpoint.every=3", "--set", "sample.tokens=0"}
 	zeroth(t, 0, append(sets, "--out", "whole")...)
@@ -117,6 +118,7 @@ func TestLaunchResumes(t *testing.T) {
 // TestLaunchOverTLS checks that mutual TLS changes no bit, and that errors in its files are
 // reported before anything starts.
 func TestLaunchOverTLS(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
 	if err != nil {
@@ -177,6 +179,7 @@ func TestLaunchNamesWhoWasKilled(t *testing.T) {
 
 // TestLaunchRefuses checks that each error is printed once.
 func TestLaunchRefuses(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	for want, args := range map[string][]string{
 		"3 ranks cannot be split evenly over 2 processes":             {"launch", "-n", "2", "--", "train", "tiny.yaml", "--set", "parallel.ranks=3"},
@@ -422,6 +425,7 @@ func TestLaunchStopsTogether(t *testing.T) {
 // TestLaunchLogsOfAllRanks checks that only the process of rank 0 prints unless all are asked to,
 // and that the run folder has the files of a single process.
 func TestLaunchLogsOfAllRanks(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	sets := []string{"train", "tiny.yaml", "--set", "parallel.ranks=3", "--set", "sample.tokens=0"}
 	zeroth(t, 0, append(slices.Clone(sets), "--out", "one")...)
@@ -450,6 +454,7 @@ func TestLaunchLogsOfAllRanks(t *testing.T) {
 // TestLaunchesHaveFoldersOfTheirOwn checks that launches started in the same second get separate
 // folders, each shared by all processes, and that a refused launch leaves none.
 func TestLaunchesHaveFoldersOfTheirOwn(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	var both sync.WaitGroup
 	for range 2 {

@@ -45,6 +45,7 @@ func everything(t *testing.T, folder string) map[string]string {
 // TestRunHasItsFolders checks that no other process can write to the folders of a running run,
 // that the error names the process, and that a killed run holds no lock.
 func TestRunHasItsFolders(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	zeroth(t, 0, "train", "tiny.yaml", "--out", "other", "--set", "checkpoint.every=1")
 	cmd, _, _ := start(t, "main", append(long, "--out", "r")...)
@@ -98,6 +99,7 @@ func TestRunHasItsFolders(t *testing.T) {
 // TestSignalsInPairs checks that a second signal, as supervisors and closing terminals send, does
 // not cut the save short, nor does an output that nobody reads.
 func TestSignalsInPairs(t *testing.T) {
+	nightly.Long(t)
 	for _, all := range [][]syscall.Signal{{syscall.SIGTERM, syscall.SIGTERM}, {syscall.SIGTERM, syscall.SIGHUP}, {syscall.SIGHUP, syscall.SIGTERM, syscall.SIGHUP}} {
 		inFolder(t)
 		cmd, _, errs := start(t, "main", append(long, "--out", "r")...)

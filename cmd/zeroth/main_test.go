@@ -188,6 +188,7 @@ func TestUnwritableFolder(t *testing.T) {
 // TestDataProblems checks that errors found by reading the data are reported together with those
 // of the job file, and that a failed start does not block a second one.
 func TestDataProblems(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	for name, content := range map[string]string{"odd.bin": "abc", "ids.bin": "\x05\x00\x7f\x00", "wide.bin": strings.Repeat("\x05\x01\x00\x00", 3),
 		"zeros.txt": strings.Repeat("to be, or not to be; ", 500) + "\x00", "page.txt": "<!doctype html>\n<title>404</title>"} {
@@ -251,6 +252,7 @@ func TestDiskFull(t *testing.T) {
 // TestDiskFullForTheTrace checks that a trace that does not fit on the disk leaves no file and
 // replaces no older one, and that the run continues.
 func TestDiskFullForTheTrace(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	write(t, "trace.json", "older")
 	exe, err := os.Executable()
@@ -299,6 +301,7 @@ func TestDiskFullAtTheEnd(t *testing.T) {
 // TestMetricsCannotGrow checks that a job that continues without checkpoints also continues
 // without metrics, reports it once, and writes its final parameters.
 func TestMetricsCannotGrow(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	exe, err := os.Executable()
 	if err != nil {
@@ -553,6 +556,7 @@ func (s shell) start(args ...string) (cmd *exec.Cmd, out *bufio.Reader, errs *by
 // Without a checkpoint, Ctrl-C counts as a normal end, and other signals report that the run
 // cannot be resumed.
 func TestSignalStops(t *testing.T) {
+	nightly.Long(t)
 	for _, c := range []struct {
 		s    syscall.Signal
 		code int
@@ -589,6 +593,7 @@ func TestSignalStops(t *testing.T) {
 // TestCtrlCSaysHowToContinue checks that the command that a run prints when Ctrl-C stops it continues the
 // run, whatever it was started with.
 func TestCtrlCSaysHowToContinue(t *testing.T) {
+	nightly.Long(t)
 	for _, args := range [][]string{nil, {"--out", "my run"}, {"--out", "r", "--resume", "latest"}} {
 		inFolder(t)
 		cmd, _, errs := start(t, "main", append(slices.Clone(long), args...)...)
@@ -688,6 +693,7 @@ func TestPanic(t *testing.T) {
 // TestHome checks that ~ is expanded in arguments and in flags that name files or folders, where
 // the shell does not expand it.
 func TestHome(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	home := t.TempDir()
 	t.Setenv("HOME", home)

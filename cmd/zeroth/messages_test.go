@@ -12,6 +12,7 @@ import (
 // TestMessagesAreShort checks that no message about megabytes of input has megabytes: values, keys, paths, and
 // files of jobs, models, adapters, data and other programs.
 func TestMessagesAreShort(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	long := strings.Repeat("long ", 1<<18)
 	word := strings.Repeat("w", 1<<20)

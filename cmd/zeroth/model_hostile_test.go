@@ -27,6 +27,7 @@ type hostile struct {
 // TestHostileModels checks that every command refuses hostile model folders with exit code 2 and
 // names the file and position, using little memory and time and writing nothing.
 func TestHostileModels(t *testing.T) {
+	nightly.Long(t)
 	notRaced(t)
 	tiny, err := filepath.Abs("../../tests/testdata/hf/tiny")
 	if err != nil {

@@ -13,11 +13,13 @@ import (
 	"zeroth/job/hf"
 	"zeroth/job/spec/spectest"
 	"zeroth/nn"
+	"zeroth/tests/nightly"
 )
 
 // TestExportRefusesOverflow checks that no format gets an infinity in place of a number that its type
 // does not have: the tensor, the element and the value are named, and nothing is left.
 func TestExportRefusesOverflow(t *testing.T) {
+	nightly.Long(t)
 	for _, c := range []struct {
 		dtype, other, want string
 		value              float32

@@ -197,6 +197,7 @@ func TestSimulatedStep(t *testing.T) {
 
 // TestPlanMistakes checks that errors in the command line suggest a correction.
 func TestPlanMistakes(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	for want, args := range map[string][]string{
 		"nothing to plan; want a job file":                      {"plan"},

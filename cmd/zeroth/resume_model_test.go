@@ -2,11 +2,16 @@
 
 package main
 
-import "testing"
+import (
+	"testing"
+
+	"zeroth/tests/nightly"
+)
 
 // TestResumedModel checks that a job that names no model, and resumes, is checked against the checkpoint's model,
 // not against the default one; and against the default one where there is no checkpoint yet.
 func TestResumedModel(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	write(t, "own.yaml", `data: {text: [a.txt], tokenizer: bytes, validation: 0}
 model: {family: llama, layers: 8, heads: 4, kv_heads: 4, width: 32, ffn: 64, context: 32}

@@ -62,6 +62,7 @@ func (s shell) interrupted(by syscall.Signal, args ...string) (code int, errs st
 // TestEveryCommandEndsOnASignal checks that every command ends with exit code 130 on Ctrl-C,
 // SIGTERM and SIGHUP, even while its output is blocked, and leaves no partial files.
 func TestEveryCommandEndsOnASignal(t *testing.T) {
+	nightly.Long(t)
 	s := inShell(t)
 	s.process(0, "train", "tiny.yaml", "--out", "r", "--set", "checkpoint={every: 1, keep: 9}")
 	s.process(0, "ckpt", "export", "r", "--to", "m")

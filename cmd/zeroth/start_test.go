@@ -36,6 +36,7 @@ func stdin(t *testing.T, text string) {
 // TestJobFromStandardInput checks that a job read from standard input is saved with the run, can
 // be resumed, and has errors reported with their lines.
 func TestJobFromStandardInput(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	stdin(t, tiny)
 	zeroth(t, 0, "train", "-", "--out", "r", "--set", "checkpoint.every=1")
@@ -63,6 +64,7 @@ func TestJobFromStandardInput(t *testing.T) {
 // TestInit checks that init writes a job for every goal, that the job can be planned, and that no
 // file is overwritten.
 func TestInit(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	list, _ := zeroth(t, 0, "init")
 	for _, g := range spec.Goals() {
@@ -114,6 +116,7 @@ func TestSchemaCommand(t *testing.T) {
 }
 
 func TestHelpOfKeys(t *testing.T) {
+	nightly.Long(t)
 	out, _ := zeroth(t, 0, "help", "zero.offload.optimizer")
 	contains(t, out, "value    none, host or disk\n", "default  none\n", "--set zero.offload.optimizer=none\n")
 	out, _ = zeroth(t, 0, "help", "optimizer")
@@ -256,6 +259,7 @@ func TestVersionIsStamped(t *testing.T) {
 // TestFitFindsNothing checks that fit exits with code 1 if nothing fits, and marks settings that
 // are equally fast.
 func TestFitFindsNothing(t *testing.T) {
+	nightly.Long(t)
 	example, err := filepath.Abs("../../examples/quickstart.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -300,6 +304,7 @@ func TestSampleOfARunThatTrains(t *testing.T) {
 }
 
 func TestSampleOfACheckpoint(t *testing.T) {
+	nightly.Long(t)
 	t.Setenv("TMPDIR", t.TempDir())
 	trained(t)
 	sample := func(of string, more ...string) (out, errs string) {
@@ -353,6 +358,7 @@ func TestNoSuchCommand(t *testing.T) {
 // TestWrongPlaces checks that a file given in place of a folder, or vice versa, is reported with
 // a suggestion.
 func TestWrongPlaces(t *testing.T) {
+	nightly.Long(t)
 	trained(t)
 	for args, want := range map[string]string{
 		"train r":                          "did you mean r/job.yaml?",

@@ -13,6 +13,7 @@ import (
 // TestStuckRankIsNamedByAll checks that every other process names a stuck rank with its host and
 // its last operation, even those that only wait for a rank that waits for it.
 func TestStuckRankIsNamedByAll(t *testing.T) {
+	nightly.Long(t)
 	s := inShell(t)
 	const victim = 3
 	for _, at := range []int{40, 43}[:nightly.Of(1, 2)] {

@@ -7,11 +7,14 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"zeroth/tests/nightly"
 )
 
 // TestNamesCommandNoTerminal checks that every command escapes control characters and
 // bidirectional overrides in the names of folders.
 func TestNamesCommandNoTerminal(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	const mark = "\x1b[31m\u202e\u0085\u200b"
 	in := "evil" + mark

@@ -215,6 +215,7 @@ func checkSteps(t *testing.T, text []byte, ranks, count int) {
 
 // TestTraceOfProcesses checks that a trace has the ranks of all processes, also a second one.
 func TestTraceOfProcesses(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	traceRun(t, "2")
 	process(t, 0, "launch", "-n", "2", "--", "train", "tiny.yaml", "--out", "s", "--set", "parallel.ranks=4", "--trace", "trace.json")
@@ -246,6 +247,7 @@ func traceRun(t *testing.T, processes string, sets ...string) {
 // TestWatchedRun checks that a run prints the address of its page, saves and traces steps on
 // request, and prints the state of each rank on SIGUSR1.
 func TestWatchedRun(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	cmd := begin(t, "train", "tiny.yaml", "--out", "r", "--set", "train.steps=1000000", "--set", "checkpoint.save_on_exit=true", "--set", "report={listen: '127.0.0.1:0', every: 5}")
 	w := watchedRun(t)

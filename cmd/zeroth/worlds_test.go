@@ -165,6 +165,7 @@ const oneToken, otherToken = "ZEROTH_TOKEN=0123456789abcdef", "ZEROTH_TOKEN=fedc
 // code 2 and the reason, that process 0 keeps waiting and finally names it, and that if the jobs
 // differ, both report the difference. Nothing is created.
 func TestWorldsThatDoNotForm(t *testing.T) {
+	nightly.Long(t)
 	own := []string{"--set", "checkpoint.dir=own"}
 	for name, c := range map[string]struct {
 		zero, one as
@@ -217,6 +218,7 @@ func slurm(rank string) []string {
 // a suggestion, and that one whose peers do not join names them and ends with the exit code for a
 // restart.
 func TestProcessesOfNoWorld(t *testing.T) {
+	nightly.Long(t)
 	s := inShell(t)
 	taken := door(t, "127.0.0.1")
 	world := func(addr string, more ...string) []string {
@@ -267,6 +269,7 @@ func TestProcessesOfNoWorld(t *testing.T) {
 // the same rank is refused, a process that ends can be replaced, and if process 0 ends, the
 // others end with the exit code for a restart.
 func TestBeforeAllHaveCome(t *testing.T) {
+	nightly.Long(t)
 	s := inShell(t)
 	three := as{args: []string{"--set", "parallel.ranks=3"}}
 	for name, c := range map[string]struct {
@@ -462,6 +465,7 @@ func runs(pid int) bool {
 // anything is written, or keeps the last checkpoint, from which the run resumes once there is
 // space.
 func TestOneProcessHasNoSpace(t *testing.T) {
+	nightly.Long(t)
 	s := inShell(t)
 	full := []string{"ZEROTH_FAULT=0 full 0"}
 	run := func(name string, one as, code int, says string, args ...string) {
@@ -505,6 +509,7 @@ func TestOneProcessHasNoSpace(t *testing.T) {
 // TestFinalParametersCannotBeWritten checks that all processes fail if process 0 cannot write the
 // final parameters, and that the last checkpoint remains.
 func TestFinalParametersCannotBeWritten(t *testing.T) {
+	nightly.Long(t)
 	for name, blocks := range map[string]string{"the folder": "r/model", "the file": "r/model/model.safetensors/x"} {
 		t.Run(name, func(t *testing.T) {
 			s := inShell(t)

@@ -102,6 +102,7 @@ func TestRecordedIsRefused(t *testing.T) {
 // proportion to their number.
 func TestTenThousandConnections(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	const slow, callers = 32, 50
 	connections := nightly.Of(500, 10_000)
 	ln := listen(t)

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"zeroth/collective/rendezvous"
+	"zeroth/tests/nightly"
 )
 
 // authority signs certificates.
@@ -149,6 +150,7 @@ func connected(t testing.TB, c *tls.Config) (dials, accepts net.Conn) {
 // TestSecuredWritesAreInterrupted checks that a write interrupted by a deadline can be resumed, and
 // that Close sends the rest.
 func TestSecuredWritesAreInterrupted(t *testing.T) {
+	nightly.Long(t)
 	a, b := connected(t, newAuthority(t).mutual(t))
 	defer b.Close()
 	want := make([]byte, 32<<20) // more than sockets buffer

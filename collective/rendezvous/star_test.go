@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"zeroth/collective/rendezvous"
+	"zeroth/tests/nightly"
 )
 
 var token = []byte("0123456789abcdef0123456789abcdef")
@@ -219,6 +220,7 @@ func TestTwiceTheSameRank(t *testing.T) {
 // are served at once, while a world forms.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	ln := listen(t)
 	addr := ln.Addr().String()
 	var strangers sync.WaitGroup

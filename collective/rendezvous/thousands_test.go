@@ -15,6 +15,7 @@ import (
 
 // TestThousands makes 200 processes, in a nightly run 2,000, join and agree on one machine.
 func TestThousands(t *testing.T) {
+	nightly.Long(t)
 	processes := nightly.Of(201, 2001)
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Cur < uint64(3*processes) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"zeroth/collective"
+	"zeroth/tests/nightly"
 )
 
 // TestAskFollowsWhoWaits checks that every process learns where the chain of waits ends instead of
@@ -15,6 +16,7 @@ import (
 // does not answer.
 func TestAskFollowsWhoWaits(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	type on = map[int][]int // ranks for which each rank waits
 	// Each rank is in an operation of its own; at describes it and not describes a rank that blocks
 	// another.

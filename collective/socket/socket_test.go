@@ -145,16 +145,27 @@ func conforms(t *testing.T, open func(size int) []collective.Group) {
 	collectivetest.Run(t, open, except...)
 }
 
-func TestUnixConforms(t *testing.T)  { collectivetest.Run(t, opener(t, "unix", 1)) }
-func TestTCPConforms(t *testing.T)   { conforms(t, opener(t, "tcp", 1)) }
-func TestMixedConforms(t *testing.T) { conforms(t, opener(t, "unix", 2)) }
+func TestUnixConforms(t *testing.T) {
+	nightly.Long(t)
+	collectivetest.Run(t, opener(t, "unix", 1))
+}
+
+func TestTCPConforms(t *testing.T) { conforms(t, opener(t, "tcp", 1)) }
+
+func TestMixedConforms(t *testing.T) {
+	nightly.Long(t)
+	conforms(t, opener(t, "unix", 2))
+}
+
 func TestMemoryConforms(t *testing.T) {
+	nightly.Long(t)
 	conforms(t, func(size int) []collective.Group { return opener(t, "unix", size)(size) })
 }
 
 // TestLinksConform runs the conformance suite for links, between processes, within one, and over
 // shared memory.
 func TestLinksConform(t *testing.T) {
+	nightly.Long(t)
 	for name, per := range map[string]int{"unix": 1, "tcp": 1, "two a process": 2, "one process": 4, "shared": 1} {
 		if !nightly.All() && name != "tcp" && name != "shared" {
 			continue

@@ -125,6 +125,7 @@ func TestPresetsOfMinimalFiles(t *testing.T) {
 
 // TestPresets checks what a job reads like where programs differ.
 func TestPresets(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InFolder(t, jobtest.Least)
 	for _, test := range []struct{ theirs, set, key, want, note string }{
 		{`{"train_batch_size": 8}`, "", "train.clip", "1", "train.clip 1.0 (0 before DeepSpeed 0.19.3)"},
@@ -172,6 +173,7 @@ var hostile = []any{`\`, `/nvme\`, `a\tb`, `"`, `*a`, `&a`, `[`, `{`, `]`, `- `,
 
 // TestTranslatedText checks that text of a file is a value, never YAML.
 func TestTranslatedText(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InFolder(t, jobtest.Least)
 	for _, value := range hostile {
 		text, err := json.Marshal(value)
@@ -256,6 +258,7 @@ func mutation(r *rand.Rand) string {
 // TestMutatedConfigurations checks that mutated configurations of the three programs neither panic nor
 // differ silently from the presets.
 func TestMutatedConfigurations(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InFolder(t, jobtest.Least)
 	all, loaded := nightly.Of(100, 2000), 0
 	for i := range all {
@@ -271,6 +274,7 @@ func TestMutatedConfigurations(t *testing.T) {
 // FuzzTranslated checks that no text makes a translation panic, and that what Translate writes is the job
 // that is loaded.
 func FuzzTranslated(f *testing.F) {
+	nightly.Long(f)
 	jobtest.InFolder(f, jobtest.Least)
 	for i := range 10 {
 		f.Add(mutation(rand.New(rand.NewPCG(uint64(i), 7))))

@@ -18,7 +18,8 @@ func init() { debug.SetGCPercent(400) }
 // All reports whether tests run all of their cases.
 func All() bool { return os.Getenv("ZEROTH_NIGHTLY") != "" }
 
-// Long skips a test that needs about a second of a processor or more if go test has -short.
+// Long skips a test that needs about a fifth of a second of a processor, or waits for seconds, if go
+// test has -short.
 func Long(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
