@@ -162,6 +162,7 @@ func TestUnknownIDs(t *testing.T) {
 
 // TestCachesForget encodes more different pieces than an encoder caches.
 func TestCachesForget(t *testing.T) {
+	nightly.Long(t)
 	var text []byte
 	for i := range 1<<16 + 100 {
 		text = fmt.Appendf(text, " %d", i*7919)

@@ -15,6 +15,7 @@ import (
 
 	"zeroth/data/chat"
 	"zeroth/input/jsonread"
+	"zeroth/tests/nightly"
 )
 
 // recordedChat is what transformers makes of a chat; see tests/interop/chats.py.
@@ -65,6 +66,7 @@ func readRecorded(t *testing.T, path string, into any) {
 // families' own templates: ids and masks are apply_chat_template's, and every answer is learned
 // once, after exactly the tokens that the model sees at its turn.
 func TestChatsAreTransformers(t *testing.T) {
+	nightly.Long(t)
 	all := readRecordedChats(t)
 	equal, divided := 0, 0
 	for name, template := range all.Templates {

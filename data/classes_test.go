@@ -7,12 +7,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"zeroth/tests/nightly"
 )
 
 // TestClassesAreTransformers checks that a tokenizer is read with the ids of the class that
 // transformers chooses by tokenizer_class and the type of the model, or refused; see
 // tests/interop/classes.py.
 func TestClassesAreTransformers(t *testing.T) {
+	nightly.Long(t)
 	var all struct {
 		Strings []string
 		Cases   []struct {

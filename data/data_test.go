@@ -113,6 +113,7 @@ func TestBPESeparatesFiles(t *testing.T) {
 
 // TestLargeFilesKeepTheirOrder encodes files of several chunks on all cores.
 func TestLargeFilesKeepTheirOrder(t *testing.T) {
+	nightly.Long(t)
 	var a, b strings.Builder
 	for i := 0; a.Len() < 2*chunkBytes+chunkBytes/2; i++ {
 		fmt.Fprintf(&a, "line %d of a\n", i)

@@ -15,11 +15,13 @@ import (
 	"testing"
 
 	"zeroth/input"
+	"zeroth/tests/nightly"
 )
 
 // TestEncodeFiles checks that a token file has the same ids as training on the text, in the
 // format that is read, and trains the same.
 func TestEncodeFiles(t *testing.T) {
+	nightly.Long(t)
 	long := strings.Repeat("some text of several chunks\n", 2*chunkBytes/20)
 	dir := tree(t, map[string]string{"a.txt": long, "b.txt": "<|endoftext|> end"})
 	vocab, merges := written("t+h", EndOfText)

@@ -20,6 +20,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"zeroth/input/jsonread"
+	"zeroth/tests/nightly"
 )
 
 // plainOf converts a value to the form that encoding/json produces.
@@ -188,6 +189,7 @@ func TestRefusals(t *testing.T) {
 // TestFlippedBits flips bits: nothing panics or allocates much memory, and with page checksums
 // a page is either read correctly or refused.
 func TestFlippedBits(t *testing.T) {
+	nightly.Long(t)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, name := range []string{"v2-snappy", "snappy", "gzip", "zstd", "delta", "polars", "duckdb", "many"} {
 		raw := fixture(t, name+".parquet")

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"zeroth/tests/nightly"
 )
 
 // testdata/reference.py records, as checksums, the reference's ids of testdata/strings.gz and
@@ -109,6 +111,7 @@ func (t *Tokenizer) written(ids []uint32) (tokens []string) {
 // TestReference compares small tokenizers in the manner of every family with the reference, both
 // encoding and decoding.
 func TestReference(t *testing.T) {
+	nightly.Long(t)
 	texts := unpack(t, gunzip(t, "testdata/strings.gz"))
 	all, err := filepath.Glob("testdata/*.json.gz")
 	if err != nil || len(all) < 18 || len(texts) != 2000 {
@@ -134,6 +137,7 @@ func TestReference(t *testing.T) {
 
 // TestParts checks that splitting a text where Cut says does not change its ids.
 func TestParts(t *testing.T) {
+	nightly.Long(t)
 	texts := unpack(t, gunzip(t, "testdata/strings.gz"))
 	whole := bytes.Join(texts, []byte("word and "))
 	all, err := filepath.Glob("testdata/*.json.gz")

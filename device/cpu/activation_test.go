@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/tests/nightly"
 )
 
 // activation64 returns f and its derivative in float64.
@@ -34,6 +35,7 @@ func activation64(f device.Activation, x float64) (y, slope float64) {
 // TestActivations compares activations and their gradients with the definitions, for numbers of
 // every size, in every type, in place and not.
 func TestActivations(t *testing.T) {
+	nightly.Long(t)
 	var xs []float64
 	for x := 1e-6; x < 30; x *= 1.07 {
 		xs = append(xs, x, -x)

@@ -216,6 +216,7 @@ func withVec(t *testing.T, f func(t *testing.T)) {
 }
 
 func TestAttention(t *testing.T) {
+	nightly.Long(t)
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
 			for _, a := range attnShapes {
@@ -240,6 +241,7 @@ func withTiles(t *testing.T, f func(t *testing.T)) {
 // TestAttentionOnTiles allows for probabilities and their gradients being rounded to bf16, whose
 // unit is 2^-8, before further products.
 func TestAttentionOnTiles(t *testing.T) {
+	nightly.Long(t)
 	withTiles(t, func(t *testing.T) {
 		for _, a := range append(attnShapes, device.Attn{B: 1, T: 200, H: 2, KV: 2, D: 64, Scale: 0.125}) {
 			for _, a := range variants(a) {
@@ -337,6 +339,7 @@ func attentionAfter(t *testing.T, dt device.DType, a device.Attn) {
 }
 
 func TestAttentionGradAgainstFiniteDifferences(t *testing.T) {
+	nightly.Long(t)
 	a := device.Attn{B: 1, T: 35, H: 2, KV: 1, D: 3, Scale: 0.7}
 	for _, a := range variants(a) {
 		finiteDifferences(t, newAttnCase(device.F32, a, false))

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/tests/nightly"
 )
 
 // droppedSlowly implements device.Dropout's definition for one element.
@@ -24,6 +25,7 @@ func droppedSlowly(d device.Dropout, i int, x, add float32) float32 {
 // TestDropout compares bits with the definition, for rows that are and are not multiples of a
 // register, a word of bits and a block; in all types, in place and not.
 func TestDropout(t *testing.T) {
+	nightly.Long(t)
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
 			for _, cols := range []int{1, 7, 16, 63, 64, 130, 768, 1024, 2100} {

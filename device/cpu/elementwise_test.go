@@ -9,6 +9,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu/kernel"
+	"zeroth/tests/nightly"
 )
 
 const oddLen = 5*kernel.PieceWork + 357 // elements: enough for five workers, with a short last block
@@ -29,6 +30,7 @@ func TestZero(t *testing.T) {
 }
 
 func TestAddTo(t *testing.T) {
+	nightly.Long(t)
 	withVec(t, func(t *testing.T) {
 		for _, ty := range computeTypes {
 			for _, ta := range computeTypes {
@@ -131,6 +133,7 @@ func TestGelu(t *testing.T) {
 }
 
 func TestGeluGrad(t *testing.T) {
+	nightly.Long(t)
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
 			var want []float64

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/tests/nightly"
 )
 
 // groupSizes has groups around every size at which products change their form.
@@ -54,6 +55,7 @@ func productOf(x, m device.Mat) (y []float64) {
 // TestMatMulGroups compares rows of groups with a slow loop, and rows after the last group with what
 // they were.
 func TestMatMulGroups(t *testing.T) {
+	nightly.Long(t)
 	eachType(t, func(t *testing.T, dt device.DType) {
 		for _, sizes := range [][]int{groupSizes, {0, 130, 0}, {5}} {
 			for form := range 4 {
@@ -93,6 +95,7 @@ func TestMatMulGroups(t *testing.T) {
 // TestWeightGradGroups compares gradients of groups with a slow loop: without rows, zeros or the old
 // ones, and nothing between matrices.
 func TestWeightGradGroups(t *testing.T) {
+	nightly.Long(t)
 	eachType(t, func(t *testing.T, dt device.DType) {
 		for _, sizes := range [][]int{groupSizes, {0, 130, 0}, {5}} {
 			for _, add := range []bool{false, true} {

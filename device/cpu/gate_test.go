@@ -8,6 +8,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu/kernel"
+	"zeroth/tests/nightly"
 )
 
 func silu64(x float64) float64 { return x / (1 + math.Exp(-x)) }
@@ -18,6 +19,7 @@ func siluSlope64(x float64) float64 {
 }
 
 func TestSwiGLU(t *testing.T) {
+	nightly.Long(t)
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
 			for _, over := range []string{"", "gate", "up"} {
@@ -46,6 +48,7 @@ func TestSwiGLU(t *testing.T) {
 }
 
 func TestSwiGLUGrad(t *testing.T) {
+	nightly.Long(t)
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
 			for _, over := range []string{"", "inputs", "dy and gate"} {

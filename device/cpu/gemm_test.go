@@ -205,6 +205,7 @@ func TestMatMulFormsAndSizes(t *testing.T) {
 }
 
 func TestMatMulEveryTypeOfEveryOperand(t *testing.T) {
+	nightly.Long(t)
 	withISA(t, func(t *testing.T) {
 		q := testQueue(t, 1)
 		rng := rand.New(rand.NewPCG(5, 6))
@@ -281,6 +282,7 @@ func TestMatMulManyBlocks(t *testing.T) {
 // which rows or columns of a product are computed together, or on whether A is packed: AMX reads
 // 128 rows in place, but not 37.
 func TestMatMulBitsDependOnNothingElse(t *testing.T) {
+	nightly.Long(t)
 	withISA(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(11, 12))
 		for i, ct := range []device.DType{device.F32, device.BF16, device.F32, device.BF16} {
@@ -421,6 +423,7 @@ func TestMatMulRefuses(t *testing.T) {
 // preserve all registers: many queues multiply on few threads while garbage is created and
 // collected.
 func TestMatMulKeepsItsBitsUnderCollection(t *testing.T) {
+	nightly.Long(t)
 	withISA(t, func(t *testing.T) {
 		products := 150
 		if !nightly.All() || kernel.BestISA == &kernel.Portable {

@@ -7,6 +7,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu/kernel"
+	"zeroth/tests/nightly"
 )
 
 // crossEntropy64 returns the losses of the rows of logits and scale times their gradient. With a
@@ -59,6 +60,7 @@ func lossCase(dt device.DType, rows, cols int) (logits, target *guarded) {
 var lossShapes = [][2]int{{1, 1}, {2, 3}, {61, 1301}, {9, 256}, {2, 2*kernel.LogitsChunk + 5}}
 
 func TestCrossEntropy(t *testing.T) {
+	nightly.Long(t)
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
 			for i, s := range append(lossShapes, lossShapes...) {
@@ -87,6 +89,7 @@ func TestCrossEntropy(t *testing.T) {
 }
 
 func TestCrossEntropyGrad(t *testing.T) {
+	nightly.Long(t)
 	withVec(t, func(t *testing.T) {
 		const scale = 1.0 / 64 * 3
 		eachType(t, func(t *testing.T, dt device.DType) {
@@ -110,6 +113,7 @@ func TestCrossEntropyGrad(t *testing.T) {
 // TestCrossEntropyOfParts compares losses and gradients of logits in three uneven parts with those
 // of all.
 func TestCrossEntropyOfParts(t *testing.T) {
+	nightly.Long(t)
 	withVec(t, func(t *testing.T) {
 		const scale = 1.0 / 64 * 3
 		eachType(t, func(t *testing.T, dt device.DType) {

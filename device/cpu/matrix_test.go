@@ -8,11 +8,13 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu/kernel"
+	"zeroth/tests/nightly"
 )
 
 // TestAxpby checks that Axpby rounds each product and the sum once to float32, for all types and
 // instruction sets, in place and not, and that p equals y rounded to p's type.
 func TestAxpby(t *testing.T) {
+	nightly.Long(t)
 	const alpha, beta = float32(-4.775), float32(0.3)
 	withVec(t, func(t *testing.T) {
 		for _, types := range [][4]device.DType{{0, 1, 0, 1}, {1, 0, 1, 0}, {1, 1, 1, 1}, {2, 1, 0, 2}, {0, 0, 0, 0}} {

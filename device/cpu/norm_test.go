@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/tests/nightly"
 )
 
 // moments64 returns the mean and 1/sqrt(variance + eps) of each row.
@@ -82,6 +83,7 @@ func TestLayerNorm(t *testing.T) {
 }
 
 func TestLayerNormGrad(t *testing.T) {
+	nightly.Long(t)
 	withVec(t, func(t *testing.T) {
 		const eps = 1e-5
 		eachType(t, func(t *testing.T, dt device.DType) {

@@ -8,6 +8,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu/kernel"
+	"zeroth/tests/nightly"
 )
 
 // ruleValues contains the random normals that every ruleCase uses.
@@ -48,6 +49,7 @@ func checkParam(t *testing.T, p, w *guarded) {
 }
 
 func TestAdamW(t *testing.T) {
+	nightly.Long(t)
 	withVec(t, func(t *testing.T) {
 		a := device.AdamW{GradScale: 0.5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-3, Shrink: 0.99, L2: 0.125, Step: 0.01, RootC2: 1.7}
 		for _, dt := range paramTypes {
@@ -76,6 +78,7 @@ func TestAdamW(t *testing.T) {
 }
 
 func TestSGD(t *testing.T) {
+	nightly.Long(t)
 	withVec(t, func(t *testing.T) {
 		for _, a := range []device.SGD{{GradScale: 0.5, Momentum: 0.9, Decay: 0.01, LR: 0.1}, {GradScale: 2, Decay: 0.5, LR: 0.25}} {
 			for _, dt := range paramTypes {
@@ -107,6 +110,7 @@ func TestSGD(t *testing.T) {
 }
 
 func TestLion(t *testing.T) {
+	nightly.Long(t)
 	withVec(t, func(t *testing.T) {
 		a := device.Lion{GradScale: 0.5, Beta1: 0.75, Beta2: 0.9, Shrink: 0.99, LR: 0.125}
 		for _, dt := range paramTypes {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/tests/nightly"
 )
 
 // rstd64 returns 1/sqrt(average of squares + eps) of each row.
@@ -82,6 +83,7 @@ func TestRMSNormOfZeros(t *testing.T) {
 }
 
 func TestRMSNormGrad(t *testing.T) {
+	nightly.Long(t)
 	withVec(t, func(t *testing.T) {
 		eachType(t, func(t *testing.T, dt device.DType) {
 			for _, s := range rmsShapes {

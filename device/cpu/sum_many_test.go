@@ -10,6 +10,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu/kernel"
+	"zeroth/tests/nightly"
 )
 
 // sumTypes are the types that AddUp supports.
@@ -60,6 +61,7 @@ func sumOracle(t device.DType, src []device.Buffer) device.Buffer {
 }
 
 func TestAddUp(t *testing.T) {
+	nightly.Long(t)
 	withVec(t, func(t *testing.T) {
 		for _, dt := range sumTypes {
 			for _, count := range []int{1, 2, 3, 4, 8, 19} {
@@ -124,6 +126,7 @@ func sameNumbers(t *testing.T, what string, got, want device.Buffer) {
 
 // TestAddUpPastTheCaches sums enough for stores that bypass the caches, and again in place.
 func TestAddUpPastTheCaches(t *testing.T) {
+	nightly.Long(t)
 	d := NewHost(1)
 	defer d.Close()
 	withVec(t, func(t *testing.T) {

@@ -5,11 +5,13 @@ import (
 	"testing"
 
 	"zeroth/device"
+	"zeroth/tests/nightly"
 )
 
 // TestWorkspaceIsEnough checks that Reserve allocates what Workspace returns, that this is enough
 // for every kernel of the given sizes, and that it is freed.
 func TestWorkspaceIsEnough(t *testing.T) {
+	nightly.Long(t)
 	for _, s := range []device.Sizes{
 		{Type: device.F32, Rows: 70, Width: 48, Vocab: 300, Widest: 300, Attn: device.Attn{T: 35, D: 12}, Rope: true},
 		{Type: device.BF16, Rows: 600, Width: 130, Vocab: 1030, Widest: 1030, Attn: device.Attn{T: 300, D: 26}, Rope: true},
