@@ -12,6 +12,7 @@ type Sizes struct {
 	Widest int   // largest dimension of a parameter
 	Attn   Attn  // T, D and Cap
 	Rope   bool  // rotary position embeddings are used
+	Groups bool  // products of groups of rows, for a mixture of experts
 	Whole  bool  // updates multiply whole matrices, of BF16
 }
 

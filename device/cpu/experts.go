@@ -142,11 +142,26 @@ func (q *Queue) groups(op string, of kernel.GroupGemm, x, y device.Mat, m device
 	q.commit()
 }
 
-// runGroups computes one group's product after the other.
+// runGroups computes the products of large groups one after the other, on all workers, and those of
+// small ones at the same time, unless there are fewer of these than workers.
 func runGroups(t *task, q *Queue) {
-	for g := range t.B[0].N - 1 {
-		if t.Group(&t.Args, g) {
+	groups, workers, small := t.B[0].N-1, len(q.pool.workers)+1, 0
+	for g := range groups {
+		if t.GroupLen(g) < kernel.GroupRows {
+			small++
+		}
+	}
+	apart := small >= workers
+	for g := range groups {
+		if apart && t.GroupLen(g) < kernel.GroupRows {
+			continue
+		}
+		var has bool
+		if t.Gemm, has = t.Group(&t.Args, g); has {
 			runProduct(t, q)
 		}
+	}
+	if apart {
+		q.phase(t, kernel.RunGroups, groups, 1, workers)
 	}
 }

@@ -57,7 +57,7 @@ func productOf(x, m device.Mat) (y []float64) {
 func TestMatMulGroups(t *testing.T) {
 	nightly.Long(t)
 	eachType(t, func(t *testing.T, dt device.DType) {
-		for _, sizes := range [][]int{groupSizes, {0, 130, 0}, {5}} {
+		for _, sizes := range [][]int{groupSizes, {0, 130, 0}, {5}, {200, 3, 100, 90, 127, 128, 60}} {
 			for form := range 4 {
 				trans, add, N, K := form&1 > 0, form&2 > 0, 40, 66
 				var want []float64
@@ -97,7 +97,7 @@ func TestMatMulGroups(t *testing.T) {
 func TestWeightGradGroups(t *testing.T) {
 	nightly.Long(t)
 	eachType(t, func(t *testing.T, dt device.DType) {
-		for _, sizes := range [][]int{groupSizes, {0, 130, 0}, {5}} {
+		for _, sizes := range [][]int{groupSizes, {0, 130, 0}, {5}, {200, 3, 100, 90, 127, 128, 60}} {
 			for _, add := range []bool{false, true} {
 				M, N := 34, 40
 				var want []float64

@@ -39,6 +39,10 @@ func (s sizes) scratch() int {
 	}
 	most := s.longest()
 	gemm := min(min(kernel.GroupMax, kernel.Ceil(most, 32)*32)*(1+s.words()), kernel.GroupAll+kernel.GroupMax) + kernel.Edge + 2*32*32 + 32*min(kernel.KcF32, kernel.Ceil(most, 8)*8)
+	if s.Groups {
+		packed, acc := s.blocks(kernel.OwnMax, kernel.OwnMax)
+		gemm += packed + acc
+	}
 	return max(gemm, kernel.RuleScratch, 5*s.Width, s.Vocab, attnScratch(s.Attn))
 }
 
@@ -55,10 +59,14 @@ func (s sizes) products() (packed, acc int) {
 	if s == (sizes{}) {
 		return 0, 0
 	}
+	return s.blocks(kernel.AMax, kernel.AccMax)
+}
+
+func (s sizes) blocks(aMax, accMax int) (packed, acc int) {
 	most := s.longest()
-	packed = min(kernel.AMax, (most+31)*s.words()+kernel.Ceil(most, 4)*kernel.Edge)
+	packed = min(aMax, (most+31)*s.words()+kernel.Ceil(most, 4)*kernel.Edge)
 	if (s.Type != device.F32 || s.Whole) && most > kernel.KcF32 {
-		acc = min(kernel.AccMax, min(kernel.NcMax, kernel.Ceil(most, 32)*32)*most)
+		acc = min(accMax, min(kernel.NcMax, kernel.Ceil(most, 32)*32)*most)
 	}
 	return packed, acc
 }
@@ -137,14 +145,7 @@ type products struct {
 
 // need assigns blocks to g.
 func (p *products) need(g *kernel.Gemm) {
-	rows := min(g.M, g.BlockRows())
-	packed, acc := 0, 0
-	if !g.InPlace {
-		packed = kernel.Ceil(rows, g.ISA.MR) * g.Slot()
-	}
-	if g.Accumulates() {
-		acc = rows * g.Nc()
-	}
+	packed, acc := g.Needs()
 	if err := p.grow(packed, acc); err != nil {
 		panic(fmt.Sprintf("cpu: a product's work space: %v", err))
 	}

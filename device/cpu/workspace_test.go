@@ -15,6 +15,8 @@ func TestWorkspaceIsEnough(t *testing.T) {
 	for _, s := range []device.Sizes{
 		{Type: device.F32, Rows: 70, Width: 48, Vocab: 300, Widest: 300, Attn: device.Attn{T: 35, D: 12}, Rope: true},
 		{Type: device.BF16, Rows: 600, Width: 130, Vocab: 1030, Widest: 1030, Attn: device.Attn{T: 300, D: 26}, Rope: true},
+		{Type: device.BF16, Rows: 600, Width: 130, Vocab: 1030, Widest: 1030, Attn: device.Attn{T: 300, D: 26}, Rope: true, Groups: true},
+		{Type: device.F32, Rows: 40, Width: 48, Vocab: 48, Widest: 48, Attn: device.Attn{T: 20, D: 12}, Rope: true, Groups: true},
 		{Type: device.F16, Rows: 33, Width: 64, Vocab: 3100, Widest: 3100, Attn: device.Attn{T: 33, D: 32}, Rope: true},
 	} {
 		const workers = 3
@@ -52,11 +54,31 @@ func TestWorkspaceIsEnough(t *testing.T) {
 				}
 			}
 		}
+		if s.Groups {
+			groupsOf(q, s, rng)
+			if err := q.Wait(); err != nil || taken() != want {
+				t.Errorf("%+v: products of groups need %d bytes, reserved are %d: %v", s, taken(), want, err)
+			}
+		}
 		q.Close()
 		d.Close()
 		if u := d.Usage(); u.Live.Total() != 0 || u.Peak[device.Workspace] != want {
 			t.Errorf("%+v: after Close: %+v", s, u)
 		}
+	}
+}
+
+// groupsOf issues products of small groups and one large group, of the widest matrices.
+func groupsOf(q *Queue, s device.Sizes, rng *rand.Rand) {
+	few := min(s.Rows, 127)
+	offsets, rows := offsetsOf([]int{few, 8, 0, few - 1, few, 8, 1, s.Rows})
+	for _, dims := range [][2]int{{s.Widest, s.Width}, {s.Width, s.Widest}} {
+		x, y := newMat(s.Type, rows, dims[1]).normal(rng, 0, 1), newMat(s.Type, rows, dims[0]).normal(rng, 0, 1)
+		_, w := groupOf(s.Type, 8, dims[0], dims[1])
+		_, dw := groupOf(device.F32, 8, dims[0], dims[1])
+		q.MatMulGroups(y.Mat, x.Mat, w.T(), offsets.Buf, false)
+		q.MatMulGroups(x.Mat, y.Mat, w, offsets.Buf, true)
+		q.WeightGradGroups(dw, y.Mat, x.Mat, offsets.Buf, false)
 	}
 }
 

@@ -159,8 +159,11 @@ func gateGrad(w *Worker, f device.Activation, x [5]device.Buffer) {
 	of.run(w, &Mul, dup, dy, dup)
 }
 
-// GroupGemm sets Gemm to the product of group g and reports whether there is one.
-type GroupGemm func(t *Args, g int) bool
+// GroupGemm returns the product of group g, and false if nothing is to be done.
+type GroupGemm func(t *Args, g int) (Gemm, bool)
+
+// GroupLen returns the number of rows of group g.
+func (t *Args) GroupLen(g int) int { return int(t.B[0].I32()[g+1] - t.B[0].I32()[g]) }
 
 // group returns the rows of group g of both operands, and its matrix.
 func (t *Args) group(g int) (x, y, m device.Mat) {
@@ -169,21 +172,31 @@ func (t *Args) group(g int) (x, y, m device.Mat) {
 }
 
 // GroupMatMul multiplies rows by the group's matrix.
-func GroupMatMul(t *Args, g int) bool {
+func GroupMatMul(t *Args, g int) (Gemm, bool) {
 	c, a, b := t.group(g)
 	if c.Rows == 0 {
-		return false
+		return Gemm{}, false
 	}
-	t.Gemm = NewGemm(c, a, b, device.Buffer{}, t.Add)
-	return true
+	return NewGemm(c, a, b, device.Buffer{}, t.Add), true
 }
 
 // GroupWeightGrad computes the gradient of the group's matrix: zeros, or nothing to add, without rows.
-func GroupWeightGrad(t *Args, g int) bool {
+func GroupWeightGrad(t *Args, g int) (Gemm, bool) {
 	dy, x, dw := t.group(g)
 	if dy.Rows == 0 && t.Add {
-		return false
+		return Gemm{}, false
 	}
-	t.Gemm = NewGemm(dw, dy.T(), x, device.Buffer{}, t.Add)
-	return true
+	return NewGemm(dw, dy.T(), x, device.Buffer{}, t.Add), true
+}
+
+// RunGroups computes the products of those of groups [lo, hi) that have fewer than GroupRows rows.
+func RunGroups(t *Args, w *Worker, lo, hi int) {
+	for i := lo; i < hi; i++ {
+		if t.GroupLen(i) >= GroupRows {
+			continue
+		}
+		if g, has := t.Group(t, i); has {
+			g.alone(w)
+		}
+	}
 }

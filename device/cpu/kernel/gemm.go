@@ -36,6 +36,14 @@ const (
 // WholeMax is the number of multiply-adds below which a single worker computes the product.
 const WholeMax = 1 << 20
 
+// GroupRows is the number of rows below which a group's product is computed by a single worker, with
+// at most OwnMax words of packed A and as many sums of its own: workers that share so few rows would
+// wait for each other more often than compute.
+const (
+	GroupRows = 128
+	OwnMax    = 1 << 18
+)
+
 // Gemm is a product and its current block.
 type Gemm struct {
 	ISA     *ISA
@@ -47,6 +55,8 @@ type Gemm struct {
 	InPlace bool // rows of A are read in place, not packed
 	kc      int  // elements of k in a block, except the last
 	words   int  // length of a packed lane of such a block
+	aMax    int  // words of the packed block of A: AMax or OwnMax
+	accMax  int  // elements of Acc: AccMax or OwnMax
 
 	j0, j1 int // columns of C and B: all, unless C needs an accumulator
 	i0, i1 int // rows of C and A
@@ -81,7 +91,7 @@ func NewGemm(c, a, b device.Mat, bias device.Buffer, add bool) Gemm {
 	if BestBF16 != nil && a.Buf.Type == device.BF16 && b.Buf.Type == device.BF16 {
 		best = BestBF16
 	}
-	g := Gemm{ISA: best, C: c, A: a, B: b, Bias: bias, add: add, M: m, N: n, K: k}
+	g := Gemm{ISA: best, C: c, A: a, B: b, Bias: bias, add: add, M: m, N: n, K: k, aMax: AMax, accMax: AccMax}
 	unit := best.pair * best.unit
 	g.kc = Cut(k, best.KC, max(8, unit))
 	g.words = g.wordsOf(g.kc)
@@ -115,12 +125,12 @@ func (g *Gemm) Accumulates() bool { return !g.direct() && g.K > g.kc }
 
 // BlockRows returns the number of rows of a block of A, in whole panels.
 func (g *Gemm) BlockRows() int {
-	panels := AMax / g.Slot()
+	panels := g.aMax / g.Slot()
 	if g.InPlace {
 		panels = Ceil(g.M, g.ISA.MR)
 	}
 	if g.Accumulates() {
-		panels = min(panels, AccMax/g.Nc()/g.ISA.MR)
+		panels = min(panels, g.accMax/g.Nc()/g.ISA.MR)
 	}
 	return max(1, panels) * g.ISA.MR
 }
@@ -206,6 +216,46 @@ func RunPack(t *Args, w *Worker, lo, hi int) { t.Gemm.PackA(t.Gemm.Memory(w), lo
 
 // RunTiles computes pieces [lo, hi) of the block.
 func RunTiles(t *Args, w *Worker, lo, hi int) { t.Gemm.pieces(w, lo, hi) }
+
+// Needs returns the lengths of Packed and Acc, 0 if they are not used.
+func (g *Gemm) Needs() (packed, acc int) {
+	rows := min(g.M, g.BlockRows())
+	if !g.InPlace {
+		packed = Ceil(rows, g.ISA.MR) * g.Slot()
+	}
+	if g.Accumulates() {
+		acc = rows * g.Nc()
+	}
+	return packed, acc
+}
+
+// alone computes the product on one worker, in its own memory.
+func (g *Gemm) alone(w *Worker) {
+	g.Workers = 1
+	if g.Few() {
+		g.few(w, 0, 1)
+		return
+	}
+	g.aMax, g.accMax = OwnMax, OwnMax
+	packed, acc := g.Needs()
+	g.Ends()
+	for more := true; more; more = g.Next() {
+		free := w.Floats(packed + acc + g.memoryLen())
+		g.Packed, g.Acc = take(&free, packed), take(&free, acc)
+		mem := g.memoryIn(free, w)
+		if !g.InPlace {
+			g.PackA(mem, 0, g.Panels)
+		}
+		columns := g.ColumnPanels()
+		for i := range g.Groups {
+			s0, s1 := i*columns/g.Groups, (i+1)*columns/g.Groups
+			g.PackB(mem, s0, s1)
+			for p := range g.Panels {
+				g.RowPanel(&mem, p, s0, s1)
+			}
+		}
+	}
+}
 
 // columnGroup is a group of columns of a block.
 type columnGroup struct {

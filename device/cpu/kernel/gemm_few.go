@@ -56,6 +56,10 @@ func (g *Gemm) fewColumn(piece int) int {
 // RunFew computes pieces [lo, hi) of the columns.
 func RunFew(t *Args, w *Worker, lo, hi int) {
 	g := t.Gemm // a copy, with its own block of k
+	g.few(w, lo, hi)
+}
+
+func (g *Gemm) few(w *Worker, lo, hi int) {
 	step := fewSpan
 	if g.B.Trans {
 		step = g.ISA.nr

@@ -84,9 +84,14 @@ type GemmScratch struct {
 func (m *GemmScratch) biasOf(j int) unsafe.Pointer { return unsafe.Pointer(&m.bias[j]) }
 
 // Memory returns the worker's working space; repeated calls return the same.
-func (g *Gemm) Memory(w *Worker) GemmScratch {
-	tile, b, bias, wide := 2*g.ISA.MR*g.ISA.nr, g.groupPanels()*g.panelLen()+Edge, g.groupPanels()*g.ISA.nr, g.widened()
-	s := w.Floats(tile + b + bias + wide)
+func (g *Gemm) Memory(w *Worker) GemmScratch { return g.memoryIn(w.Floats(g.memoryLen()), w) }
+
+func (g *Gemm) memoryLen() int {
+	return 2*g.ISA.MR*g.ISA.nr + g.groupPanels()*(g.panelLen()+g.ISA.nr) + Edge + g.widened()
+}
+
+func (g *Gemm) memoryIn(s []float32, w *Worker) GemmScratch {
+	tile, b, bias := 2*g.ISA.MR*g.ISA.nr, g.groupPanels()*g.panelLen()+Edge, g.groupPanels()*g.ISA.nr
 	return GemmScratch{take(&s, tile), take(&s, b), take(&s, bias), s, &w.args}
 }
 
