@@ -30,22 +30,21 @@ func (m *Model) add(mod Module, uses ...Use) {
 	m.Modules, m.Uses = append(m.Modules, mod), append(m.Uses, uses)
 }
 
-// addBlock adds a block. With tensor parallelism, parameters that every rank has whole form a
-// separate unit.
+// addBlock adds a block. Experts form a separate unit, and with tensor parallelism parameters that
+// every rank has whole another.
 func (m *Model) addBlock(unit string, block Module, cut Cut) {
-	if !cut.some() {
-		m.add(block, Use{Unit: unit})
-		return
-	}
-	part, whole := Use{Unit: unit}, Use{Unit: wholeUnit(unit)}
+	uses := []Use{{Unit: unit}, {Unit: wholeUnit(unit)}, {Unit: unit + " (experts)"}}
 	for i, p := range block.Params() {
-		to := &whole
-		if p.Cut.Full != nil {
-			to = &part
+		to := &uses[0]
+		switch {
+		case p.Expert:
+			to = &uses[2]
+		case cut.some() && p.Cut.Full == nil:
+			to = &uses[1]
 		}
 		to.Params, to.At = to.Params+1, append(to.At, i)
 	}
-	m.add(block, part, whole)
+	m.add(block, slices.DeleteFunc(uses, func(u Use) bool { return u.Params == 0 })...)
 }
 
 // wholeUnit names the unit of a module's undivided parameters with tensor parallelism.

@@ -27,13 +27,13 @@ func (m *Model) Ruled(names []string, rule func(shard.Param) int) *Model {
 	})
 }
 
-// Coded returns a copy of the model in which the frozen matrices of its blocks are stored in a
+// Coded returns a copy of the model in which the frozen matrices of its blocks, except routers, are stored in a
 // device.Code. They are units of their own, which get the code's name as a suffix.
 func (m *Model) Coded(code device.Code) *Model {
 	inner := map[string]bool{}
 	for _, mod := range m.Modules[1 : len(m.Modules)-1] {
 		for _, p := range mod.Params() {
-			inner[p.Name] = p.Frozen && len(p.Shape) == 2
+			inner[p.Name] = p.Frozen && len(p.Shape) == 2 && !p.Router
 		}
 	}
 	return m.mark(func(p *shard.Param) {

@@ -40,6 +40,7 @@ type Llama struct {
 	Gemma      bool     `says:"whether norms add 1 to their weights"` // and embeddings are scaled by the root of Width (Gemma, arXiv 2403.08295)
 	Gate       Gate     `says:"the activation"`                       // of the MLP's gate
 	Factors    Factors  `says:"the factors of the residual stream"`
+	Experts    Experts  `says:"the experts"`
 }
 
 // Factors multiply the embeddings, what each half of a block adds to the residual stream, and the
@@ -108,6 +109,9 @@ const (
 func (l Llama) Model() *Model {
 	l = l.part()
 	m := &Model{Name: cmp.Or(l.Name, "Llama"), Width: l.Width, Vocab: l.Vocab, Context: l.Context, Lookup: true, Blocks: l.Layers, QKV: l.columns(), Heads: l.Heads, Head: cmp.Or(l.Head, l.Width/l.Heads), Rotated: true}
+	if x := l.Experts; x.Count > 0 {
+		m.Active = float64(x.Router.TopK) / float64(x.Count)
+	}
 	if l.Scaling.Kind == device.RopeLong {
 		m.LongFrom = l.Scaling.Context
 	}
@@ -139,6 +143,7 @@ func (l Llama) part() Llama {
 	}
 	l.Head = l.head()
 	l.Heads, l.KV, l.FFN = l.Cut.narrow(l.Heads, "heads"), l.Cut.narrow(l.KV, "heads of keys and values"), l.Cut.narrow(l.FFN, "columns of the hidden layer")
+	l.Experts.FFN, l.Experts.Shared = l.Cut.narrow(l.Experts.FFN, "columns of an expert"), l.Cut.narrow(l.Experts.Shared, "columns of the shared expert")
 	return l
 }
 
@@ -214,14 +219,33 @@ func (b *llamaBlock) linears() (attn, mlp []fused) {
 		return fused{name: name, in: c, bias: bias, parts: parts}
 	}
 	q, key, value := part{&b.qkv[0], a}, part{&b.qkv[1], k}, part{&b.qkv[2], k}
-	gate, up := part{&b.gate, l.FFN}, part{&b.up, l.FFN}
 	attn = []fused{columns("self_attn.q_proj", l.BiasQKV, q), columns("self_attn.k_proj", l.BiasQKV, key), columns("self_attn.v_proj", l.BiasQKV, value)}
-	mlp = []fused{columns("mlp.gate_proj", l.BiasMLP, gate), columns("mlp.up_proj", l.BiasMLP, up)}
 	if l.Fused {
-		attn, mlp = []fused{columns("self_attn.qkv_proj", l.BiasQKV, q, key, value)}, []fused{columns("mlp.gate_up_proj", l.BiasMLP, gate, up)}
+		attn = []fused{columns("self_attn.qkv_proj", l.BiasQKV, q, key, value)}
 	}
-	return append(attn, fused{"self_attn.o_proj", a, l.BiasOut, []part{{&b.o, c}}, true}),
-		append(mlp, fused{"mlp.down_proj", l.FFN, l.BiasMLP, []part{{&b.down, c}}, true})
+	attn = append(attn, fused{"self_attn.o_proj", a, l.BiasOut, []part{{&b.o, c}}, true})
+	f, names := b.ffn(), l.mlpNames(b.layer)
+	if f == 0 {
+		return attn, nil
+	}
+	gate, up := part{&b.gate, f}, part{&b.up, f}
+	if names.Up == "" {
+		mlp = []fused{columns(names.Gate, l.BiasMLP, gate, up)}
+	} else {
+		mlp = []fused{columns(names.Gate, l.BiasMLP, gate), columns(names.Up, l.BiasMLP, up)}
+	}
+	return attn, append(mlp, fused{names.Down, f, l.BiasMLP, []part{{&b.down, c}}, true})
+}
+
+// mlpNames returns the names of the MLP or the shared expert of a layer.
+func (l Llama) mlpNames(layer int) MLPNames {
+	switch {
+	case l.Experts.In(layer):
+		return l.Experts.Names.Shared
+	case l.Fused:
+		return MLPNames{Gate: "mlp.gate_up_proj", Down: "mlp.down_proj"}
+	}
+	return MLPNames{"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
 }
 
 // normNames are the names of the norms before and after each half of a block, without "_layernorm";
@@ -285,6 +309,9 @@ func (l Llama) block(i int) *llamaBlock {
 			q, k = l.head(), l.head()
 		}
 		b.normQ, b.normK = b.add(l.gain(prefix+"self_attn.q_norm.weight", q)), b.add(l.gain(prefix+"self_attn.k_norm.weight", k))
+	}
+	if l.Experts.In(i) {
+		b.addExperts(prefix)
 	}
 	for k, f := range all {
 		f.name = prefix + f.name

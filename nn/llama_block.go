@@ -9,7 +9,7 @@ import (
 
 // llamaBlock computes x2 = x + o(attention(norm(x))), y = x2 + down(silu(gate(n)) * up(n)) with n =
 // norm(x2). Norms may be applied to the added terms instead, or also: x2 = x +
-// norm(o(attention(x))).
+// norm(o(attention(x))). Experts may replace the MLP, which then is their shared one if there is any.
 type llamaBlock struct {
 	params
 	l                 Llama
@@ -18,7 +18,8 @@ type llamaBlock struct {
 	normQ, normK      rows // the weights of a HeadNorm
 	qkv               [3]linear
 	o, gate, up, down linear
-	joined, gateUp    linear // queries, keys and values, and gate and up, as one layer each, see Model.Joined; without weights if they are not
+	mix               mixture // of a layer with experts
+	joined, gateUp    linear  // queries, keys and values, and gate and up, as one layer each, see Model.Joined; without weights if they are not
 }
 
 // join implements joiner.
@@ -43,6 +44,14 @@ func (b *llamaBlock) Defers(param int) bool {
 type half struct {
 	before, after rows // weights; none if there is no such norm
 	site          int
+}
+
+// ffn returns the width of the MLP's or the shared expert's hidden layer.
+func (b *llamaBlock) ffn() int {
+	if b.l.Experts.In(b.layer) {
+		return b.l.Experts.Shared
+	}
+	return b.l.FFN
 }
 
 func (b *llamaBlock) attention(bt *Batch) device.Attn {
@@ -97,7 +106,7 @@ func (b *llamaBlock) gain(p pass, norm rows) device.Buffer {
 
 // take allocates memory for everything a block saves.
 func (b *llamaBlock) take(p pass, s *Saved) {
-	r, own, c, f := p.bt.Rows(), p.bt.Held(), b.l.Width, b.l.FFN
+	r, own, c, f := p.bt.Rows(), p.bt.Held(), b.l.Width, b.ffn()
 	f32 := func(n int) device.Buffer { return p.mem.Keep(device.F32, n) }
 	act := func(cols int) device.Buffer { return p.mem.Keep(p.bt.Compute, r*cols) }
 	stream := func() device.Buffer { return p.mem.Keep(p.bt.Compute, own*c) }
@@ -111,6 +120,9 @@ func (b *llamaBlock) take(p pass, s *Saved) {
 	s.qkv, s.lse, s.o, s.x2 = act(b.l.columns()), f32(r*b.l.Heads), act(b.l.queries()), stream()
 	s.mlp.before = before(b.mlp)
 	s.hidden, s.act = act(2*f), act(f)
+	if b.l.Experts.In(b.layer) {
+		b.takeExperts(p, s)
+	}
 	if b.normQ.exist() {
 		heads := 2
 		if b.l.HeadNorm == EachHead {
@@ -135,7 +147,11 @@ func (b *llamaBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x
 	b.take(p, s)
 	defer mem.Release(mem.Mark())
 	b.forwardAttention(p, x, s)
-	b.forwardMLP(p, y, s)
+	if b.l.Experts.In(b.layer) {
+		b.forwardExperts(p, y, s)
+	} else {
+		b.forwardMLP(p, y, s)
+	}
 }
 
 // input returns the memory of the input of a half of the block: x, or the output of the norm before
@@ -159,22 +175,31 @@ func (b *llamaBlock) normBefore(p pass, h half, s savedHalf, x device.Mat) devic
 // addTo sets y = x + l(in), the end of a half of the block, or adds the norm of l(in) if there is
 // one after. The added term is multiplied by Factors.Residual; in training, dropout applies to it.
 func (b *llamaBlock) addTo(p pass, h half, s savedHalf, l *linear, y, x, in device.Mat) {
-	some, factor := p.bt.dropping(b.l.Dropout.Residual), float32(b.l.Factors.Residual)
-	switch {
-	case h.after.exist():
-		out := device.Matrix(s.out, y.Rows, y.Cols)
-		l.forwardSummed(p, out, in)
-		p.q.RMSNorm(y, s.rstd, out, b.gain(p, h.after), float32(b.l.Eps))
-	case some || factor != 0:
-		l.forwardSummed(p, y, in)
-	default:
+	if !h.after.exist() && !p.bt.dropping(b.l.Dropout.Residual) && b.l.Factors.Residual == 0 {
 		l.forwardOnto(p, y, x, in)
 		return
 	}
-	if factor != 0 {
+	l.forwardSummed(p, b.term(h, s, y), in)
+	b.addTerm(p, h, s, y, x)
+}
+
+// term returns memory for what a half of the block adds to the stream: y, or the input of the norm after.
+func (b *llamaBlock) term(h half, s savedHalf, y device.Mat) device.Mat {
+	if h.after.exist() {
+		return device.Matrix(s.out, y.Rows, y.Cols)
+	}
+	return y
+}
+
+// addTerm sets y to x plus the term.
+func (b *llamaBlock) addTerm(p pass, h half, s savedHalf, y, x device.Mat) {
+	if h.after.exist() {
+		p.q.RMSNorm(y, s.rstd, b.term(h, s, y), b.gain(p, h.after), float32(b.l.Eps))
+	}
+	if factor := float32(b.l.Factors.Residual); factor != 0 {
 		p.q.Scale(y.Buf, factor)
 	}
-	if some {
+	if p.bt.dropping(b.l.Dropout.Residual) {
 		p.bt.drop(p.q, y.Buf, y.Buf, x.Buf, b.l.Dropout.Residual, placeOf(b.layer, h.site), y.Cols)
 		return
 	}
@@ -252,7 +277,7 @@ func normOf(i, queries int) int {
 // gated views the saved hidden layer as the outputs of gate and up, and both as one matrix if they
 // are joined.
 func (b *llamaBlock) gated(p pass, s *Saved) (both, gate, up device.Mat) {
-	r, f := p.bt.Rows(), b.l.FFN
+	r, f := p.bt.Rows(), b.ffn()
 	if b.gateUp.weight.exist() {
 		both = device.Matrix(s.hidden, r, 2*f)
 		return both, both.Columns(0, f), both.Columns(f, 2*f)
@@ -260,21 +285,32 @@ func (b *llamaBlock) gated(p pass, s *Saved) (both, gate, up device.Mat) {
 	return both, device.Matrix(s.hidden, r, f), device.Matrix(s.hidden.Slice(r*f, 2*r*f), r, f)
 }
 
+// forwardGates computes and returns the outputs of gate and up.
+func (b *llamaBlock) forwardGates(p pass, in device.Mat, s *Saved) (gate, up device.Mat) {
+	both, gate, up := b.gated(p, s)
+	layers, outs := b.gates(both, gate, up)
+	for i, l := range layers {
+		l.forward(p, outs[i], in)
+	}
+	return gate, up
+}
+
+// gates returns the layers gate and up with their outputs, as one if they are joined.
+func (b *llamaBlock) gates(both, gate, up device.Mat) ([]*linear, []device.Mat) {
+	if both.Rows > 0 {
+		return []*linear{&b.gateUp}, []device.Mat{both}
+	}
+	return []*linear{&b.gate, &b.up}, []device.Mat{gate, up}
+}
+
 func (b *llamaBlock) forwardMLP(p pass, y device.Buffer, s *Saved) {
-	r, own, c, f := p.bt.Rows(), p.bt.Held(), b.l.Width, b.l.FFN
+	r, own, c := p.bt.Rows(), p.bt.Held(), b.l.Width
 	x2 := device.Matrix(s.x2, own, c)
 	norm := b.normBefore(p, b.mlp, s.mlp, x2)
 	mark := p.mem.Mark()
-	in := p.whole(norm)
-	both, gate, up := b.gated(p, s)
-	if both.Rows > 0 {
-		b.gateUp.forward(p, both, in)
-	} else {
-		b.gate.forward(p, gate, in)
-		b.up.forward(p, up, in)
-	}
+	gate, up := b.forwardGates(p, p.whole(norm), s)
 	p.mem.Release(mark)
-	act := device.Matrix(s.act, r, f)
+	act := device.Matrix(s.act, r, b.l.FFN)
 	p.q.Gate(act, gate, up, b.l.Gate.activation())
 	b.addTo(p, b.mlp, s.mlp, &b.down, device.Matrix(y, own, c), x2, act)
 }
@@ -283,7 +319,11 @@ func (b *llamaBlock) forwardMLP(p pass, y device.Buffer, s *Saved) {
 // working space is the gradient of queries, keys and values, and whatever head norms need.
 func (b *llamaBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
 	p := pass{q, mem, w, dw, bt}
-	b.backwardMLP(p, d, s)
+	if b.l.Experts.In(b.layer) {
+		b.backwardExperts(p, d, s)
+	} else {
+		b.backwardMLP(p, d, s)
+	}
 	b.backwardAttention(p, x, d, s)
 }
 
@@ -336,14 +376,11 @@ func (b *llamaBlock) backwardMLP(p pass, d device.Buffer, s *Saved) {
 	b.down.inputGrad(p, dact, dout, false)
 	p.q.GateGrad(gate, up, dact, gate, up, b.l.Gate.activation())
 	in := p.whole(b.input(b.mlp, s.mlp, x2))
-	if both.Rows > 0 {
-		b.gateUp.paramGrads(p, both, in)
-		b.inputGrad(p, b.mlp, s.mlp, dm, x2, []device.Mat{both}, &b.gateUp)
-		return
+	layers, dys := b.gates(both, gate, up)
+	for i, l := range layers {
+		l.paramGrads(p, dys[i], in)
 	}
-	b.gate.paramGrads(p, gate, in)
-	b.up.paramGrads(p, up, in)
-	b.inputGrad(p, b.mlp, s.mlp, dm, x2, []device.Mat{gate, up}, &b.gate, &b.up)
+	b.inputGrad(p, b.mlp, s.mlp, dm, x2, dys, layers...)
 }
 
 func (b *llamaBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {

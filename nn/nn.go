@@ -175,6 +175,7 @@ type Batch struct {
 	Drops   Drops           // of a training pass; the zero Drops drop nothing
 	Longest int             // tokens of the longest sequence or document, by which LongRoPE chooses its factors; 0: as many as a sequence has positions
 	Tensor  Group           // the ranks that divide matrices, see Cut; nil: none
+	Experts Group           // the ranks that divide experts, each together with those of Tensor; nil: none
 	Context Group           // the ranks that divide positions, see Chunks; nil: none
 	Later   *Later          // where a Splitter's Backward records deferred weight gradients; nil: it computes them
 
@@ -278,6 +279,7 @@ type Saved struct {
 	x2        device.Buffer // (R, C): the residual stream between the halves
 	hidden    device.Buffer // (R, F): the hidden layer before activation; in gated MLPs 2 (R, F) or (R, 2F), see gated
 	act       device.Buffer // (R, F): the input of the last linear layer
+	mix       savedMix      // of a layer with experts
 }
 
 // savedNorm is the saved state of a norm.
@@ -388,6 +390,7 @@ type Model struct {
 	// block and the width of each, and whether queries and keys are rotated.
 	Heads, Head int
 	Rotated     bool
+	Active      float64  // the part of its experts that processes a row; 0 without experts
 	Metrics     []string // names of what the last module measures in addition to the loss, such as accuracy; reported as means over the positions with a loss
 	Modules     []Module
 	Uses        [][]Use // the units that each module uses, in the order of its parameters

@@ -49,6 +49,8 @@ type Param struct {
 	At     Range // set by Lay
 	Group  Group
 	Frozen bool  // used but never updated: without gradient and state
+	Router bool  // selects or weighs experts: never stored in a Code
+	Expert bool  // of one or several experts of a mixture; in a unit, all are or none is
 	Rule   int   // index of its update rule
 	Code   uint8 // device.Code in which it is stored if it is frozen
 	Init   Init

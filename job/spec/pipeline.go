@@ -99,7 +99,10 @@ func moduleCosts(m *nn.Model, context int, recompute bool) []float64 {
 	costs := make([]float64, len(m.Modules))
 	for i, mod := range m.Modules {
 		for _, p := range mod.Params() {
-			if len(p.Shape) == 2 {
+			switch {
+			case p.Expert:
+				costs[i] += m.Active * float64(p.Numel())
+			case len(p.Shape) == 2:
 				costs[i] += float64(p.Numel())
 			}
 		}

@@ -1,0 +1,426 @@
+package nn
+
+import (
+	"fmt"
+
+	"zeroth/device"
+	"zeroth/shard"
+)
+
+// Experts is the shape of a mixture of experts, which replaces the MLP of a block (Shazeer et al., arXiv
+// 1701.06538). A row is processed by Router.TopK of them, however the rows divide: none is dropped. The
+// zero Experts is none.
+type Experts struct {
+	Count  int
+	FFN    int // width of an expert's hidden layer
+	Router device.Router
+	Shared int    // width of the hidden layer of a shared expert, which processes every row; 0: there is none
+	Gated  bool   // its output is multiplied by the logistic function of a linear function of its input
+	Dense  []bool // the layers that have an MLP of width Llama.FFN instead; nil: none
+	Names  ExpertNames
+	Own    Cut // the part of the experts that the modules have
+}
+
+// ExpertNames are the names of a mixture's parameters in a layer, without ".weight".
+type ExpertNames struct {
+	Router string
+	// Gate, Up and Down have %d for an expert's number. Without Up, Gate is the gates and ups of all
+	// experts, (Count, 2 FFN, Width), and Down is (Count, Width, FFN).
+	Gate, Up, Down string
+	Shared         MLPNames
+	SharedRouter   string // (1, Width), of a Gated shared expert
+}
+
+// MLPNames are the names of an MLP's layers. Without Up, Gate has the rows of both.
+type MLPNames struct{ Gate, Up, Down string }
+
+// In reports whether a layer has experts.
+func (x Experts) In(layer int) bool {
+	return x.Count > 0 && (x.Dense == nil || !x.Dense[layer%len(x.Dense)])
+}
+
+// own returns the range of this rank's experts.
+func (x Experts) own() shard.Range {
+	n := x.Own.narrow(x.Count, "experts")
+	return shard.Range{Lo: x.Own.Index * n, Hi: (x.Own.Index + 1) * n}
+}
+
+// matrices locates a matrix of each expert, in consecutive parameters of a block.
+type matrices struct{ param, rows, cols, count int }
+
+// of views the matrices in w, which contains the block's parameters or their gradients.
+func (m matrices) of(w []device.Buffer) device.MatGroup {
+	each := m.rows * m.cols
+	all := device.Neighbours(w[m.param:], m.count*each)
+	return device.MatGroup{Mat: device.Mat{Buf: all, Rows: m.rows, Cols: m.cols, Ld: m.cols}, Stride: each}
+}
+
+// mixture locates the parameters of a block's experts.
+type mixture struct {
+	router       rows
+	sharedRouter rows     // (1, C); none unless the shared expert is gated
+	gateUp, down matrices // (2F, C) and (C, F) of each of this rank's experts
+}
+
+// addExperts appends the parameters of a block's experts: gate and up of one expert after those of another,
+// then the downs.
+func (b *llamaBlock) addExperts(prefix string) {
+	x, c, cut := b.l.Experts, b.l.Width, b.l.Cut
+	router := func(name string, n int) rows {
+		p := weight(prefix+name+".weight", initStd, n, c)
+		p.Router = true
+		return b.add(p)
+	}
+	b.mix.router = router(x.Names.Router, x.Count)
+	if x.Gated {
+		b.mix.sharedRouter = router(x.Names.SharedRouter, 1)
+	}
+	own, f := x.own(), x.FFN
+	whole := f * max(1, cut.Count)
+	add := func(p shard.Param, dim int, pieces ...int) {
+		p = cut.part(p, dim, pieces...)
+		p.Expert = true
+		b.params.add(p)
+	}
+	b.mix.gateUp = matrices{len(b.params), 2 * f, c, own.Len()}
+	if x.Names.Up == "" {
+		add(weight(prefix+x.Names.Gate+".weight", initStd, x.Count, 2*whole, c), 1, f, f)
+		b.mix.down = matrices{len(b.params), c, f, own.Len()}
+		add(weight(prefix+x.Names.Down+".weight", initStd, x.Count, c, whole), 2, f)
+		return
+	}
+	named := func(name string, e int) string { return prefix + fmt.Sprintf(name, e) + ".weight" }
+	for e := own.Lo; e < own.Hi; e++ {
+		add(weight(named(x.Names.Gate, e), initStd, whole, c), 0, f)
+		add(weight(named(x.Names.Up, e), initStd, whole, c), 0, f)
+	}
+	b.mix.down = matrices{len(b.params), c, f, own.Len()}
+	for e := own.Lo; e < own.Hi; e++ {
+		add(weight(named(x.Names.Down, e), initStd, c, whole), 1, f)
+	}
+}
+
+// savedMix is what a block with experts saves, beside hidden and act of its shared expert. P is the number of
+// pairs of a row and one of its experts.
+type savedMix struct {
+	logits           device.Buffer // (R, Count) float32
+	experts, weights device.Buffer // (P) int32 and float32, of the rows of all sources
+	sorted           pairOrder     // of a single source
+	hidden, act      device.Buffer // (P, 2F), (P, F) in sorted order, of a single source
+	shared           device.Buffer // (R) float32: the logits of a gated shared expert
+	sharedWeights    device.Buffer // (R) float32
+	one, sharedOrder device.Buffer // (R) int32: the only expert and the order of such rows
+}
+
+// pairOrder is the order of the pairs of one source, see Ops.Sort.
+type pairOrder struct{ order, at, offsets device.Buffer }
+
+// mixPass is one pass through a block's experts. Ranks along the group have the rows of several sources: each
+// processes those of all sources, one source after the other, by the part of the experts that it has.
+type mixPass struct {
+	pass
+	b       *llamaBlock
+	s       *savedMix
+	group   Group // nil: this rank has all rows and whole experts
+	sources int
+	own     int // this rank's source
+	rows    int // of a source
+}
+
+func (b *llamaBlock) mixPass(p pass, s *Saved) mixPass {
+	m := mixPass{pass: p, b: b, s: &s.mix, group: p.bt.Tensor, sources: 1, rows: p.bt.Rows()}
+	if g := p.bt.Experts; g != nil {
+		m.group, m.sources = g, b.l.Experts.Own.Count
+		m.own = b.l.Experts.Own.Index
+	}
+	return m
+}
+
+// pairs returns the number of pairs of a source's rows.
+func (m mixPass) pairs() int { return m.rows * m.b.l.Experts.Router.TopK }
+
+// of returns a source's part of a buffer of all sources.
+func (m mixPass) of(b device.Buffer, source int) device.Buffer {
+	n := b.N / m.sources
+	return b.Slice(source*n, (source+1)*n)
+}
+
+// held returns this rank's part of a buffer of all sources: that of its rows of the residual stream.
+func (m mixPass) held(b device.Buffer) device.Buffer {
+	if m.group == nil {
+		return b
+	}
+	n := b.N / m.group.Size()
+	return b.Slice(m.group.Rank()*n, (m.group.Rank()+1)*n)
+}
+
+// gathered returns the rows of x of all sources.
+func (m mixPass) gathered(x device.Mat) device.Mat {
+	if m.group == nil {
+		return x
+	}
+	all := m.take(m.sources*m.rows, x.Cols)
+	m.group.Gather(all.Buf, x.Buf)
+	return all
+}
+
+// reduced sets y to this rank's rows of the sum over the group of all, if there is a group.
+func (m mixPass) reduced(y, all device.Buffer) {
+	if m.group != nil {
+		m.group.Reduce(y, all)
+	}
+}
+
+// summed returns memory for rows of all sources that reduced then sums: y itself without a group.
+func (m mixPass) summed(y device.Mat) device.Mat {
+	if m.group == nil {
+		return y
+	}
+	return m.take(m.sources*m.rows, y.Cols)
+}
+
+func (m mixPass) take(rows, cols int) device.Mat {
+	return device.Matrix(m.mem.Take(m.bt.Compute, rows*cols), rows, cols)
+}
+
+// takeSorted allocates memory for an order of pairs.
+func (m mixPass) takeSorted(take func(device.DType, int) device.Buffer) pairOrder {
+	n := m.pairs()
+	return pairOrder{take(device.I32, n), take(device.I32, n), take(device.I32, m.b.mix.gateUp.count+1)}
+}
+
+// takeExperts allocates memory for what a block's experts save.
+func (b *llamaBlock) takeExperts(p pass, s *Saved) {
+	m, x, own := b.mixPass(p, s), b.l.Experts, p.bt.Held()
+	keep, n := p.mem.Keep, m.pairs()
+	s.mix = savedMix{logits: keep(device.F32, own*x.Count), experts: keep(device.I32, m.sources*n), weights: keep(device.F32, m.sources*n)}
+	if m.sources == 1 {
+		s.mix.sorted = m.takeSorted(keep)
+		s.mix.hidden, s.mix.act = keep(p.bt.Compute, 2*n*x.FFN), keep(p.bt.Compute, n*x.FFN)
+	}
+	if r := m.rows; x.Gated {
+		s.mix.shared, s.mix.sharedWeights = keep(device.F32, r), keep(device.F32, r)
+		s.mix.one, s.mix.sharedOrder = keep(device.I32, r), keep(device.I32, r)
+	}
+}
+
+// route computes the experts and weights of this rank's rows, and gathers those of all sources.
+func (m mixPass) route(norm device.Mat) {
+	x, s := m.b.l.Experts, m.s
+	logits := device.Matrix(s.logits, norm.Rows, x.Count)
+	m.q.MatMul(logits, norm, m.b.mix.router.of(m.w).T(), device.Buffer{}, false)
+	m.q.Route(m.held(s.experts), m.held(s.weights), logits, device.Buffer{}, x.Router)
+	if m.group != nil {
+		m.group.Gather(s.experts, m.held(s.experts))
+		m.group.Gather(s.weights, m.held(s.weights))
+	}
+}
+
+// sort orders the pairs of a source.
+func (m mixPass) sort(o pairOrder, source int) {
+	m.q.Sort(o.order, o.at, o.offsets, m.of(m.s.experts, source), m.b.l.Experts.own().Lo)
+}
+
+// mixRows is working space for the rows of one source, in sorted order.
+type mixRows struct {
+	pairOrder
+	x, hidden, gate, up, act device.Mat
+	weights                  device.Buffer
+}
+
+// rowsOf returns a source's rows. With several sources, they share working space.
+func (m mixPass) rowsOf(source int, space mixRows) mixRows {
+	r := space
+	r.weights = m.of(m.s.weights, source)
+	f := m.b.l.Experts.FFN
+	r.gate, r.up = r.hidden.Columns(0, f), r.hidden.Columns(f, 2*f)
+	return r
+}
+
+// space returns working space for the rows of a source, and, with a single one, what is saved of them.
+func (m mixPass) space() mixRows {
+	n, f := m.pairs(), m.b.l.Experts.FFN
+	r := mixRows{x: m.take(n, m.b.l.Width)}
+	if m.sources == 1 {
+		r.pairOrder, r.hidden, r.act = m.s.sorted, device.Matrix(m.s.hidden, n, 2*f), device.Matrix(m.s.act, n, f)
+		return r
+	}
+	r.pairOrder, r.hidden, r.act = m.takeSorted(m.mem.Take), m.take(n, 2*f), m.take(n, f)
+	return r
+}
+
+// activate computes the hidden layer of a source's rows of all, and its activation times the weights.
+func (m mixPass) activate(r mixRows, all device.Mat, source int) {
+	m.sort(r.pairOrder, source)
+	m.q.GatherRows(r.x, all.RowRange(source*m.rows, (source+1)*m.rows), r.order)
+	m.q.MatMulGroups(r.hidden, r.x, m.b.mix.gateUp.of(m.w).T(), r.offsets, false)
+	m.q.GateRows(r.act, r.gate, r.up, m.b.l.Gate.activation(), r.weights, r.order)
+}
+
+func (b *llamaBlock) forwardExperts(p pass, y device.Buffer, s *Saved) {
+	defer p.mem.Release(p.mem.Mark())
+	m, own, c := b.mixPass(p, s), p.bt.Held(), b.l.Width
+	x2, ym := device.Matrix(s.x2, own, c), device.Matrix(y, own, c)
+	norm, term := b.normBefore(p, b.mlp, s.mlp, x2), b.term(b.mlp, s.mlp, ym)
+	m.route(norm)
+	all, sum := m.gathered(norm), m.summed(term)
+	at := shard.Range{Lo: m.own * m.rows, Hi: (m.own + 1) * m.rows}
+	if b.l.Experts.Shared > 0 {
+		m.forwardShared(sum.RowRange(at.Lo, at.Hi), all.RowRange(at.Lo, at.Hi), s)
+	}
+	space := m.space()
+	out := m.take(m.pairs(), c)
+	for source := range m.sources {
+		r, to, base := m.rowsOf(source, space), sum.RowRange(source*m.rows, (source+1)*m.rows), device.Mat{}
+		m.activate(r, all, source)
+		m.q.MatMulGroups(out, r.act, b.mix.down.of(p.w).T(), r.offsets, false)
+		if source == m.own && b.l.Experts.Shared > 0 {
+			base = to
+		}
+		m.q.SumGroups(to, base, out, r.at)
+	}
+	m.reduced(term.Buf, sum.Buf)
+	b.addTerm(p, b.mlp, s.mlp, ym, x2)
+}
+
+// forwardShared sets y to the output of the shared expert for rows in.
+func (m mixPass) forwardShared(y, in device.Mat, s *Saved) {
+	b := m.b
+	gate, up := b.forwardGates(m.pass, in, s)
+	act := device.Matrix(s.act, m.rows, b.ffn())
+	if !b.l.Experts.Gated {
+		m.q.Gate(act, gate, up, b.l.Gate.activation())
+	} else {
+		logits := device.Matrix(s.mix.shared, m.rows, 1)
+		m.q.MatMul(logits, in, b.mix.sharedRouter.of(m.w).T(), device.Buffer{}, false)
+		m.q.Route(s.mix.one, s.mix.sharedWeights, logits, device.Buffer{}, sharedGate)
+		mark := m.mem.Mark()
+		m.q.Sort(s.mix.sharedOrder, m.mem.Take(device.I32, m.rows), m.mem.Take(device.I32, 2), s.mix.one, 0)
+		m.mem.Release(mark)
+		m.q.GateRows(act, gate, up, b.l.Gate.activation(), s.mix.sharedWeights, s.mix.sharedOrder)
+	}
+	b.down.forward(m.pass, y, act)
+}
+
+// sharedGate weighs a shared expert, as the only one of its rows.
+var sharedGate = device.Router{Score: device.Sigmoid, TopK: 1, Scale: 1}
+
+// mixGrads are gradients of a pass through a block's experts.
+type mixGrads struct {
+	rows    device.Mat    // of the sum's rows, of all sources
+	input   device.Mat    // of the input's rows, of all sources
+	weights device.Buffer // (P) float32, of all sources
+}
+
+func (b *llamaBlock) backwardExperts(p pass, d device.Buffer, s *Saved) {
+	defer p.mem.Release(p.mem.Mark())
+	m, own, c := b.mixPass(p, s), p.bt.Held(), b.l.Width
+	dm, x2 := device.Matrix(d, own, c), device.Matrix(s.x2, own, c)
+	norm, dn := b.input(b.mlp, s.mlp, x2), m.take(own, c)
+	all := m.gathered(norm)
+	g := mixGrads{m.gathered(b.outputGrad(p, b.mlp, s.mlp, dm)), m.summed(dn), p.mem.Take(device.F32, s.mix.weights.N)}
+	at := shard.Range{Lo: m.own * m.rows, Hi: (m.own + 1) * m.rows}
+	if b.l.Experts.Shared > 0 {
+		m.backwardShared(g.input.RowRange(at.Lo, at.Hi), g.rows.RowRange(at.Lo, at.Hi), all.RowRange(at.Lo, at.Hi), s)
+	}
+	m.backwardSources(g, all)
+	m.reduced(dn.Buf, g.input.Buf)
+	if m.group != nil {
+		m.group.Reduce(m.held(g.weights), g.weights)
+	}
+	m.backwardRouter(dn, norm, m.held(g.weights))
+	if !b.mlp.before.exist() {
+		p.q.AddTo(dm.Buf, dm.Buf, dn.Buf)
+		return
+	}
+	p.q.RMSNormGrad(dm, b.mlp.before.gradient(p), dn, x2, b.gain(p, b.mlp.before), s.mlp.before.rstd, true)
+}
+
+// backwardSources computes the gradients of the experts, of their weights and of the input, one source after
+// the other.
+func (m mixPass) backwardSources(g mixGrads, all device.Mat) {
+	defer m.mem.Release(m.mem.Mark())
+	space, n := m.space(), m.pairs()
+	dy, dact := m.take(n, m.b.l.Width), m.take(n, m.b.l.Experts.FFN)
+	for source := range m.sources {
+		r, to, base := m.rowsOf(source, space), g.input.RowRange(source*m.rows, (source+1)*m.rows), device.Mat{}
+		dw := m.of(g.weights, source)
+		if m.sources > 1 {
+			m.q.Zero(dw) // of the pairs of other ranks' experts
+			m.activate(r, all, source)
+		} else {
+			m.q.GatherRows(r.x, all, r.order)
+		}
+		m.q.GatherRows(dy, g.rows.RowRange(source*m.rows, (source+1)*m.rows), r.order)
+		m.backwardRows(r, dy, dact, dw, source > 0)
+		if source == m.own && m.b.l.Experts.Shared > 0 {
+			base = to
+		}
+		m.q.SumGroups(to, base, dy, r.at)
+	}
+}
+
+// backwardRows computes the gradients of the experts, or adds to them, and of the weights dw of one source's rows.
+// It replaces dy by the gradient of the input and overwrites the hidden layer.
+func (m mixPass) backwardRows(r mixRows, dy, dact device.Mat, dw device.Buffer, add bool) {
+	up, down := m.b.mix.gateUp, m.b.mix.down
+	if m.dw[down.param].N > 0 {
+		m.q.WeightGradGroups(down.of(m.dw), dy, r.act, r.offsets, add)
+	}
+	m.q.MatMulGroups(dact, dy, down.of(m.w), r.offsets, false)
+	m.q.GateRowsGrad(r.gate, r.up, dw, dact, r.gate, r.up, m.b.l.Gate.activation(), r.weights, r.order)
+	if m.dw[up.param].N > 0 {
+		m.q.WeightGradGroups(up.of(m.dw), r.hidden, r.x, r.offsets, add)
+	}
+	m.q.MatMulGroups(dy, r.hidden, up.of(m.w), r.offsets, false)
+}
+
+// backwardRouter adds the router's gradient of the input to dn, and computes that of the router, given the
+// gradient dw of the weights of this rank's rows.
+func (m mixPass) backwardRouter(dn, norm device.Mat, dw device.Buffer) {
+	x, s := m.b.l.Experts, m.s
+	defer m.mem.Release(m.mem.Mark())
+	d := device.Matrix(m.mem.Take(device.F32, s.logits.N), norm.Rows, x.Count)
+	m.q.RouteGrad(d, device.Matrix(s.logits, norm.Rows, x.Count), m.held(s.experts), m.held(s.weights), dw, x.Router)
+	m.logitsGrad(dn, norm, d, m.b.mix.router)
+}
+
+// logitsGrad adds the gradient of x to dx and computes that of a router, given the gradient d of its logits.
+func (m mixPass) logitsGrad(dx, x, d device.Mat, router rows) {
+	if m.bt.Compute != device.F32 {
+		narrow := m.take(d.Rows, d.Cols)
+		m.q.Cast(narrow.Buf, d.Buf)
+		d = narrow
+	}
+	if router.trained(m.pass) {
+		m.q.WeightGrad(router.of(m.dw), device.Buffer{}, d, x)
+	}
+	m.q.MatMul(dx, d, router.of(m.w), device.Buffer{}, true)
+}
+
+// backwardShared computes the gradients of the shared expert, and sets dx to that of its input.
+func (m mixPass) backwardShared(dx, dy, in device.Mat, s *Saved) {
+	b := m.b
+	defer m.mem.Release(m.mem.Mark())
+	act := device.Matrix(s.act, m.rows, b.ffn())
+	both, gate, up := b.gated(m.pass, s)
+	b.down.paramGrads(m.pass, dy, act)
+	b.down.inputGrad(m.pass, act, dy, false)
+	dw := m.mem.Take(device.F32, m.rows)
+	if b.l.Experts.Gated {
+		m.q.GateRowsGrad(gate, up, dw, act, gate, up, b.l.Gate.activation(), s.mix.sharedWeights, s.mix.sharedOrder)
+	} else {
+		m.q.GateGrad(gate, up, act, gate, up, b.l.Gate.activation())
+	}
+	layers, dys := b.gates(both, gate, up)
+	for i, l := range layers {
+		l.paramGrads(m.pass, dys[i], in)
+		l.inputGrad(m.pass, dx, dys[i], i > 0)
+	}
+	if !b.l.Experts.Gated {
+		return
+	}
+	d := device.Matrix(m.mem.Take(device.F32, m.rows), m.rows, 1)
+	m.q.RouteGrad(d, device.Matrix(s.mix.shared, m.rows, 1), s.mix.one, s.mix.sharedWeights, dw, sharedGate)
+	m.logitsGrad(dx, in, d, b.mix.sharedRouter)
+}
