@@ -11,6 +11,11 @@ func (c *Config) modelKeys() []field {
 	llama := func(key string) []only {
 		return onlyIf("with model.family llama, without model.from", m.Family == "llama", "model.family", m.Family+" has no "+key)
 	}
+	x := &m.Experts
+	mixed := func() []only {
+		return append(llama("experts"), onlyIf("with experts.count", x.Count > 0, "model.experts.count", "the model has no experts")...)
+	}
+	dense := append(llama("ffn"), onlyIf("without experts", x.Count == 0, "model.experts.count", "every layer has experts instead")...)
 	modules := onlyIf("", m.Family != Program, "model.family", "the program's network has its own")
 	return []field{
 		{key: "model.from", value: path(&m.From, models, objects),
@@ -39,8 +44,21 @@ func (c *Config) modelKeys() []field {
 		{key: "model.ffn", value: count(&m.FFN, 1, 4*hf.Most),
 			rule: "8/3 of width, rounded up to a multiple of 64", like: "1024", shape: true,
 			doc:  "llama: width of the feed-forward layer (intermediate size)",
-			only: llama("ffn"),
-			then: func() { m.FFN = pick(m.Family == "llama", (8*m.Width/3+63)/64*64, 0) }},
+			only: dense,
+			then: func() { m.FFN = pick(m.Family == "llama" && x.Count == 0, (8*m.Width/3+63)/64*64, 0) }},
+		{key: "model.experts.count", value: count(&x.Count, 1, hf.MostExperts).omitted(func() bool { return x.Count == 0 }),
+			rule: "none", like: "16", shape: true,
+			doc:  "llama: experts of each layer, which replace the feed-forward layer (mixture of experts)",
+			only: llama("experts")},
+		{key: "model.experts.per_token", value: count(&x.Router.TopK, 1, device.MaxTopK), rule: "2", like: "2", shape: true,
+			doc:  "llama: experts that process each token; no token is dropped",
+			only: mixed(),
+			then: func() { x.Router.TopK = pick(x.Count > 0, min(2, x.Count), 0) }},
+		{key: "model.experts.width", value: count(&x.FFN, 1, hf.Most),
+			rule: "8/3 of width / per_token, rounded up to a multiple of 64", like: "512", shape: true,
+			doc:  "llama: width of the hidden layer of an expert",
+			only: mixed(),
+			then: func() { x.FFN = pick(x.Count > 0, (8*m.Width/3/max(1, x.Router.TopK)+63)/64*64, 0) }},
 		{key: "model.context", value: count(&m.Context, 1, hf.Most), initial: "256",
 			doc: "tokens per sequence; with model.from: the model's maximum or, for data.documents, the " +
 				"longest document, rounded up to a multiple of 64"},

@@ -20,7 +20,7 @@ import (
 func (f *Settings) Print(out io.Writer) error {
 	var b strings.Builder
 	l, j := f.Limits, f.Job.Config
-	fmt.Fprintf(&b, "job     %s, %d sequences of %s tokens a step\n", modelTitle(j.Model), j.Train.Batch, show.Grouped(int64(j.Model.Context)))
+	fmt.Fprintf(&b, "job     %s, %d sequences of %s tokens a step\n", hf.Title(j.Model.Network(nn.LoRA{})), j.Train.Batch, show.Grouped(int64(j.Model.Context)))
 	for _, line := range l.lines() {
 		fmt.Fprintln(&b, line)
 	}
@@ -306,16 +306,6 @@ func (f *Settings) ties() (n int) {
 	return n
 }
 
-// modelTitle returns the name and size of a model: "GPT-2 124.4M".
-func modelTitle(m hf.Model) string {
-	n := m.Network(nn.LoRA{})
-	total := 0
-	for _, p := range hf.Parameters(n) {
-		total += p.Numel()
-	}
-	return n.Name + " " + show.Compact(float64(total))
-}
-
 // MarshalJSON encodes the choice with derived values.
 func (c *Choice) MarshalJSON() ([]byte, error) {
 	low, high := c.Free()
@@ -371,5 +361,5 @@ func (f *Settings) MarshalJSON() ([]byte, error) {
 		Job    *Choice   `json:"job"`
 		Fits   []*Choice `json:"fits"`
 		Others []*Choice `json:"misfits"`
-	}{f.Limits, modelTitle(f.Job.Config.Model), f.Tried, f.Job, f.Fits, f.Others})
+	}{f.Limits, hf.Title(f.Job.Config.Model.Network(nn.LoRA{})), f.Tried, f.Job, f.Fits, f.Others})
 }

@@ -8,6 +8,7 @@ import (
 	"zeroth/job/hf"
 	"zeroth/job/show"
 	"zeroth/job/spec"
+	"zeroth/nn"
 )
 
 // Quantities lists the quantities that FindLargest can maximize.
@@ -141,14 +142,16 @@ func grownModel(c *spec.Job, n int) (*spec.Job, string) {
 		group = m.Heads / m.KV
 		x.Model.KV = n
 		x.Model.FFN = (m.FFN*n*group/m.Heads + 63) / 64 * 64
+		x.Model.Experts.FFN = (m.Experts.FFN*n*group/m.Heads + 63) / 64 * 64
+		x.Model.Experts.Shared = (m.Experts.Shared*n*group/m.Heads + 63) / 64 * 64
 	}
 	x.Model.From, x.Model.Heads = "", n*group
 	x.Model.Width = m.Width / m.Heads * x.Model.Heads
 	x.Model.Layers = max(1, (m.Layers*x.Model.Heads+m.Heads/2)/m.Heads)
-	if x.Model.Width > hf.Most || x.Model.FFN > 4*hf.Most || x.Model.Layers > fitLayers || !counts(x) {
+	if x.Model.Width > hf.Most || x.Model.FFN > 4*hf.Most || x.Model.Experts.FFN > hf.Most || x.Model.Layers > fitLayers || !counts(x) {
 		return nil, ""
 	}
-	return x, fmt.Sprintf("%s: %d layers, width %d, %d heads", modelTitle(x.Model), x.Model.Layers, x.Model.Width, x.Model.Heads)
+	return x, fmt.Sprintf("%s: %d layers, width %d, %d heads", hf.Title(x.Model.Network(nn.LoRA{})), x.Model.Layers, x.Model.Width, x.Model.Heads)
 }
 
 // grownContext returns the job with sequences of 64n tokens.

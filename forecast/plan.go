@@ -1,12 +1,11 @@
 package forecast
 
 import (
-	"fmt"
 	"zeroth/collective"
 
 	"zeroth/device"
+	"zeroth/job/hf"
 	"zeroth/job/setup"
-	"zeroth/job/show"
 	"zeroth/job/spec"
 	"zeroth/zero"
 )
@@ -208,7 +207,6 @@ func plan(c *spec.Job, m Machine, micros int) (*Plan, error) {
 	for _, p := range spec.Parameters(c) {
 		whole.Parameters += int64(p.Numel())
 	}
-	whole.Model = fmt.Sprintf("%s %s", spec.Network(c).Name, show.Compact(float64(whole.Parameters)))
 	return &whole, nil
 }
 
@@ -243,7 +241,7 @@ func planAt(c *spec.Job, m Machine, micros, at int) (*Plan, error) {
 		p.Parameters += int64(u.Parameters())
 	}
 	p.Groups = spec.Groups(c)
-	p.Model = fmt.Sprintf("%s %s", spec.Network(c).Name, show.Compact(float64(p.Parameters)))
+	p.Model = hf.Title(spec.Network(c))
 	p.Padding, p.Outside = padding(c, t), Outside(c, m)
 	for _, m := range p.Timeline {
 		m.Name = w.Name(m)

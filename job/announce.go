@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"zeroth/data"
+	"zeroth/job/hf"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/show"
@@ -35,7 +36,7 @@ func header(j *setup.Job, set *data.Set, out string, ranks []*setup.Rank) report
 		host = h.Usage().Peak.Total()
 	}
 	return report.Header{
-		Model: fmt.Sprintf("%s %s", spec.Network(c).Name, show.Compact(float64(n))), Parameters: int64(n), Groups: spec.Groups(c),
+		Model: hf.Title(spec.Network(c)), Parameters: int64(n), Groups: spec.Groups(c),
 		Ranks: c.Parallel.Ranks, Pipeline: c.Parallel.Pipeline, Context: c.Parallel.Context, Tensor: c.Parallel.Tensor, Master: c.Parallel.Master, Shard: mesh.Shard, Replicate: mesh.Replicate, Stage: c.Zero.Stage,
 		Precision: c.Precision.String(), Device: setup.Where(j), GlobalBatch: c.Train.Batch, TokensPerStep: spec.TokensPerStep(c), Steps: c.Train.Steps, Epochs: c.Train.Epochs,
 		DataTokens: set.Train.Windows() * int64(c.Model.Context), Out: out, MemoryPerRank: peak(ranks),

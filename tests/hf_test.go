@@ -359,9 +359,14 @@ func logitsOf(t *testing.T, m *nn.Model, weights map[string][]float32, ids []int
 	bt := nn.Batch{B: 1, T: len(ids), Input: device.OfI32(ids), Logits: device.OfF32(out), Sequences: pieces}
 	var x device.Buffer
 	for _, mod := range m.Modules {
-		var w []device.Buffer
+		var all []float32
 		for _, p := range mod.Params() {
-			w = append(w, device.OfF32(weights[p.Name]))
+			all = append(all, weights[p.Name]...)
+		}
+		var w []device.Buffer
+		for unit, at := device.OfF32(all), 0; len(w) < len(mod.Params()); {
+			n := len(weights[mod.Params()[len(w)].Name])
+			w, at = append(w, unit.Slice(at, at+n)), at+n
 		}
 		y := mem.Take(device.F32, bt.Rows()*m.Width)
 		mod.Forward(q, mem, w, &bt, x, y, nil)
@@ -466,7 +471,7 @@ func TestRefusedFolders(t *testing.T) {
 		{name: "missing tensor", drop: "transformer.h.1.ln_2.bias", want: "transformer.h.1.ln_2.bias is missing"},
 		{name: "another shape", key: "n_positions", value: "31", want: "transformer.wpe.weight has shape [32 48], but config.json implies [31 48]"},
 		{name: "more layers", key: "n_layer", value: "3", want: "12 parameters are missing: transformer.h.2.ln_1.weight, "},
-		{name: "architecture", key: "model_type", value: `"bert"`, want: `config.json: model_type "bert" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2 or gemma3_text`},
+		{name: "architecture", key: "model_type", value: `"bert"`, want: `config.json: model_type "bert" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe or granitemoeshared`},
 		{name: "heads", key: "n_head", value: "5", want: "n_head 5 does not divide n_embd 48"},
 		{name: "inner", key: "n_inner", value: "96", want: "transformer.h.0.mlp.c_fc.weight has shape [48 192], but config.json implies [48 96]"},
 		{name: "activation", key: "activation_function", value: `"mish"`, want: `activation_function "mish" is not supported; want gelu, `},

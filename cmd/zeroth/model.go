@@ -61,7 +61,15 @@ func describeShape(m hf.Model) string {
 	words := []string{fmt.Sprintf("%d layers", m.Layers), fmt.Sprintf("width %d", m.Width), fmt.Sprintf("%d heads of %d", m.Heads, m.Head())}
 	if m.Family == "llama" {
 		words[2] += fmt.Sprintf(" (%d for keys and values)", m.KV)
-		words = append(words, fmt.Sprintf("MLP %d", m.FFN))
+		if m.FFN > 0 {
+			words = append(words, fmt.Sprintf("MLP %d", m.FFN))
+		}
+		if x := m.Experts; x.Count > 0 {
+			words = append(words, fmt.Sprintf("%d of %d experts of width %d", x.Router.TopK, x.Count, x.FFN))
+		}
+		if n := m.Experts.Shared; n > 0 {
+			words = append(words, fmt.Sprintf("a shared expert of width %d", n))
+		}
 	}
 	words = append(words, fmt.Sprintf("context %d", m.Context), fmt.Sprintf("vocabulary %d", m.Vocab))
 	if m.Window > 0 {

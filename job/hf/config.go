@@ -118,6 +118,10 @@ func ReadModel(raw []byte) (m Model, notes []string, err error) {
 func (o *object) model() (m Model, notes []string, err error) {
 	kind := get(o, "model_type", "")
 	f, ok := familyOf(kind)
+	if what := needs[kind]; what != "" {
+		o.refuse("model_type \"%s\" is not supported: it needs %s", kind, what)
+		return m, nil, o.err()
+	}
 	if !ok {
 		o.refuse("model_type \"%s\" is not supported; want %s", show.Brief(kind), either(Families()))
 		return m, nil, o.err()

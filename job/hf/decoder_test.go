@@ -3,6 +3,7 @@ package hf
 import (
 	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -243,7 +244,24 @@ func TestFamilyRefusals(t *testing.T) {
 		`"num_local_experts": 4`:        "num_local_experts 4 is not supported",
 		`"embedding_multiplier": "two"`: `embedding_multiplier "two" is not a number`,
 	})
-	refused(t, "granitemoe", map[string]string{`"a": 1`: `model_type "granitemoe" is not supported; want gpt2, llama, `})
+	refused(t, "phi", map[string]string{`"a": 1`: `model_type "phi" is not supported; want gpt2, llama, `})
+	refused(t, "deepseek_v3", map[string]string{`"a": 1`: `model_type "deepseek_v3" is not supported: it needs queries and keys of low rank`})
+	refused(t, "mixtral", map[string]string{
+		`"num_local_experts": 8, "num_experts": 4`: "num_local_experts 8 and num_experts 4 differ: keep the one that the model was trained with",
+		`"num_experts_per_tok": 9`:                 "num_experts_per_tok 9 is more than the 8 experts, or more than 64",
+		`"num_local_experts": 5000`:                "5000 experts are more than 4096",
+		`"num_local_experts": 0`:                   "num_local_experts 0 is out of range",
+		`"router_jitter_noise": 0.1`:               "router_jitter_noise 0.1 is not supported; want 0 or null, or remove the key",
+		`"output_router_logits": true`:             "output_router_logits true is not supported; want false or null, or remove the key",
+		`"attention_bias": true`:                   "attention_bias true is not supported; want false or null, or remove the key",
+	})
+	refused(t, "qwen3_moe", map[string]string{
+		`"decoder_sparse_step": 0`:                          "decoder_sparse_step 0 is out of range",
+		`"num_hidden_layers": 2, "mlp_only_layers": [0, 1]`: "mlp_only_layers and decoder_sparse_step leave no layer with experts",
+		`"moe_intermediate_size": null`:                     "moe_intermediate_size null is not a whole number",
+		`"use_sliding_window": true, "layer_types": ["full_attention"], "num_hidden_layers": 1`: "layer_types has full_attention, but all layers of this model use sliding_window 4096",
+	})
+	refused(t, "olmoe", map[string]string{`"clip_qkv": 8.0`: "clip_qkv 8.0 is not supported; want null, or remove the key"})
 }
 
 // Accepted settings are read as in transformers: the expected values are those of its configurations
@@ -298,5 +316,32 @@ func TestWrapperRefusals(t *testing.T) {
 		if _, _, err := ReadConfig(dir); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v; want %s", c.config, err, c.want)
 		}
+	}
+}
+
+// TestExpertsConfigs checks what the classes with experts read: which layers have them, their windows, and a fresh
+// model's config.
+func TestExpertsConfigs(t *testing.T) {
+	for config, want := range map[string]func(m Model) bool{
+		`{"model_type": "qwen2_moe", "num_hidden_layers": 4, "use_sliding_window": true, "sliding_window": 9, "max_window_layers": 3}`: func(m Model) bool {
+			return m.Layout == "wfwf" && m.Window == 9 && m.Experts.Dense == nil && m.FFN == 0 && m.Experts.FFN == 1408 && !m.Experts.Router.Normalize
+		},
+		`{"model_type": "qwen3_moe", "num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3], "num_local_experts": 16, "num_experts": 16}`: func(m Model) bool {
+			return slices.Equal(m.Experts.Dense, []bool{true, false, true, true}) && m.FFN == 6144 && m.Experts.Count == 16 && m.Experts.FFN == 768
+		},
+		`{"model_type": "mixtral"}`: func(m Model) bool { return m.Window == 0 && m.Theta == 1e6 && m.Experts.FFN == 14336 && m.Type == "" },
+		`{"model_type": "mixtral", "sliding_window": 7, "num_hidden_layers": 1}`: func(m Model) bool { return m.Window == 7 && m.Layout == "w" },
+		`{"model_type": "granitemoeshared", "shared_intermediate_size": 0}`:      func(m Model) bool { return m.Experts.Shared == 0 && m.Experts.Router.Normalize },
+		`{"model_type": "granitemoeshared", "shared_intermediate_size": 24}`:     func(m Model) bool { return m.Experts.Shared == 24 && !m.Experts.Gated },
+	} {
+		m, err := parseModelConfig([]byte(config))
+		if err != nil || !want(m) {
+			t.Errorf("%s: %v, %+v", config, err, m)
+		}
+	}
+	fresh := Model{Family: "llama", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 32, Context: 16, Vocab: 99, Eps: 1e-5}, Llama: nn.Llama{KV: 2, Theta: 10000, Experts: FreshExperts(8, 2, 24)}}
+	got, err := parseModelConfig(fresh.ConfigJSON())
+	if d := cmp.Diff(fresh, got); err != nil || d != "" {
+		t.Errorf("%v %s", err, d)
 	}
 }

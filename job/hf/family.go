@@ -17,7 +17,21 @@ type family struct {
 }
 
 // families are all supported families.
-var families = []family{gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3}
+var families = []family{gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3,
+	mixtral, qwen2moe, qwen3moe, olmoe, graniteMoE, graniteMoEShared}
+
+// needs describes what families with experts need that no module has.
+var needs = map[string]string{
+	"deepseek_v2": latent, "deepseek_v3": latent, "glm4_moe_lite": latent, "kimi_k2": latent,
+	"gpt_oss":      "attention sinks, and experts with biases",
+	"ernie4_5_moe": "rotary positions of neighbouring elements",
+	"phimoe":       "routing that is random in training",
+	"llama4_text":  "attention in chunks",
+	"minimax":      "linear attention",
+	"qwen3_next":   "gated delta networks",
+}
+
+const latent = "queries and keys of low rank (multi-head latent attention)"
 
 // familyOf returns the family of a model_type.
 func familyOf(kind string) (family, bool) {
@@ -40,7 +54,11 @@ func Families() (kinds []string) {
 // family returns the model's family.
 func (m Model) family() family {
 	kind := cmp.Or(m.Type, m.Family)
-	if m.Type == "" && m.BiasQKV {
+	switch {
+	case m.Type != "":
+	case m.Experts.Count > 0:
+		kind = mixtral.kind
+	case m.BiasQKV:
 		kind = "qwen2"
 	}
 	f, ok := familyOf(kind)

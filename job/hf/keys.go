@@ -62,9 +62,13 @@ var neutral = map[string][]string{
 	"alibi":                   {"false", "null"},
 	"parallel_attn":           {"false", "null"},
 	"use_parallel_residual":   {"false", "null"},
-	"num_experts":             {"0", "null"},
-	"num_local_experts":       {"0", "null"},
-	"n_routed_experts":        {"0", "null"},
+	// Of experts.
+	"num_experts":          {"0", "null"},
+	"num_local_experts":    {"0", "null"},
+	"n_routed_experts":     {"0", "null"},
+	"router_jitter_noise":  {"0", "null"}, // training multiplies inputs by random numbers
+	"input_jitter_noise":   {"0", "null"},
+	"output_router_logits": {"false", "null"}, // training adds a balancing loss
 }
 
 // harmless lists keys, in any family, that do not affect the loss or its gradient: outputs to return,

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"zeroth/checkpoint/safetensors"
+	"zeroth/job/show"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -75,6 +76,24 @@ func stored(r *safetensors.Reader, name string) string {
 		}
 	}
 	return strings.TrimPrefix(strings.TrimPrefix(name, "transformer."), "model.")
+}
+
+// Title names a model by its family and its number of parameters, and by how many of them process a token
+// if not all do: "Mixtral 46.7B (12.9B active)".
+func Title(m *nn.Model) string {
+	all, active := 0.0, 0.0
+	for _, p := range Parameters(m) {
+		n := float64(p.Numel())
+		if all += n; p.Expert {
+			n *= m.Active
+		}
+		active += n
+	}
+	title := m.Name + " " + show.Compact(all)
+	if active < all {
+		title += " (" + show.Compact(active) + " active)"
+	}
+	return title
 }
 
 // Parameters returns all parameters of a model, each once.

@@ -32,7 +32,8 @@ type Magnitude struct {
 
 // Magnitudes returns the limited products of a job.
 func Magnitudes(c *Job) []Magnitude {
-	m, t, parameters := c.Model, c.Train, size(c.Model)
+	m, t := c.Model, c.Train
+	parameters, active := size(c.Model)
 	sequences := float64(t.MicroBatch) * float64(t.Accumulate)
 	tokens := sequences * float64(m.Context)
 	offloaded := 0.0
@@ -41,13 +42,13 @@ func Magnitudes(c *Job) []Magnitude {
 	}
 	return []Magnitude{
 		{"layers", float64(m.Layers), hf.MostLayers, []string{"model.layers", "model.from"}},
-		{"parameters", parameters, mostParameters, []string{"model.layers", "model.width", "model.ffn", "model.from"}},
+		{"parameters", parameters, mostParameters, []string{"model.layers", "model.width", "model.ffn", "model.experts.count", "model.experts.width", "model.from"}},
 		{"sequences per step", sequences * float64(c.Parallel.DataRanks()), config.MostBatch, []string{"train.batch", "train.micro_batch", "train.accumulate", "parallel.ranks"}},
 		{"tokens in all steps", tokens * float64(c.Parallel.DataRanks()) * float64(t.Steps), mostTokens, []string{"train.steps", "train.batch", "train.micro_batch", "train.accumulate", "model.context"}},
 		{"chunks of train.loss_chunk tokens in a micro-batch", float64(t.MicroBatch) * float64(m.Context) / float64(t.LossChunk), mostChunks, []string{"train.loss_chunk", "train.micro_batch", "model.context"}},
 		{"offloaded pieces of 2^20 elements per rank", offloaded, mostTiles, []string{"zero.offload.optimizer", "zero.offload.parameters", "model.width", "parallel.shard", "parallel.ranks"}},
-		{"parameters × sequences of a rank per step", parameters * sequences, mostWork, []string{"train.batch", "train.micro_batch", "train.accumulate", "model.width"}},
-		{"elements that pass through a rank's layers per step", tokens * float64(m.Layers+2) * float64(m.Width+m.FFN+m.Heads), mostActivation,
+		{"parameters × sequences of a rank per step", active * sequences, mostWork, []string{"train.batch", "train.micro_batch", "train.accumulate", "model.width"}},
+		{"elements that pass through a rank's layers per step", tokens * float64(m.Layers+2) * float64(m.Width+max(m.FFN, m.Experts.Router.TopK*m.Experts.FFN+m.Experts.Shared)+m.Heads), mostActivation,
 			[]string{"train.batch", "train.micro_batch", "train.accumulate", "model.context", "model.width"}},
 	}
 }
@@ -78,13 +79,17 @@ func about(x float64) string {
 	return fmt.Sprintf("%.3g", x)
 }
 
-// size returns the approximate number of parameters of the model, in a type that does not
-// overflow.
-func size(m hf.Model) float64 {
+// size returns the approximate number of parameters of the model, and of those that process a
+// token, in a type that does not overflow.
+func size(m hf.Model) (all, active float64) {
 	w, ends := float64(m.Width), 2*float64(m.Vocab)+float64(m.Context)
 	heads, ffn := float64(m.Heads)*float64(m.Head()), 2*w*float64(cmp.Or(m.Inner, 4*m.Width))
 	if m.Family == "llama" {
 		ffn = 3 * w * float64(m.FFN)
 	}
-	return float64(m.Layers)*(4*w*heads+ffn) + ends*w
+	layer := func(experts int) float64 {
+		x := m.Experts
+		return float64(m.Layers)*(4*w*heads+max(ffn, 3*w*(float64(experts)*float64(x.FFN)+float64(x.Shared)))) + ends*w
+	}
+	return layer(m.Experts.Count), layer(m.Experts.Router.TopK)
 }

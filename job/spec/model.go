@@ -42,6 +42,11 @@ func (r *resolver) resolveLlama() {
 		r.Refuse(fmt.Sprintf("%d key and value heads do not divide %d heads", m.KV, m.Heads),
 			wantNear("kv_heads", m.KV, func(n int) bool { return m.Heads%n == 0 }), "model.kv_heads", "model.heads")
 	}
+	if x := m.Experts; x.Count > 0 {
+		if m.Experts = hf.FreshExperts(x.Count, x.Router.TopK, x.FFN); x.Router.TopK > x.Count {
+			r.Refuse(fmt.Sprintf("%d experts for each token, but there are only %d", x.Router.TopK, x.Count), "want fewer", "model.experts.per_token", "model.experts.count")
+		}
+	}
 }
 
 // modelFrom sets the shape to that of the model in the folder. A job may choose shorter sequences

@@ -62,6 +62,7 @@ func (r *resolver) resolve() {
 	r.resolveWeights()
 	r.Unfit("schedule")
 	r.resolveGroups()
+	r.resolveExperts()
 	r.Unfit("checkpoint")
 	r.Unfit("report")
 	r.resolveSample()

@@ -40,6 +40,8 @@ func (r *resolver) resolveTensor() {
 		hidden = cmp.Or(m.Inner, 4*m.Width)
 	}
 	divides("columns of the hidden layer", hidden, "model.ffn", "model.width")
+	divides("columns of an expert", m.Experts.FFN, "model.experts.width")
+	divides("columns of the shared expert", m.Experts.Shared)
 	if m.HeadNorm == nn.AllHeads {
 		r.Refuse("the model has norms over all heads, but tensor parallelism divides the heads", "want tensor: 1", keys()...)
 	}

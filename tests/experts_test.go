@@ -1,0 +1,398 @@
+package tests
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"zeroth/checkpoint/safetensors"
+	"zeroth/data"
+	"zeroth/device"
+	"zeroth/job"
+	"zeroth/job/hf"
+	"zeroth/job/setup"
+	"zeroth/job/spec"
+	"zeroth/nn"
+	"zeroth/zero"
+	"zeroth/zero/zerotest"
+)
+
+// expertModels contains a random model with experts of each family, made by transformers 5.24.0, and what
+// transformers computes with it in float32: logits, losses, gradients and chosen experts.
+const expertModels = "testdata/experts"
+
+// mixture is what transformers computes with a model.
+type mixture struct {
+	folder   string
+	IDs      [][]int32 `json:"input_ids"`
+	Loss     float64
+	AuxLoss  float64 `json:"aux_loss"`
+	Balanced float64 `json:"loss_with_output_router_logits"`
+	AdamW    []float64
+}
+
+// mixturePositions is the length of a sequence: its last token is only a target.
+const mixturePositions = 15
+
+// eachMixture runs a test on the model of every family.
+func eachMixture(t *testing.T, f func(t *testing.T, m mixture)) {
+	folders, err := filepath.Glob(filepath.Join(expertModels, "*"))
+	if err != nil || len(folders) < 5 {
+		t.Fatal(folders, err)
+	}
+	for _, folder := range folders {
+		t.Run(filepath.Base(folder), func(t *testing.T) {
+			t.Parallel()
+			f(t, readMixture(t, folder))
+		})
+	}
+}
+
+func readMixture(t *testing.T, folder string) mixture {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(folder, "expect.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := mixture{folder: folder}
+	if err := json.Unmarshal(raw, &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// job returns a job that trains the model on its two sequences.
+func (m mixture) job(t *testing.T, sets ...string) *spec.Job {
+	t.Helper()
+	dir := t.TempDir()
+	tokens, file := filepath.Join(dir, "tokens.bin"), filepath.Join(dir, "job.yaml")
+	text := fmt.Sprintf("model: {from: %q, context: %d}\ndata: {tokens: [%q], validation: 0, tokenizer: none, dtype: uint16}\n", filepath.Join(m.folder, "model"), mixturePositions, tokens)
+	for name, content := range map[string][]byte{tokens: make([]byte, 4000), file: []byte(text)} {
+		if err := os.WriteFile(name, content, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := spec.Load(file, append([]string{"train.batch=2", "train.steps=6", "train.clip=0", "precision=fp32", "optimizer.type=sgd", "optimizer.weight_decay=0",
+		"optimizer.lr=1e-3", "schedule.type=constant", "schedule.warmup=0", "parallel.timeout=1m"}, sets...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// mixtureRun is the outcome of steps.
+type mixtureRun struct {
+	Losses, Norms []float64
+	State         map[string][]float32
+}
+
+// train trains steps on the two sequences, whose tokens are shifted in further ones, and checks that the
+// allocated memory is the planned memory.
+func (m mixture) train(t *testing.T, steps int, sets ...string) (got mixtureRun) {
+	t.Helper()
+	c := m.job(t, sets...)
+	weights := readModel(t, c.Model.From)
+	ranks, err := setup.Open(setup.Local(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range ranks {
+		if a, b := r.Planned.Device, r.Device.Usage().Live; a != b {
+			t.Errorf("%v: planned %v, allocated %v", sets, a, b)
+		}
+	}
+	mesh, vocab := spec.Mesh(c), int32(c.Model.Vocab)
+	share := data.Share{Ranks: mesh.DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
+	got.State = map[string][]float32{}
+	turn := make(chan struct{}, 1) // whoever holds it may write to got
+	err = setup.Together(ranks, func(r *setup.Rank) error {
+		defer r.Close()
+		err := r.Trainer.Fill(zero.Master, func(p zero.Part, dst []float32) error {
+			for tensor, own := range p.Param.Runs(p.At) {
+				copy(dst[own.Lo-p.At.Lo:], weights[p.Param.Name][tensor.Lo:tensor.Hi])
+			}
+			return nil
+		})
+		for step := 0; err == nil && step < steps; step++ {
+			var s zero.Stats
+			s, err = r.Trainer.Step(zero.Work{Fill: func(micro int, into []data.Values) error {
+				input, target, _ := data.TokensOf(into)
+				first := int(share.First(0, micro, mesh.DataRank(r.Rank)))
+				for i := range input {
+					n := first + i/c.Model.Context
+					shift := int32(n / len(m.IDs))
+					of := m.IDs[n%len(m.IDs)][i%c.Model.Context:]
+					input[i], target[i] = (of[0]+shift)%vocab, (of[1]+shift)%vocab
+				}
+				return nil
+			}, LR: c.Optimizer.LR})
+			if r.Rank == 0 {
+				got.Losses, got.Norms = append(got.Losses, s.Loss), append(got.Norms, s.GradNorm)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		turn <- struct{}{}
+		defer func() { <-turn }()
+		return zerotest.Collect(r, got.State)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// TestExpertsLogits compares the logits of every position.
+func TestExpertsLogits(t *testing.T) {
+	eachMixture(t, func(t *testing.T, m mixture) {
+		c, err := hf.ReadModelConfig(filepath.Join(m.folder, "model"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, weights := m.expected(t)["logits"], readModel(t, filepath.Join(m.folder, "model"))
+		for s, ids := range m.IDs {
+			for at := range ids {
+				for i, x := range logits(t, c.Network(nn.LoRA{}), weights, ids, at) {
+					if w := want[(s*len(ids)+at)*c.Vocab+i]; !(math.Abs(float64(x-w)) <= 2e-5) {
+						t.Fatalf("logit %d of position %d of sequence %d is %.9g, transformers' is %.9g", i, at, s, x, w)
+					}
+				}
+			}
+		}
+	})
+}
+
+// expected returns the tensors that transformers computes, in float32.
+func (m mixture) expected(t *testing.T) map[string][]float32 {
+	t.Helper()
+	r, err := safetensors.Open(filepath.Join(m.folder, "expect"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	all := map[string][]float32{}
+	for _, x := range r.Tensors() {
+		if x.DType != safetensors.F32 {
+			continue
+		}
+		all[x.Name] = make([]float32, x.Numel())
+		if err := r.ReadF32(x.Name, 0, x.Numel(), all[x.Name]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// TestExpertsGradients compares the loss and every element of the gradients on several meshes. Those of
+// experts that no token chose are zero.
+func TestExpertsGradients(t *testing.T) {
+	eachMixture(t, func(t *testing.T, m mixture) {
+		want := m.expected(t)
+		for _, sets := range [][]string{
+			{"parallel.ranks=1"},
+			{"parallel.ranks=1", "zero.recompute=block", "train.micro_batch=1"},
+			{"parallel.ranks=2", "zero.stage=0"},
+			{"parallel.ranks=2", "zero.stage=3"},
+			{"parallel.ranks=2", "parallel.pipeline=2", "train.micro_batch=1"},
+		} {
+			got := m.train(t, 1, sets...)
+			within(t, fmt.Sprint(sets, ": the loss"), got.Losses[0], m.Loss, 1e-6)
+			n := 0
+			for name, w := range want {
+				param, is := strings.CutPrefix(name, "grad.")
+				if !is {
+					continue
+				}
+				n++
+				sameGradient(t, fmt.Sprint(sets, ": ", param), got.State["momentum_buffer "+param], w)
+			}
+			if n < 20 {
+				t.Errorf("%d gradients", n)
+			}
+		}
+	})
+}
+
+// sameGradient fails unless got is want within 2e-5 of its root mean square. The gradient of an expert of a
+// single row has elements far above that.
+func sameGradient(t *testing.T, what string, got, want []float32) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Errorf("%s has %d elements, want %d", what, len(got), len(want))
+		return
+	}
+	limit := 2e-5 * norm(want) / math.Sqrt(float64(len(want)))
+	for i, w := range want {
+		if d := math.Abs(float64(got[i] - w)); !(d <= limit) {
+			t.Errorf("%s: element %d of the gradient is %.9g, transformers' is %.9g: %.2g apart, allowed %.2g", what, i, got[i], w, d, limit)
+			return
+		}
+	}
+}
+
+// TestExpertsAdamW compares the losses of six steps.
+func TestExpertsAdamW(t *testing.T) {
+	eachMixture(t, func(t *testing.T, m mixture) {
+		got := m.train(t, len(m.AdamW), "optimizer.type=adamw", "optimizer.weight_decay=0.1", "optimizer.betas=[0.9, 0.95]", "optimizer.eps=1e-8", "train.clip=1", "parallel.ranks=2", "zero.stage=2")
+		for i, w := range m.AdamW {
+			within(t, fmt.Sprintf("the loss of step %d", i+1), got.Losses[i], w, 1e-5)
+		}
+	})
+}
+
+// TestExpertsBits checks that jobs that differ in the stage, what they gather ahead or recompute, ranks or
+// micro-batches, or the schedule of a pipeline have the same losses, norms and parameters after several steps.
+func TestExpertsBits(t *testing.T) {
+	eachMixture(t, func(t *testing.T, m mixture) {
+		for _, precision := range []string{"fp32", "bf16"} {
+			base := []string{"precision=" + precision, "train.batch=4", "optimizer.type=adamw", "train.clip=1"}
+			run := func(sets ...string) mixtureRun { return m.train(t, 3, append(sets, base...)...) }
+			want := run("parallel.ranks=2", "zero.stage=0")
+			for _, sets := range [][]string{
+				{"parallel.ranks=2", "zero.stage=1"}, {"parallel.ranks=2", "zero.stage=2", "zero.recompute=block"}, {"parallel.ranks=2", "zero.stage=3"},
+				{"parallel.ranks=2", "zero.stage=3", "zero.prefetch=0", "zero.recompute=block"},
+				{"parallel.ranks=1", "train.micro_batch=2"},
+			} {
+				sameRun(t, fmt.Sprint(precision, sets), run(sets...), want)
+			}
+			want = run("parallel.ranks=2", "parallel.pipeline=2", "train.micro_batch=1")
+			for _, schedule := range []string{"GPipe", "Interleaved1F1B"} {
+				if schedule == "Interleaved1F1B" && m.layers(t) < 4 {
+					continue
+				}
+				sameRun(t, precision+" "+schedule, run("parallel.ranks=2", "parallel.pipeline=2", "train.micro_batch=1", "pipeline.schedule="+schedule), want)
+			}
+		}
+	})
+}
+
+func (m mixture) layers(t *testing.T) int { return m.job(t, "parallel.ranks=1").Model.Layers }
+
+// sameRun fails unless two runs have the same bits.
+func sameRun(t *testing.T, what string, got, want mixtureRun) {
+	t.Helper()
+	if !slices.Equal(got.Losses, want.Losses) || !slices.Equal(got.Norms, want.Norms) {
+		t.Errorf("%s: losses %v and norms %v, want %v and %v", what, got.Losses, got.Norms, want.Losses, want.Norms)
+	}
+	for name, w := range want.State {
+		if !slices.Equal(got.State[name], w) {
+			t.Errorf("%s: %s differs", what, name)
+		}
+	}
+}
+
+// TestExpertsDivided compares the gradients of jobs that divide matrices and positions with those of one rank.
+func TestExpertsDivided(t *testing.T) {
+	eachMixture(t, func(t *testing.T, m mixture) {
+		for _, sets := range [][]string{
+			{"parallel.tensor=2", "parallel.ranks=2"},
+			{"parallel.tensor=2", "parallel.ranks=4", "zero.stage=3", "zero.recompute=block"},
+			{"parallel.context=2", "parallel.ranks=2", "zero.stage=3"},
+		} {
+			if strings.HasPrefix(sets[0], "parallel.tensor") && filepath.Base(m.folder) == "olmoe" {
+				continue // it has norms over all heads
+			}
+			want, got := m.train(t, 1, "parallel.ranks=1", "model.context=12"), m.train(t, 1, append(sets, "model.context=12")...)
+			within(t, fmt.Sprint(sets, ": the loss"), got.Losses[0], want.Losses[0], 1e-6)
+			for name, w := range want.State {
+				if param, is := strings.CutPrefix(name, "momentum_buffer "); is {
+					sameGradient(t, fmt.Sprint(sets, ": ", param), got.State[name], w)
+				}
+			}
+		}
+	})
+}
+
+// TestExpertsExport checks that an export has the bytes of the model that a run starts from, and that a run resumes
+// from its checkpoint on other ranks.
+func TestExpertsExport(t *testing.T) {
+	eachMixture(t, func(t *testing.T, m mixture) {
+		for _, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=3", "zero.stage=3"}, {"parallel.ranks=2", "parallel.pipeline=2"}} {
+			c := m.job(t, append(sets, "train.batch=6", "train.steps=1", "optimizer.lr=1e-300", "checkpoint.every=1")...)
+			out := t.TempDir()
+			if err := job.Run(t.Context(), c, job.Options{Out: out}); err != nil {
+				t.Fatal(err)
+			}
+			sameFolders(t, filepath.Join(out, "model"), filepath.Join(m.folder, "model"))
+		}
+	})
+}
+
+// TestExpertsFolders checks that a folder with missing, surplus or gapped experts is refused by name.
+func TestExpertsFolders(t *testing.T) {
+	folder := filepath.Join(expertModels, "mixtral", "model")
+	const last = "model.layers.1.block_sparse_moe.experts.7.w2.weight"
+	for want, name := range map[string]func(string) string{
+		last + " is missing": func(name string) string {
+			if name == last {
+				return "other.weight"
+			}
+			return name
+		},
+		"it has tensors that its class does not: " + strings.Replace(last, "7.w2", "8.w2", 1): func(name string) string {
+			return strings.Replace(name, "layers.1.block_sparse_moe.experts.7.w2", "layers.1.block_sparse_moe.experts.8.w2", 1)
+		},
+		"6 parameters are missing: model.layers.0.block_sparse_moe.experts.3.w1.weight": func(name string) string {
+			return strings.Replace(name, "experts.3.", "experts.9.", 1)
+		},
+	} {
+		dir, all := t.TempDir(), readModel(t, folder)
+		r, err := safetensors.Open(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var specs []safetensors.Spec
+		for _, x := range r.Tensors() {
+			specs = append(specs, safetensors.Spec{Name: name(x.Name), DType: x.DType, Shape: x.Shape})
+		}
+		w, err := safetensors.Create(filepath.Join(dir, "model.safetensors"), specs, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for old, values := range all {
+			if err := w.WriteF32(name(old), 0, values); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(w.Close(), r.Close()); err != nil {
+			t.Fatal(err)
+		}
+		c, err := hf.ReadModelConfig(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := hf.OpenModel(dir, c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %s", err, want)
+		}
+	}
+}
+
+// TestExpertsReadPieceByPiece checks that a text read piece by piece, and beside another, has the logits that it has
+// when read whole and alone.
+func TestExpertsReadPieceByPiece(t *testing.T) {
+	eachMixture(t, func(t *testing.T, m mixture) {
+		c, err := hf.ReadModelConfig(filepath.Join(m.folder, "model"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		net, weights := c.Network(nn.LoRA{}), readModel(t, filepath.Join(m.folder, "model"))
+		a, b := m.IDs[0], m.IDs[1][:9]
+		want := logits(t, net, weights, a, len(a)-1)
+		var cache []device.Buffer
+		for range net.Blocks {
+			cache = append(cache, device.OfF32(make([]float32, len(a)*net.QKV)))
+		}
+		logitsOf(t, net, weights, a[:7], nn.Sequence{T: 7, Cache: cache})
+		got := logitsOf(t, net, weights, slices.Concat(b, a[7:]), nn.Sequence{T: len(b)}, nn.Sequence{Past: 7, T: len(a) - 7, Cache: cache})[c.Vocab:]
+		if !slices.Equal(got, want) {
+			t.Errorf("logits %v, want %v", got[:4], want[:4])
+		}
+	})
+}
