@@ -204,6 +204,7 @@ func onRanks(c *spec.Job, ranks int) *spec.Job {
 	x := c.Copy()
 	if x.Parallel.Ranks = ranks; ranks%(c.Parallel.Ranks/c.Parallel.DataRanks()) != 0 {
 		x.Parallel.Pipeline, x.Parallel.Context, x.Parallel.Tensor = 1, 1, 1
+		x.Pipeline = plain
 	}
 	data := x.Parallel.DataRanks()
 	x.Parallel.Shard, x.Parallel.Replicate = data, 1

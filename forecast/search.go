@@ -316,7 +316,7 @@ func meshed(x *spec.Job, pipeline, context, tensor int) *spec.Job {
 		x.Train.MicroBatch--
 	}
 	if x.Train.Accumulate = sequences / x.Train.MicroBatch; pipeline != was.Pipeline {
-		x.Pipeline = config.Pipeline{Schedule: string(pipe.OneF1B), Virtual: 1}
+		x.Pipeline = plain
 	}
 	return x
 }
@@ -405,13 +405,16 @@ func (s *search) chunks(x *spec.Job) (all []*spec.Job) {
 	return append(all, y)
 }
 
+// plain is the schedule of a job without a pipeline, and the first to try with one.
+var plain = config.Pipeline{Schedule: string(pipe.OneF1B), Virtual: 1}
+
 // schedules returns the job with the schedules worth trying. It omits GPipe, which is as fast as
 // 1F1B but has more micro-batches in flight.
 func (s *search) schedules(x *spec.Job) (all []*spec.Job) {
 	if x.Parallel.Pipeline == 1 {
 		return nil
 	}
-	for _, p := range []config.Pipeline{{Schedule: string(pipe.OneF1B), Virtual: 1}, {Schedule: string(pipe.ZBH1), Virtual: 1},
+	for _, p := range []config.Pipeline{plain, {Schedule: string(pipe.ZBH1), Virtual: 1},
 		{Schedule: string(pipe.Interleaved), Virtual: 2}, {Schedule: string(pipe.Interleaved), Virtual: 4}} {
 		y := x.Copy()
 		y.Pipeline = p

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"zeroth/device"
-	"zeroth/job/setup"
 	"zeroth/job/show"
 )
 
@@ -111,17 +110,13 @@ func (p *Plan) passAt(event int) string {
 // alike describes which micro-batches the timeline omits because they equal earlier ones, empty if
 // none.
 func (p *Plan) alike() string {
-	switch n, first := p.Config.Train.Accumulate, 4*setup.Pipeline(p.Config); {
-	case first > 4 && n > first+1:
-		return fmt.Sprintf("micro-batches %d to %d look like the previous ones and are not drawn", first+1, n-1)
-	case first > 4:
+	switch n, first := p.Config.Train.Accumulate, p.Config.PipelineShape().Full(); {
+	case n < first+2:
 		return ""
-	case n < 4:
-		return ""
-	case n == 4:
-		return "micro-batch 3 looks like micro-batch 2 and is not drawn"
+	case n == first+2:
+		return fmt.Sprintf("micro-batch %d looks like micro-batch %d and is not drawn", n-1, first)
 	default:
-		return fmt.Sprintf("micro-batches 3 to %d look like micro-batch 2 and are not drawn", n-1)
+		return fmt.Sprintf("micro-batches %d to %d look like micro-batch %d and are not drawn", first+1, n-1, first)
 	}
 }
 

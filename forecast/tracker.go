@@ -43,10 +43,7 @@ type segment struct {
 
 // NewTracker makes a tracker the listener of a trainer's configuration.
 func NewTracker(z *zero.Config) *Tracker {
-	w := &Tracker{policy: z.Policy, micros: z.Micro, first: 2, model: z.Part()}
-	if z.Mesh.Pipeline > 1 {
-		w.first = 4 * z.Mesh.Pipeline // until the pipeline is full
-	}
+	w := &Tracker{policy: z.Policy, micros: z.Micro, first: z.Shape().Full(), model: z.Part()}
 	z.Listener = w
 	return w
 }

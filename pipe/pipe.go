@@ -79,18 +79,25 @@ func (s Shape) Check() error {
 	return nil
 }
 
+// Full returns after how many micro-batches a pipeline is full: the further ones of a step are like the
+// one before them, except for the last. With one rank the first micro-batch differs, too.
+func (s Shape) Full() int {
+	if s.Ranks == 1 {
+		return 2
+	}
+	return 4 * s.Ranks
+}
+
 // Few returns how many of a step's micro-batches suffice for a rank to do everything that it does in
-// the step, with as many in flight. With one rank that is the first, the last, and one for all between,
-// which are equal. A pipeline is full after several per rank, except with GPipe, which has all
-// micro-batches in flight.
+// the step, with as many in flight: with one rank the last one after those of Full, with GPipe all.
 func (s Shape) Few() int {
 	switch {
 	case s.Ranks == 1:
-		return min(3, s.Micro)
+		return min(s.Full()+1, s.Micro)
 	case s.Schedule == GPipe:
 		return s.Micro
 	}
-	return min(4*s.Ranks, s.Micro)
+	return min(s.Full(), s.Micro)
 }
 
 // Timed returns how many of a step's micro-batches determine its time. Further ones come in rounds of

@@ -1,6 +1,7 @@
 package zero
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,12 +24,9 @@ type Pipeline struct {
 	FailFast bool                                   // a failed transfer ends the rank's groups immediately, not at the end of the step
 }
 
-// shape returns the pipeline for a number of micro-batches.
-func (c *Config) shape(micro int) pipe.Shape {
-	if c.Mesh.Pipeline < 2 {
-		return pipe.Shape{Schedule: pipe.OneF1B, Ranks: 1, Virtual: 1, Micro: micro}
-	}
-	return pipe.Shape{Schedule: c.Pipeline.Schedule, Ranks: c.Mesh.Pipeline, Virtual: c.Pipeline.Virtual, Micro: micro}
+// Shape returns the pipeline, which may have a single stage.
+func (c *Config) Shape() pipe.Shape {
+	return pipe.Shape{Schedule: cmp.Or(c.Pipeline.Schedule, pipe.OneF1B), Ranks: max(1, c.Mesh.Pipeline), Virtual: max(1, c.Pipeline.Virtual), Micro: c.Micro}
 }
 
 // stages returns the modules [lo, hi) of this rank's stages.
@@ -132,7 +130,7 @@ func (p *indexPool) reset() { p.free, p.all = p.free[:0], 0 }
 
 // newPipeline determines the maximum number of micro-batches in flight.
 func newPipeline(c *Config) (*pipeline, error) {
-	p := &pipeline{Shape: c.shape(c.Micro), inputs: indexPool{spare: 1}} // one is read while another is filled
+	p := &pipeline{Shape: c.Shape(), inputs: indexPool{spare: 1}} // one is read while another is filled
 	if err := p.Check(); err != nil {
 		return nil, err
 	}

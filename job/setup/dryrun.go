@@ -142,19 +142,31 @@ const SyncStaging = 32 << 20
 // processes, if the host cannot address the device.
 const WireStaging = 32 << 20
 
-// StagingShare returns the bytes of WireStaging for the groups of one queue: those of units,
-// those inside modules, and each link of a pipeline.
+// StagingShare returns the bytes of WireStaging for each part of stagingParts.
 func StagingShare(c *Job) int {
-	units, inside, links := 1, 0, 0
 	groups := collective.DryWorld(spec.Mesh(c.Job), 0)
-	for role := range groups.All() {
-		if insideModules(role) {
-			inside = 1
-		} else if role >= collective.Forward {
-			links++
+	_, n := stagingParts(&groups)
+	return WireStaging / n &^ (1<<12 - 1)
+}
+
+// stagingParts returns the part of the staging memory that each of a rank's groups uses, in the order
+// of Ranks.All, and the number of parts. Groups of one queue share a part: those of units, those
+// inside modules, and each link of a pipeline.
+func stagingParts(g *collective.Ranks) (of []int, n int) {
+	inside := 0
+	n = 1
+	for role := range g.All() {
+		at := 0
+		if link := role >= collective.Forward; link || insideModules(role) && inside == 0 {
+			at, n = n, n+1
 		}
+		if insideModules(role) {
+			inside = max(inside, at)
+			at = inside
+		}
+		of = append(of, at)
 	}
-	return WireStaging / (units + inside + links) &^ (1<<12 - 1)
+	return of, n
 }
 
 // Saves reports whether the job makes checkpoints.

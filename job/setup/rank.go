@@ -215,19 +215,11 @@ func (r *Rank) stage(c *Job) error {
 		return err
 	}
 	r.wires = b
-	inside, next := 0, 1 // indices of its parts: of groups inside modules, which share a queue, and the next free one
-	for role, g := range r.Groups.All() {
-		at := 0
-		switch {
-		case insideModules(role) && inside > 0:
-			at = inside
-		case insideModules(role):
-			at, inside, next = next, next, next+1
-		case role >= collective.Forward:
-			at, next = next, next+1
-		}
-		each := StagingShare(c) / b.Type.Size()
-		*g = collective.Staged(*g, b.Slice(at*each, (at+1)*each))
+	parts, _ := stagingParts(&r.Groups)
+	each, i := StagingShare(c)/b.Type.Size(), 0
+	for _, g := range r.Groups.All() {
+		*g = collective.Staged(*g, b.Slice(parts[i]*each, (parts[i]+1)*each))
+		i++
 	}
 	return nil
 }

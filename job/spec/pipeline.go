@@ -45,9 +45,6 @@ func (r *resolver) resolvePipeline() {
 
 // PipelineShape returns the shape of the job's pipeline, which may have a single stage.
 func (c *Job) PipelineShape() pipe.Shape {
-	if c.Parallel.Pipeline == 1 {
-		return pipe.Shape{Schedule: pipe.OneF1B, Ranks: 1, Virtual: 1, Micro: c.Train.Accumulate}
-	}
 	return pipe.Shape{Schedule: pipe.Schedule(c.Pipeline.Schedule), Ranks: c.Parallel.Pipeline, Virtual: c.Pipeline.Virtual, Micro: c.Train.Accumulate}
 }
 
