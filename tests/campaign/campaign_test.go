@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -30,12 +29,10 @@ var (
 	mutations = flag.Int("mutations", 1200, "damaged checkpoints")
 	kills     = flag.Int("kills", 320, "times a run is to be killed; some are done before")
 	signals   = flag.Int("signals", 320, "times a run is asked to stop")
-	jobs      = flag.Int("jobs", 6000, "odd job files and command lines")
 	stops     = flag.Int("stops", 600, "times a command that does not train is asked to stop")
 	faults    = flag.Int("faults", 1600, "system calls that fail, are late, or are the last")
 	scene     = flag.String("scene", "", "try only faults of commands with this in their names")
 	fuzzing   = flag.Duration("fuzzing", 0, "of each fuzz target")
-	forged    = flag.Int("forged", 1000, "forged headers, manifests and configurations")
 )
 
 // scratch is the folder of all trials, on a disk and outside the repository; program is the
@@ -56,10 +53,6 @@ func campaign(m *testing.M) int {
 	if !*keep {
 		defer os.RemoveAll(scratch)
 	}
-	if err := os.Chmod(scratch, 0o755); err != nil { // other users' processes run in it, too
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
 	if program = *given; program == "" {
 		program = filepath.Join(scratch, "zeroth")
 		build := exec.Command("go", "build", "-o", program, "../../cmd/zeroth")
@@ -68,11 +61,6 @@ func campaign(m *testing.M) int {
 			fmt.Fprintln(os.Stderr, "the program does not build:", err)
 			return 1
 		}
-	}
-	help, err := exec.Command(program, "help", "job").Output()
-	if keys = listKeys(string(help)); err != nil || len(keys) < 40 {
-		fmt.Fprintf(os.Stderr, "help job lists the keys %q: %v\n", keys, err)
-		return 1
 	}
 	code := m.Run()
 	if err := report(os.Stdout, *record); err != nil {
@@ -91,9 +79,7 @@ type trial struct {
 	kind   string // kind of case, for the table
 	ran    []string
 	counts *tally
-	env    []string            // additional environment of its processes
-	files  int                 // file descriptors that its processes may have; 0: as this one
-	user   *syscall.Credential // user of its processes; nil: this one
+	files  int // file descriptors that its processes may have; 0: as this one
 }
 
 // count returns how many of n cases run: a twentieth by default.

@@ -1,10 +1,10 @@
 // Package campaign tries to break the program from outside: thousands of damaged checkpoints,
-// kills, odd job files and forged files, each given to the built binary in separate processes.
-// docs/lab/campaign.md has the results.
+// kills, signals and failing system calls, each met by the built binary in separate processes.
+// Fuzz targets of the packages try job files and forged files. docs/lab/campaign.md has the results.
 //
 //	ZEROTH_NIGHTLY=1 go test -tags campaign -timeout 2h ./tests/campaign   all of it
 //	go test -tags campaign ./tests/campaign                                a twentieth
-//	go test -tags campaign ./tests/campaign -run Jobs -jobs 6000           a twentieth of more
+//	go test -tags campaign ./tests/campaign -run Kills -kills 6000         a twentieth of more
 //
 // # Rules for every process
 //

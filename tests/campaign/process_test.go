@@ -72,8 +72,7 @@ func (x *trial) start(files int, args ...string) *process {
 	p := &process{cmd: exec.Command("/bin/sh", append([]string{"-c", limits + `; exec "$0" "$@"`, program}, args...)...), done: make(chan error, 1)}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = x.dir, &p.out, &p.errs
 	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + x.dir, "TMPDIR=" + x.dir, "GOROOT=" + os.Getenv("GOROOT")}
-	p.cmd.Env = append(p.cmd.Env, x.env...)
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: x.user}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.begin = time.Now()
 	if err := p.cmd.Start(); err != nil {
 		x.Fatal(err)

@@ -142,3 +142,13 @@ func (x *trial) must(err error) {
 		x.Fatal("the trial itself: ", err)
 	}
 }
+
+// swept checks that no temporary files are left.
+func (x *trial) swept() {
+	x.Helper()
+	for name := range look(x.dir) {
+		if strings.HasPrefix(filepath.Base(name), ".zeroth-tmp-") {
+			x.Errorf("left behind: %s", name)
+		}
+	}
+}
