@@ -15,6 +15,7 @@ import (
 	"zeroth/job/spec/spectest"
 	"zeroth/job/state"
 	"zeroth/nn"
+	"zeroth/tests/nightly"
 )
 
 // TestForeignAttachments checks that a forged checkpoint cannot choose where its files are written.
@@ -74,6 +75,7 @@ func TestAttachmentsHaveALimit(t *testing.T) {
 // TestCarriedTokenizer checks that a run's model contains the tokenizer of its tokens: that of the
 // folder the model came from, unchanged, or the job's.
 func TestCarriedTokenizer(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InFolder(t, "data: {text: [a.txt]}\nmodel: {context: 8}\ntrain: {steps: 1, micro_batch: 1}\nparallel: {ranks: 2}\n")
 	jobtest.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 500))
 	const settings = `{"temperature": 0.5, "bos_token_id": 300, "eos_token_id": 300}` // as in the tokenizer

@@ -12,11 +12,13 @@ import (
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
 	"zeroth/job/spec/spectest"
+	"zeroth/tests/nightly"
 )
 
 // TestDamagedMetrics checks that a damaged metrics file does not keep a run from continuing: the
 // whole file is renamed, and its readable lines are continued.
 func TestDamagedMetrics(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	var want []int
 	for step := 1; step <= 7; step++ {

@@ -14,6 +14,7 @@ import (
 	"zeroth/job/jobtest"
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
+	"zeroth/tests/nightly"
 )
 
 // TestLossOfDocuments checks that the loss is the mean over the learned targets: padding and
@@ -87,6 +88,7 @@ func TestTrimmedDropout(t *testing.T) {
 // TestPackedRunIsUnpacked trains on all documents in every step, one a sequence and
 // packed: losses are the same, step for step, on any number of ranks.
 func TestPackedRunIsUnpacked(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	var lines strings.Builder
 	for i := range 48 {
@@ -133,6 +135,7 @@ func TestPackedRunIsUnpacked(t *testing.T) {
 // TestPackedRunGoesOn stops a run within an epoch of a mixture of packed documents and
 // lets it go on; with other weights it does not.
 func TestPackedRunGoesOn(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	for i, name := range []string{"docs.jsonl", "more.jsonl"} {
 		var lines strings.Builder
@@ -183,6 +186,7 @@ func TestDocumentsKeepTheirFormat(t *testing.T) {
 // TestResumeRefusesAnotherOrder checks that a run does not go on where the order of the data, or
 // what the parameters mean, would be another.
 func TestResumeRefusesAnotherOrder(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	jobtest.Write(t, "sums.jsonl", strings.Repeat("{\"text\": \"1+1=2\"}\n", 40))
 	jobtest.Write(t, "dev.jsonl", "{\"text\": \"2+2=4\"}\n")
@@ -214,6 +218,7 @@ func TestResumeRefusesAnotherOrder(t *testing.T) {
 // TestFittedContext checks that a job that does not say the length of sequences has that of its
 // longest document, that job.yaml says so, and that a resume keeps it.
 func TestFittedContext(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	if err := Run(t.Context(), spectest.MustLoad(t, "model.family=llama", "model.context=256", "train.steps=1", "train.eval_every=0"), Options{Out: "made"}); err != nil {
 		t.Fatal(err)

@@ -13,11 +13,13 @@ import (
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
 	"zeroth/job/state"
+	"zeroth/tests/nightly"
 )
 
 // TestEarlyStop checks that a run ends as done after the given number of evaluations without
 // improvement, and after the same step if it is interrupted anywhere.
 func TestEarlyStop(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	// A learning rate that high is worse from some step on.
 	sets := []string{"train.steps=60", "train.eval_every=2", "optimizer.lr=0.3", "schedule={type: constant, warmup: 6}", "train.early_stop={metric: val_loss, patience: 3}", "checkpoint.every=2", "checkpoint.keep={best: val_loss}"}
@@ -67,6 +69,7 @@ func TestEarlyStop(t *testing.T) {
 // TestEarlyStopOfPipelines checks that a pipeline ends after the same evaluations as the same job
 // without one.
 func TestEarlyStopOfPipelines(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	var whole *heard
 	for name, way := range map[string][]string{"1F1B": {"parallel.pipeline=2", "parallel.ranks=4"}, "ZBH1": {"parallel.pipeline=2", "parallel.ranks=4", "pipeline.schedule=ZBH1"}} {

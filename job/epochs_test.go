@@ -14,11 +14,13 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
+	"zeroth/tests/nightly"
 )
 
 // TestEpochs checks that a run of epochs takes as many steps as it needs to read every window that
 // often, and that its last step reads the beginning of the next epoch.
 func TestEpochs(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	base := []string{"train.steps=null", "train.batch=null", "train.micro_batch=1", "parallel.ranks=4", "train.accumulate=2", "train.eval_every=0"}
 	c := spectest.MustLoad(t, append(base, "train.epochs=1")...)
@@ -75,6 +77,7 @@ func TestEpochs(t *testing.T) {
 // TestEpochsGoOn checks that a run of epochs resumes up to its last step, then has nothing to do,
 // and continues if it is given more epochs.
 func TestEpochsGoOn(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	sets := []string{"train.steps=null", "train.epochs=0.1", "schedule=null", "checkpoint.every=2", "checkpoint.save_on_exit=true"}
 	goOn := func(c *spec.Job) *heard {

@@ -15,6 +15,7 @@ import (
 	"zeroth/job/report"
 	"zeroth/job/spec/spectest"
 	"zeroth/job/watch"
+	"zeroth/tests/nightly"
 )
 
 // TestFoldersLeaveNothing checks that folders that were created and stayed empty are removed, and
@@ -235,6 +236,7 @@ func TestNothingToResume(t *testing.T) {
 // TestCheckpointsThatChangeMeanwhile checks that a run fails if checkpoints change between its look
 // at the folders and its lock on them.
 func TestCheckpointsThatChangeMeanwhile(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	trainedRun(t)
 	for _, which := range []string{"latest", "7", "run/ckpt/step-00000007"} {

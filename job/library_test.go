@@ -174,6 +174,7 @@ func processes(name, out string, kill int, sets ...string) (said []byte, err err
 // TestMetricsOfALibrary checks that TensorBoard's events have a network's metrics as metrics.jsonl has
 // them.
 func TestMetricsOfALibrary(t *testing.T) {
+	nightly.Long(t)
 	out := folder(t)
 	write(out, imagesJob)
 	if err := runLibrary(t, "images", out, 0, "report.tensorboard=true"); err != nil {
@@ -199,6 +200,7 @@ func TestMetricsOfALibrary(t *testing.T) {
 // TestEarlyStopOfALibrary checks that a run ends when a metric of its network stops rising, after the
 // same step if it is interrupted, and that another metric starts the count again.
 func TestEarlyStopOfALibrary(t *testing.T) {
+	nightly.Long(t)
 	out := folder(t)
 	write(out, imagesJob)
 	run := func(sets ...string) (last report.Step, evals []report.Eval) {
@@ -235,6 +237,7 @@ func TestEarlyStopOfALibrary(t *testing.T) {
 // TestLibraryIsPlanned checks that the memory of user's batches, activations and state is planned
 // from Go, at both ends of the stages.
 func TestLibraryIsPlanned(t *testing.T) {
+	nightly.Long(t)
 	for name, x := range library {
 		for _, stage := range []int{0, 3} {
 			o, seen := x.options(), &job.Observation{}

@@ -26,6 +26,7 @@ import (
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
 	"zeroth/job/state"
+	"zeroth/tests/nightly"
 )
 
 // heard is an Observer that keeps what it hears.
@@ -384,6 +385,7 @@ func TestValidationLossIsNoNumber(t *testing.T) {
 // TestScheduleLongerThanTheRun checks that a run that ends before its schedule reports it, even if
 // its steps follow from epochs.
 func TestScheduleLongerThanTheRun(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	for sets, want := range map[string]string{
 		"schedule.warmup=8":                        "schedule.warmup of 8 steps is longer than the run of 7: the learning rate only rises to 0.000525 and never reaches optimizer.lr 0.0006",

@@ -11,6 +11,7 @@ import (
 	"zeroth/job"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
+	"zeroth/tests/nightly"
 )
 
 const tiny = `
@@ -26,6 +27,7 @@ checkpoint: {every: 3}
 // one micro-batch a step), that its final parameters have no config.json, and that a job without it
 // cannot continue from its checkpoint.
 func TestGivenNetwork(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InFolder(t, tiny)
 	jobtest.Write(t, "a.txt", strings.Repeat("to be, or not to be; ", 100))
 	var want []float64

@@ -12,11 +12,13 @@ import (
 	"zeroth/input"
 	"zeroth/job/jobtest"
 	"zeroth/job/spec/spectest"
+	"zeroth/tests/nightly"
 )
 
 // TestRunFolderIsItsOwn checks that a resumed run writes through no link in its folder and blocks
 // on no pipe there: it refuses both by name before it does anything.
 func TestRunFolderIsItsOwn(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	run := func(steps string) error {
 		return Run(t.Context(), spectest.MustLoad(t, "checkpoint.every=1", "checkpoint.keep=9", "train.steps="+steps), Options{Out: "run", Resume: "latest", Observer: &heard{}})

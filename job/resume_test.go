@@ -20,6 +20,7 @@ import (
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
 	"zeroth/job/state"
+	"zeroth/tests/nightly"
 )
 
 // trainedRun trains the tiny job into run, with a checkpoint at its end.
@@ -55,6 +56,7 @@ func listing(t *testing.T, folder string) map[string]string {
 // TestResumeOfAFinishedRun checks that a finished run, also one that went further than now asked,
 // is reported as done and not changed.
 func TestResumeOfAFinishedRun(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	trainedRun(t)
 	before := listing(t, "run")
@@ -80,6 +82,7 @@ func TestResumeOfAFinishedRun(t *testing.T) {
 // TestResumeOfDamagedData checks that damage found only when parameters are read, since COMMIT and
 // manifest are intact, is refused like all damage, naming the newest intact checkpoint.
 func TestResumeOfDamagedData(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	if err := Run(t.Context(), spectest.MustLoad(t, "checkpoint.every=3", "checkpoint.save_on_exit=false"), Options{Out: "run", Observer: &heard{}}); err != nil {
 		t.Fatal(err)
@@ -148,6 +151,7 @@ func TestResumeOfARunWithoutItsParameters(t *testing.T) {
 // TestResumeComparesTheModel checks that the job's model keys must equal the checkpoint's, key by
 // key, and that omitted keys, and settings without a key, come from the checkpoint.
 func TestResumeComparesTheModel(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	llama := []string{"model.family=llama", "model.kv_heads=1", "model.ffn=24", "model.rope_theta=5000", "model.tied=true", "model.width=16", "model.heads=4"}
 	jobtest.Write(t, "job.yaml", "data: {text: [a.txt], validation: 0.1}\nmodel: {context: 8}\ntrain: {steps: 3, micro_batch: 2}\nparallel: {ranks: 2}\n")
@@ -225,6 +229,7 @@ func TestResumeComparesTheModel(t *testing.T) {
 // changed ones are reported, with the learning rate before and after, and that a change to the
 // order of the data is refused.
 func TestResumeComparesTheTraining(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	trainedRun(t, "optimizer={lr: 1e-3, betas: [0.8, 0.9], weight_decay: 0.02}", "schedule={type: linear, min_lr: 2e-4, warmup: 2}", "train.clip=0.5", "precision=fp32", "train.batch=8", "train.micro_batch=null", "train.seed=9", "data.validation=0.2")
 	goOn := func(sets ...string) (*spec.Job, []string, error) {
@@ -280,6 +285,7 @@ func TestResumeComparesTheTraining(t *testing.T) {
 // TestResumeComparesGroups checks that groups of parameters are inherited, and that changes are
 // reported.
 func TestResumeComparesGroups(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	const groups = `[{match: "*.bias", lr: 1e-4, weight_decay: 0}]`
 	trainedRun(t, "optimizer.groups="+groups)
@@ -303,6 +309,7 @@ func TestResumeComparesGroups(t *testing.T) {
 // TestResumeKeepsTheDecay checks that the steps in which wsd falls are inherited like other keys of
 // the schedule, unless the keys they follow from change.
 func TestResumeKeepsTheDecay(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	trainedRun(t, "schedule={type: wsd, decay: 3}")
 	for set, want := range map[string]int{"train.seed=null": 3, "train.steps=100": 10, "schedule={type: wsd, decay: 5}": 5} {
@@ -328,6 +335,7 @@ func linear(lr, least float64, warmup, steps, at int) float64 {
 // TestResumeOfOlderCheckpoints checks that an old checkpoint that records neither its model nor its
 // job is resumed if its tensors fit.
 func TestResumeOfOlderCheckpoints(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	trainedRun(t)
 	for _, without := range [][]string{{"model"}, {"config"}, {"model", "config"}} {

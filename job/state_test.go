@@ -10,11 +10,13 @@ import (
 	"zeroth/job/jobtest"
 	"zeroth/job/spec/spectest"
 	"zeroth/job/state"
+	"zeroth/tests/nightly"
 )
 
 // TestForgedState checks that nothing in a state.json whose digests do not fit is trusted: each
 // number has limits, and all records of the step and the tensors must agree.
 func TestForgedState(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	trainedRun(t)
 	ck, _ := opened(t, "run/ckpt/step-00000007")

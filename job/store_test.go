@@ -21,12 +21,14 @@ import (
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/spec/spectest"
+	"zeroth/tests/nightly"
 )
 
 // TestStopWithoutServer checks that a run stopped while the server of its checkpoints refuses
 // requests ends soon, and names the checkpoint to continue from and the folder with the files to
 // upload, which the next run uploads.
 func TestStopWithoutServer(t *testing.T) {
+	nightly.Long(t)
 	defer func(d time.Duration) { mostFlush = d }(mostFlush)
 	mostFlush = 10 * time.Millisecond
 	server := s3test.Serve(t)
@@ -64,6 +66,7 @@ func TestStopWithoutServer(t *testing.T) {
 // TestDamagedLocal checks that a run does not read a copy of a checkpoint that was damaged on its disk, but
 // the checkpoint in the bucket.
 func TestDamagedLocal(t *testing.T) {
+	nightly.Long(t)
 	s3test.Serve(t)
 	jobtest.InTinyFolder(t)
 	sets := []string{"checkpoint.every=2", "checkpoint.dir=s3://runs/a", "checkpoint.local=scratch"}

@@ -17,6 +17,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/job/trace"
+	"zeroth/tests/nightly"
 	"zeroth/zero"
 )
 
@@ -64,6 +65,7 @@ func TestTraceOfARun(t *testing.T) {
 // never exceeds the allocation, with many micro-batches and in a forecast, too. A step may begin
 // while the last one's gradients are still in use, which no plan of a single step shows.
 func TestCounters(t *testing.T) {
+	nightly.Long(t)
 	dir := t.TempDir()
 	text := filepath.Join(dir, "a.txt")
 	if err := os.WriteFile(text, []byte(strings.Repeat("to be, or not to be; ", 300)), 0o666); err != nil {
@@ -152,6 +154,7 @@ func checkCounters(t *testing.T, write func(io.Writer) error, c *spec.Job, ranks
 // TestMeasuredIsPlanned checks that the memory in use equals the plan in each category at every
 // event of a step, for any job, and that the files show it.
 func TestMeasuredIsPlanned(t *testing.T) {
+	nightly.Long(t)
 	dir := t.TempDir()
 	text := filepath.Join(dir, "a.txt")
 	if err := os.WriteFile(text, []byte(strings.Repeat("to be, or not to be; ", 300)), 0o666); err != nil {

@@ -14,6 +14,7 @@ import (
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 	"zeroth/job/spec/spectest"
+	"zeroth/tests/nightly"
 	"zeroth/zero"
 )
 
@@ -21,6 +22,7 @@ import (
 // same bits: their gradients are summed over the same ranks in the same order (of one micro-batch),
 // the norm counts them once, and ranks share the reading and saving of their state.
 func TestUnitsOfAllRanks(t *testing.T) {
+	nightly.Long(t)
 	for stage := 1; stage < 4; stage++ {
 		var stats [2]zero.Stats
 		var state [2]map[string]float32

@@ -16,6 +16,7 @@ import (
 	"github.com/minio/minio-go/v7"
 
 	"zeroth/input/s3/s3test"
+	"zeroth/tests/nightly"
 )
 
 // quick shortens pauses and limits of time.
@@ -46,6 +47,7 @@ func send(w http.ResponseWriter, from *httptest.ResponseRecorder, body []byte) {
 // TestAnswers checks that content is compared with what was asked for: a server or proxy that ignores
 // Range, sends another range, too little, too much, or another version, is an error, unless it does so once.
 func TestAnswers(t *testing.T) {
+	nightly.Long(t)
 	quick(t)
 	content := make([]byte, PartBytes+100)
 	for i := range content {
@@ -186,6 +188,7 @@ func TestLists(t *testing.T) {
 
 // TestStalls checks that transfers in which nothing moves are repeated, and end if that does not help.
 func TestStalls(t *testing.T) {
+	nightly.Long(t)
 	quick(t)
 	defer func(d time.Duration) { stall = d }(stall)
 	stall = time.Second

@@ -19,6 +19,7 @@ import (
 	"zeroth/input"
 	"zeroth/input/s3"
 	"zeroth/input/s3/s3test"
+	"zeroth/tests/nightly"
 )
 
 func connect(t *testing.T) *s3.Client {
@@ -34,6 +35,7 @@ func always() error { return nil }
 // TestObjects checks that objects in one request and in parts read back as written, in every range,
 // although requests fail and connections break.
 func TestObjects(t *testing.T) {
+	nightly.Long(t)
 	server := s3test.Serve(t)
 	c, ctx := connect(t), t.Context()
 	var n atomic.Int64
@@ -196,6 +198,7 @@ func TestDamagedCopy(t *testing.T) {
 
 // Fetch copies an object once per version.
 func TestFetch(t *testing.T) {
+	nightly.Long(t)
 	server := s3test.Serve(t)
 	c := connect(t)
 	content := bytes.Repeat([]byte("words"), s3.PartBytes/4)
@@ -269,6 +272,7 @@ func TestRoom(t *testing.T) {
 // TestHostileAnswers checks that answers without a size, with a negative size, or without end are
 // errors before memory is allocated.
 func TestHostileAnswers(t *testing.T) {
+	nightly.Long(t)
 	server := s3test.Serve(t)
 	c := connect(t)
 	list := `<ListBucketResult><Contents><Key>a</Key><Size>-5</Size><ETag>"1"</ETag><LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents></ListBucketResult>`

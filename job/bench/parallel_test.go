@@ -12,6 +12,7 @@ import (
 	"zeroth/job/jobtest"
 	"zeroth/job/setup"
 	"zeroth/job/spec"
+	"zeroth/tests/nightly"
 )
 
 // small loads a job that trains for a moment, and refuses some settings.
@@ -25,6 +26,7 @@ func small(t *testing.T, sets ...string) Load {
 // TestCompare checks that a job trained in several ways has the planned memory and traffic, and that the
 // stages have the same losses. A way that the job does not support is listed with the reason.
 func TestCompare(t *testing.T) {
+	nightly.Long(t)
 	h, err := forecast.OpenHardware("../../examples/machine.json") // before the folder changes
 	if err != nil {
 		t.Fatal(err)

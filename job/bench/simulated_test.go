@@ -9,11 +9,13 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
+	"zeroth/tests/nightly"
 )
 
 // TestMeasure checks that every kernel and collective of a job is measured, so that a simulation
 // only has to extrapolate sizes.
 func TestMeasure(t *testing.T) {
+	nightly.Long(t)
 	for _, sets := range [][]string{
 		{"zero.stage=3", "precision=bf16"},
 		{"zero.stage=1", "precision=fp32", "train.micro_batch=2", "zero.recompute=block"},

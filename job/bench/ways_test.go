@@ -11,6 +11,7 @@ import (
 	"zeroth/input"
 	"zeroth/job/setup"
 	"zeroth/job/spec"
+	"zeroth/tests/nightly"
 )
 
 // lacking returns a small job and a loader that rejects some sets.
@@ -31,6 +32,7 @@ func lacking(t *testing.T, sets []string, refused ...string) (*spec.Job, Load) {
 // TestChoose checks that ways along one dimension use the number of ranks that most of them
 // support. A way that does not support it is listed with the reason.
 func TestChoose(t *testing.T) {
+	nightly.Long(t)
 	schedules := []string{"gpipe", "1f1b", "interleaved1f1b", "zbh1"}
 	for _, test := range []struct {
 		refused []string
