@@ -118,6 +118,7 @@ func TestGradientsOfTheModel(t *testing.T) {
 // TestChunksOfLogits checks that the size of the chunks only changes the order of float32 sums over
 // positions in the embedding's gradient.
 func TestChunksOfLogits(t *testing.T) {
+	nightly.Long(t)
 	eachType(t, func(r *rig) {
 		r.bt.Chunk = r.B * r.T
 		r.train(false)

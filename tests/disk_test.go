@@ -124,6 +124,7 @@ func TestDiskFailsMidStep(t *testing.T) {
 // using real files.
 func TestDiskVanishes(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	whole, dir, disk, out := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
 	sets := func(dir, disk string) *spec.Job {
 		return saving(t, dir, "parallel.ranks=2", "zero.stage=1", "checkpoint.every=2", "checkpoint.async=false", "zero.offload.optimizer=disk", "zero.offload.path="+disk)
@@ -168,6 +169,7 @@ func (c cramped) Space(string) (int64, error) { return c.free(), nil }
 // earlier checkpoints stay intact.
 func TestNoSpaceForCheckpoints(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	whole := t.TempDir()
 	run(t, saving(t, whole, "parallel.ranks=2", "checkpoint.compress=never", "checkpoint.every=2"), "")
 	for _, async := range []string{"true", "false"} {

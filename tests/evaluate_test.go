@@ -50,6 +50,7 @@ func TestEvaluationIsPyTorchs(t *testing.T) {
 // TestEvaluationOfDocuments checks that only trained targets count: the loss is the average of
 // the documents' own losses weighted by their targets, for any batch size.
 func TestEvaluationOfDocuments(t *testing.T) {
+	nightly.Long(t)
 	dir := t.TempDir()
 	var lines strings.Builder
 	for i := range 70 {
@@ -147,6 +148,7 @@ func asBytes(all []json.RawMessage) (lines [][]byte) {
 // micro-batch is a multiple of 64 tokens, the block of the loss sum.
 func TestValidationIsTheSameOnAnyRanks(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	var want []byte
 	for _, sets := range []string{"parallel.ranks=1", "parallel.ranks=1 train.micro_batch=2", "parallel.ranks=2 train.micro_batch=1", "parallel.ranks=4", "parallel.ranks=8 train.micro_batch=1 zero.stage=0", "parallel.ranks=4 parallel.shard=2 parallel.replicate=2"} {
 		out := t.TempDir()
@@ -173,6 +175,7 @@ func TestValidationIsTheSameOnAnyRanks(t *testing.T) {
 // whatever the batch, its division and the mesh: it is the loss that zeroth eval computes afterwards.
 func TestValidationCountsOnce(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	dir := t.TempDir()
 	write := func(name, text string) {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {

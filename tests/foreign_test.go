@@ -12,6 +12,7 @@ import (
 	"zeroth/data"
 	"zeroth/job/setup"
 	"zeroth/job/state"
+	"zeroth/tests/nightly"
 	"zeroth/zero"
 )
 
@@ -21,6 +22,7 @@ const foreignFolder = "../checkpoint/foreign/testdata"
 // losses of the following steps equal theirs up to rounding.
 func TestForeignGoesOn(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	raw, err := os.ReadFile("testdata/foreign-batches.json")
 	if err != nil {
 		t.Fatal(err)

@@ -203,6 +203,7 @@ func frozenIsPlanned(t *testing.T, c *spec.Job) {
 // equals one that never stopped.
 func TestFrozenResume(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	for _, way := range [][]string{
 		{"zero.stage=3", "parallel.ranks=2", "precision=bf16"},
 		{"zero.stage=3", "parallel.ranks=2", "precision=bf16", "checkpoint.async=false", "zero.offload.parameters=disk", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
@@ -250,6 +251,7 @@ func TestFrozenResume(t *testing.T) {
 // frozen units are gathered and have no gradient.
 func TestFrozenMeasuredIsPlanned(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	for _, sets := range [][]string{
 		{"zero.stage=3", "train.accumulate=3"}, {"zero.stage=1", "train.accumulate=2"}, {"zero.stage=2", "precision=fp32"},
 		{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host"},

@@ -11,6 +11,7 @@ import (
 	"zeroth/job/hf"
 	"zeroth/job/report"
 	"zeroth/nn"
+	"zeroth/tests/nightly"
 )
 
 // hfLlama contains models of the Llama family saved by transformers, and PyTorch's float64
@@ -58,6 +59,7 @@ func TestLlamaExportIsTheImport(t *testing.T) {
 // loss on those tokens and is exported unchanged in shape, including the position rows that were
 // never used.
 func TestShorterSequences(t *testing.T) {
+	nightly.Long(t)
 	for _, folder := range []string{filepath.Join(hfModels, "tiny"), filepath.Join(hfLlama, "llama")} {
 		c := mustHFConfig(t, folder, "tokens.bin", "model.context=16", "train.batch=24", "parallel.ranks=2", "train.steps=1", "optimizer.lr=1e-300")
 		out := t.TempDir()

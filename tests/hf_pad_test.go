@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"zeroth/tests/nightly"
 )
 
 // padded contains PyTorch's results if config.json has pad_token_id: unchanged except for the
@@ -59,6 +61,7 @@ func TestPaddingsGradientIsPyTorchs(t *testing.T) {
 
 func TestPaddedTrajectoryIsPyTorchs(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	eachPadded(t, func(t *testing.T, folder string, _ int, e padded) {
 		sameTrajectory(t, folder, "../hf-llama/tokens.bin", e.computed)
 	})

@@ -26,6 +26,7 @@ var (
 // measured links, and so the algorithms of collectives, change in each step.
 func TestBitsDoNotDependOnLinks(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	hosts := []int{0, 0, 1}
 	spread := collective.SpreadOf([]int{0, 0, 0, 0, 1, 1})
 	if flat.ByHostFrom(spread, true)+flat.ByHostFrom(spread, false) > 0 || byHost.ByHostFrom(spread, true) != 1024 || byHost.ByHostFrom(spread, false) != 1024 {

@@ -68,6 +68,7 @@ func TestMuonWithAdamW(t *testing.T) {
 // changed, and that adapters count as matrices.
 func TestMuonOfAdaptersAgreesToTheBit(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	for _, sets := range [][]string{
 		{"train.lora.rank=3"}, {`train.freeze=["*.attn.*", "*.wte.*"]`},
 	} {

@@ -193,6 +193,7 @@ func closing(t *testing.T, c *spec.Job, files vfs.ScratchFS) (all []error, first
 // TestDiskFails checks that a disk that fails at some read or write ends the run on every rank
 // with what failed, where and why.
 func TestDiskFails(t *testing.T) {
+	nightly.Long(t)
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	for _, do := range []string{"read", "write"} {
 		for _, nth := range []int64{1, 2, 7, 40, 150} {

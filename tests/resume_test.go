@@ -244,6 +244,7 @@ func TestResumeInTheSameFolder(t *testing.T) {
 // due: evaluations are at steps 2, 4 and 6.
 func TestResumeOfAStoppedRun(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	whole := run(t, saving(t, t.TempDir(), "parallel.ranks=2"), "")
 	for stop := 1; stop < 6; stop++ {
 		out := t.TempDir()
@@ -271,6 +272,7 @@ func TestResumeOfAStoppedRun(t *testing.T) {
 // TestResumeRefusals checks that an incompatible checkpoint is rejected with all reasons before
 // anything is written.
 func TestResumeRefusals(t *testing.T) {
+	nightly.Long(t)
 	dir := t.TempDir()
 	run(t, saving(t, dir), "")
 	for _, c := range []struct{ set, want string }{
@@ -298,6 +300,7 @@ func TestResumeRefusals(t *testing.T) {
 // while training continues. A run without a checkpoint that is then asked to stop does not claim
 // to be resumable.
 func TestSaveThatFails(t *testing.T) {
+	nightly.Long(t)
 	full := vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 		if o.Do == "create" {
 			return syscall.ENOSPC

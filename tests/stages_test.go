@@ -161,6 +161,7 @@ func TestSumOrders(t *testing.T) {
 // without groups. Stages must agree.
 func TestGroupsAreUpdatedByThemselves(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	const groups = `optimizer.groups=[{match: "*.bias", lr: 3e-4, weight_decay: 0}, {match: "transformer.h.0.*", weight_decay: 0.5}]`
 	sets := []string{"precision=fp32", "parallel.ranks=3", "schedule.warmup=0", "train.steps=1", "optimizer.lr=6e-4"}
 	got := zerotest.Train(t, cfg(t, append(sets, groups)...), nil)

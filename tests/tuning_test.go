@@ -174,6 +174,7 @@ func TestTuningRefusals(t *testing.T) {
 // model, and that a run that resumes from it keeps the adapters even if its job does not mention
 // them.
 func TestCheckpointWithAdapters(t *testing.T) {
+	nightly.Long(t)
 	from, out := filepath.Join(hfLlama, "llama"), t.TempDir()
 	sets := []string{"precision=fp32", "parallel.ranks=2", "train.steps=4", "checkpoint.every=2", "optimizer.lr=1e-1"}
 	c := mustHFConfig(t, from, "tokens.bin", append(sets, "train.lora.rank=3", "train.lora.alpha=12", "train.lora.targets=[all-linear]")...)
@@ -291,6 +292,7 @@ func sameBaseValues(t *testing.T, path string, start map[string][]float32) {
 // read.
 func TestResumeRefusesAnotherBase(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	from := filepath.Join(hfLlama, "llama")
 	other, same := t.TempDir(), t.TempDir()
 	for _, folder := range []string{other, same} {
@@ -342,6 +344,7 @@ func TestResumeRefusesAnotherBase(t *testing.T) {
 // near zero, the former exports that adapter again and the latter that model.
 func TestAdapterGoesOn(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	for name, from := range map[string]string{"llama": filepath.Join(hfLlama, "llama"), "gpt2": filepath.Join(hfModels, "tiny")} {
 		first := t.TempDir()
 		c := mustHFConfig(t, from, "tokens.bin", "optimizer.lr=1e-2", "train.lora.rank=2", "train.lora.alpha=6", "train.lora.rslora=true", "train.lora.targets=[all-linear]",

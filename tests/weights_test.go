@@ -124,6 +124,7 @@ func TestCodedWeightsAreDecodedOnes(t *testing.T) {
 // TestSeveralCodedUnits checks the same for blocks whose frozen matrices are several units, between trained ones.
 func TestSeveralCodedUnits(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	llama := filepath.Join(hfLlama, "llama")
 	for name, tune := range map[string][]string{
 		"freeze": {"train.freeze=['*.q_proj.*', '*.gate_proj.*', '*.down_proj.*']"},
@@ -221,6 +222,7 @@ func TestResumeWithCodedWeights(t *testing.T) {
 // for each parameter, or codes of 8 bits and 4 bytes for each row, and one slot for the decoded matrices
 // of a block.
 func TestCodedWeightsArePlanned(t *testing.T) {
+	nightly.Long(t)
 	from := filepath.Join(hfLlama, "llama")
 	for _, way := range [][]string{
 		{"zero.stage=3", "train.accumulate=3"}, {"zero.stage=3", "zero.prefetch=0", "zero.recompute=block"}, {"zero.stage=2"}, {"zero.stage=1", "precision=fp32"}, {"zero.stage=0"},

@@ -14,6 +14,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/spec/spectest"
 	"zeroth/nn"
+	"zeroth/tests/nightly"
 )
 
 // TestGeneratorCache checks that cached tokens give bit-identical logits to computing
@@ -59,6 +60,7 @@ func opened(t *testing.T, folder string, m hf.Model, dtype device.DType, texts i
 // bit-identical logits to each text alone, and that a prefix cached for another text is not
 // recomputed.
 func TestGeneratorOfSeveralTexts(t *testing.T) {
+	nightly.Long(t)
 	const texts, context = 11, 24
 	llama := hf.Model{Family: "llama", Shape: nn.Shape{Layers: 2, Heads: 4, Width: 64, Context: context, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 96, Theta: 1e4}}
 	gpt2 := hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 32, Context: context, Vocab: 256, Eps: 1e-5}}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"zeroth/job/launch"
+	"zeroth/tests/nightly"
 )
 
 // env parses an environment as printed by `env`, with \n for a newline in a value.
@@ -155,6 +156,7 @@ func TestFindRefuses(t *testing.T) {
 // TestDerivedPorts checks that processes of a run derive the same ports, likely different from
 // those of other runs.
 func TestDerivedPorts(t *testing.T) {
+	nightly.Long(t)
 	find := func(e string, parent int) launch.Process {
 		p, err := launch.Find(launch.Flags{Parent: parent}, env(e))
 		if err != nil {

@@ -5,11 +5,14 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"zeroth/tests/nightly"
 )
 
 // TestDamagedLinesAreCheap checks that unreadable lines, of which there may be very many, use
 // little memory: the first is named and the others are counted. All readable lines are returned.
 func TestDamagedLinesAreCheap(t *testing.T) {
+	nightly.Long(t)
 	t.Chdir(t.TempDir())
 	good := `{"step":1,"loss":2,"lr":1e-3,"grad_norm":1,"tokens":1,"tokens_per_second":1,"step_seconds":1,"skipped":0}` + "\n"
 	for _, line := range []string{"\n", "x\n", "{\n", "{}\n", " {x}\n"} {

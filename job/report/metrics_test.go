@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"syscall"
 	"testing"
+
+	"zeroth/tests/nightly"
 )
 
 // TestMetricsOfAnyNumber checks that steps with any number, also NaN and infinities, are written
@@ -117,6 +119,7 @@ func TestTrimMetrics(t *testing.T) {
 
 // TestReadRecent checks that a long log is read without its early steps, but with all starts.
 func TestReadRecent(t *testing.T) {
+	nightly.Long(t)
 	path := filepath.Join(t.TempDir(), "m")
 	m, err := OpenMetrics(path)
 	if err != nil {

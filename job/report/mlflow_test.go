@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"zeroth/tests/nightly"
 )
 
 // tracker is a server with the part of MLflow's REST API that we use, which fails now and then.
@@ -73,6 +75,7 @@ func (s *tracker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // TestMLflow checks that a server that fails now and then receives every number, and that an
 // absent one is reported once and does not delay steps.
 func TestMLflow(t *testing.T) {
+	nightly.Long(t)
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	t.Setenv("MLFLOW_TRACKING_TOKEN", "secret")
 	s := &tracker{numbers: map[int]map[string]any{}, params: map[string]string{}, failing: func(call int) bool { return call%3 == 1 }}
@@ -104,6 +107,7 @@ func TestMLflow(t *testing.T) {
 }
 
 func TestMLflowIsNotThere(t *testing.T) {
+	nightly.Long(t)
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()

@@ -5,11 +5,13 @@ import (
 
 	"zeroth/job/setup"
 	"zeroth/job/spec/spectest"
+	"zeroth/tests/nightly"
 )
 
 // TestDryPeakIsADryRun checks that the needs of a step follow from the first and the last micro-batch
 // and the number that the schedule has in flight.
 func TestDryPeakIsADryRun(t *testing.T) {
+	nightly.Long(t)
 	same := func(sets ...string) {
 		j := setup.Planned(spectest.Fitted(t, append([]string{"train.batch=null", "train.micro_batch=1", "model.layers=8"}, sets...)...))
 		all, err := setup.DryRuns(j)

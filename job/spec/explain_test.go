@@ -15,6 +15,7 @@ import (
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
 	"zeroth/nn"
+	"zeroth/tests/nightly"
 )
 
 func TestNearestKey(t *testing.T) {
@@ -29,6 +30,7 @@ func TestNearestKey(t *testing.T) {
 // TestGoals checks that every goal loads where its files exist, and can be planned where they do
 // not.
 func TestGoals(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InFolder(t, jobtest.Least)
 	jobtest.Write(t, "train.bin", "\x01\x00")
 	t.Setenv("HF_HUB_CACHE", "hub")

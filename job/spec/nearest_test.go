@@ -3,11 +3,14 @@ package spec
 import (
 	"strings"
 	"testing"
+
+	"zeroth/tests/nightly"
 )
 
 // TestSuggestions checks that words of other programs lead to our equivalents or to nothing, never
 // to an unrelated name with a similar spelling.
 func TestSuggestions(t *testing.T) {
+	nightly.Long(t)
 	for set, want := range map[string]string{
 		"device=gpu": "cuda", "device=GPU": "cuda", "device=cuda:0": "cuda", "device=mps": "", "device=tpu": "", "device=cup": "cpu",
 		"zero.offload.optimizer=nvme": "disk", "zero.offload.parameters=NVMe": "disk", "zero.offload.optimizer=cpu": "host", "zero.offload.optimizer=nnoe": "none",

@@ -8,6 +8,7 @@ import (
 	"zeroth/config"
 
 	"zeroth/job/jobtest"
+	"zeroth/tests/nightly"
 )
 
 // TestPipelinesThatCannotBe checks that impossible pipelines are rejected with advice.
@@ -41,6 +42,7 @@ func TestPipelinesThatCannotBe(t *testing.T) {
 // TestDraftDivided checks that a batch with too few sequences for the ranks divides the model of a
 // search, among as few ranks as possible, as if by default.
 func TestDraftDivided(t *testing.T) {
+	nightly.Long(t)
 	for sets, want := range map[string][3]int{ // tensor, context, pipeline
 		"model.heads=8 train.batch=8 parallel.ranks=8":                     {1, 1, 1},
 		"model.heads=8 train.batch=4 parallel.ranks=8":                     {2, 1, 1},

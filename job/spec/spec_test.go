@@ -25,6 +25,7 @@ import (
 	"zeroth/job/machine"
 	"zeroth/nn"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // equal compares configurations without the places of their values.
@@ -56,6 +57,7 @@ func TestDefaults(t *testing.T) {
 
 // TestDefaultsFollow checks that derived defaults never make a job impossible.
 func TestDefaultsFollow(t *testing.T) {
+	nightly.Long(t)
 	onProcessors(t)
 	jobtest.InFolder(t, jobtest.Least)
 	jobtest.Write(t, "a.bin", "\x01\x00")

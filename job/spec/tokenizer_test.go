@@ -11,6 +11,7 @@ import (
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
 	"zeroth/nn"
+	"zeroth/tests/nightly"
 )
 
 // modelFolders creates folders of models with different tokenizers.
@@ -27,6 +28,7 @@ func modelFolders(t *testing.T, vocabs map[string]int) {
 // TestTokenizerOfModelFrom checks that a job uses the tokenizer of model.from if supported. Text
 // is never encoded with another one unless the job says so, which is noted.
 func TestTokenizerOfModelFrom(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InFolder(t, jobtest.Least)
 	jobtest.Write(t, "a.bin", "\x01\x00\x02\x00\x03\x00")
 	modelFolders(t, map[string]int{"none": 300, "qwen": 60000, "own": 400, "bytes": 256, "gpt2": 50304, "bare": 50304, "bad": 300, "llama": 1000, "small": 421})

@@ -8,12 +8,14 @@ import (
 	"zeroth/config/words"
 
 	"zeroth/job/jobtest"
+	"zeroth/tests/nightly"
 )
 
 // TestTranslated checks that configurations of other programs become the jobs that their
 // documentation describes, in the forms of transformers, Axolotl, LLaMA-Factory, ms-swift and
 // Accelerate.
 func TestTranslated(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InFolder(t, jobtest.Least)
 	for name, test := range map[string]struct{ theirs, ours string }{
 		"transformers, ZeRO-2": {`{
@@ -97,6 +99,7 @@ func TestTranslated(t *testing.T) {
 // TestTranslatedRefuses checks that keys with another meaning, or none, are refused with their
 // position.
 func TestTranslatedRefuses(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InFolder(t, jobtest.Least)
 	for theirs, want := range map[string]string{
 		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_quantized_weights": true}}`:                                                             "theirs.json:1:85: zero_optimization.zero_quantized_weights: true is not supported; quantized collectives are not supported; want false",
@@ -138,6 +141,7 @@ func TestTranslatedRefuses(t *testing.T) {
 
 // TestWords checks that every word of another program names one of our keys, and every value one of its values.
 func TestWords(t *testing.T) {
+	nightly.Long(t)
 	for _, w := range words.All() {
 		f, ok := config.Explain(w.Ours)
 		if w.Program != "words" && w.Ours != "" && !ok || w.Ours == "" && len(w.Values) > 0 {

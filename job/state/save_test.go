@@ -15,6 +15,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/offload"
+	"zeroth/tests/nightly"
 	"zeroth/zero"
 )
 
@@ -66,6 +67,7 @@ func TestStagingHalves(t *testing.T) {
 // apart from the chunks in which it is summed, and ahead: while a part of one tile is written, the
 // next tile is read.
 func TestSavedFromDiskOnceAndAhead(t *testing.T) {
+	nightly.Long(t)
 	var read atomic.Int64
 	files := vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 		if o.Do == "read" && o.Off > 0 {

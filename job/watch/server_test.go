@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"zeroth/job/report"
+	"zeroth/tests/nightly"
 )
 
 // served starts a server for a run with some steps. saves counts the requests to save.
@@ -259,6 +260,7 @@ func TestHealth(t *testing.T) {
 // TestEvents checks that a page gets each step once, that too many pages are refused, and that
 // Close does not wait for clients to read.
 func TestEvents(t *testing.T) {
+	nightly.Long(t)
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	s, base, _, _ := served(t, "127.0.0.1:0")
 	client := &http.Client{Transport: &http.Transport{}}
@@ -478,6 +480,7 @@ func silentConnections(t *testing.T, at string) {
 // TestLongRun checks that a long run is kept and returned as a bounded number of points with
 // means and extremes.
 func TestLongRun(t *testing.T) {
+	nightly.Long(t)
 	s := NewState("")
 	const steps = 3 * mostPoints
 	for i := 1; i <= steps; i++ {

@@ -21,6 +21,7 @@ import (
 	"zeroth/job/launch"
 	"zeroth/job/world"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // frame returns a frame of package socket from rank 1 to rank 0 of the group of all ranks, over
@@ -53,6 +54,7 @@ func note(op, of byte) []byte {
 // the other process with an error that names it and the fault, without allocating the memory that
 // a frame claims. By then no listener is open.
 func TestForgedFrames(t *testing.T) {
+	nightly.Long(t)
 	defer goleak.VerifyNone(t)
 	t.Run("", func(t *testing.T) { // returns after all cases
 		for name, c := range map[string]struct {
@@ -99,6 +101,7 @@ func TestForgedFrames(t *testing.T) {
 // TestForgerThatStops checks that if a process announces an operation and then sends nothing, or
 // half a frame, the other's operation ends at its deadline with an error that names it.
 func TestForgerThatStops(t *testing.T) {
+	nightly.Long(t)
 	defer goleak.VerifyNone(t)
 	t.Run("", func(t *testing.T) { // returns after all cases
 		for name, sends := range map[string][]byte{

@@ -17,6 +17,7 @@ import (
 	"zeroth/collective/rendezvous"
 	"zeroth/job/world"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // proxy forwards connections and, as some load balancers and sidecars do, keeps one side open
@@ -183,6 +184,7 @@ func silentHost(t *testing.T, m shard.Mesh) {
 // ends too, without waiting for its own deadline.
 func TestDeadlineEndsAll(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	worlds := enter(t, 4, 1, "auto")
 	var ranks []collective.Ranks
 	for _, e := range connect(worlds, shard.Mesh{Shard: 2, Replicate: 2}) {
@@ -210,6 +212,7 @@ func TestDeadlineEndsAll(t *testing.T) {
 // TestDataConnectionBreaks checks that when a data connection between two live processes breaks,
 // all processes name the same two with the reason.
 func TestDataConnectionBreaks(t *testing.T) {
+	nightly.Long(t)
 	defer goleak.VerifyNone(t)
 	for why, breaks := range map[string]func(pair [2]*net.TCPConn){
 		"connection reset by peer": func(pair [2]*net.TCPConn) {
