@@ -369,7 +369,7 @@ func resolvePath(fsys vfs.FS, path string) (string, error) {
 		return "", fmt.Errorf("%s: %s", path, e.Why)
 	}
 	if _, err := fsys.Stat(path); !ok && errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("no such folder; want latest, the step of a checkpoint, or its folder%s", suggestion(path))
+		return "", fmt.Errorf("no such folder; want latest, best, the step of a checkpoint, or its folder%s", suggestion(path))
 	}
 	if _, err := readManifest(fsys, path); err != nil {
 		return "", fmt.Errorf("%s: not \"latest\", not a step, not a checkpoint's folder: %w", path, err)

@@ -135,8 +135,9 @@ func TestKeep(t *testing.T) {
 		{Keep{Last: 100}, "4"},
 		{Keep{Every: 300}, "1 2 4 5 6"},
 		{Keep{Last: 2, Every: 500}, "1 2 3 4"},
-		{Keep{Best: "val_loss"}, "1 2 3 4 5"},
+		{Keep{Best: "val_loss"}, "1 3 4 5 6"}, // of equal ones the lowest step
 		{Keep{Last: 1, Best: "nope"}, "1 2 3 4 5 6"},
+		{Keep{Last: 1, Step: 400}, "1 2 3 4 5"},
 	} {
 		var got []string
 		for _, e := range c.keep.Drop(list) {

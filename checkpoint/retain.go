@@ -17,6 +17,7 @@ type Keep struct {
 	Last  int    // this many of the newest commits
 	Every int64  // steps that are a multiple of this
 	Best  string // the commit with the lowest value of this metric
+	Step  int64  // this step; 0: none
 }
 
 // Drop returns the complete entries of a list that k does not keep. If a step was saved again, the
@@ -30,11 +31,14 @@ func (k Keep) Drop(list []Entry) []Entry {
 			newest[e.Step] = max(newest[e.Step], e.Seq)
 		}
 	}
-	best := k.best(whole)
+	best := -1
+	if k.Best != "" {
+		best = Lowest(whole, k.Best)
+	}
 	var drop []Entry
 	for i, e := range whole {
 		after := len(whole) - 1 - i // number of later commits: List sorts by Seq
-		kept := after < max(1, k.Last) || k.Every > 0 && e.Step%k.Every == 0 || i == best || k == Keep{}
+		kept := after < max(1, k.Last) || k.Every > 0 && e.Step%k.Every == 0 || k.Step > 0 && e.Step == k.Step || i == best || k == Keep{}
 		if !kept || newest[e.Step] != e.Seq {
 			drop = append(drop, e)
 		}
@@ -53,11 +57,14 @@ func drop(list []Entry, rules []Keep) []Entry {
 	return slices.DeleteFunc(slices.Clone(list), func(e Entry) bool { return dropped[e.Path] == 0 || dropped[e.Path] < len(rules) })
 }
 
-// best returns the index of the entry with the lowest metric, the newest if several are equal, or -1.
-func (k Keep) best(list []Entry) int {
+// Lowest returns the index of the entry with the lowest value of a metric, or -1. A checkpoint between two
+// evaluations has the loss of the one before it, so of equal ones the lowest step counts, and of
+// a step its newest commit.
+func Lowest(list []Entry, metric string) int {
 	best, lowest := -1, 0.0
 	for i, e := range list {
-		if x, ok := e.Metrics[k.Best]; ok && k.Best != "" && (best < 0 || x <= lowest) {
+		x, ok := e.Metrics[metric]
+		if ok && (best < 0 || x < lowest || x == lowest && e.Step <= list[best].Step) {
 			best, lowest = i, x
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"zeroth/checkpoint"
 	"zeroth/config/tree"
@@ -15,9 +16,10 @@ import (
 
 // Checkpointing says when and how a run saves its state.
 type Checkpointing struct {
-	Every      int    // steps between saves; 0 is never
-	Dir        string // folder of checkpoints, also s3://bucket/folder; empty: ckpt in the run folder
-	Local      string // folder on each host's disk for checkpoints on their way to object storage; empty: ckpt in the run folder
+	Every      int           // steps between saves; 0 is never
+	Interval   time.Duration // time between saves, if Every is 0; 0 is never
+	Dir        string        // folder of checkpoints, also s3://bucket/folder; empty: ckpt in the run folder
+	Local      string        // folder on each host's disk for checkpoints on their way to object storage; empty: ckpt in the run folder
 	Keep       checkpoint.Keep
 	Async      bool   // training continues while a save is written
 	Compress   string // "auto", "always" or "never"
@@ -39,9 +41,9 @@ func (k Checkpointing) Compression() checkpoint.Compression {
 func (c *Config) checkpointKeys() []field {
 	k, t := &c.Checkpoint, &c.Train
 	return []field{
-		{key: "checkpoint.every", value: count(&k.Every, 0, MostSteps),
+		{key: "checkpoint.every", value: often(&k.Every, &k.Interval),
 			initial: "0", like: "100", lasts: true,
-			doc: "steps between checkpoints; 0: none"},
+			doc: "steps, or a time such as 30m, between checkpoints; 0: none"},
 		{key: "checkpoint.dir", value: path(&k.Dir, objects),
 			rule: "ckpt in the run folder", like: "/data/ckpt",
 			doc: "folder of checkpoints, also s3://bucket/folder",
@@ -67,14 +69,43 @@ func (c *Config) checkpointKeys() []field {
 			doc: "auto | always | never: compress data files; auto: if it pays off, as measured by the " +
 				"first save"},
 		{key: "checkpoint.save_on_exit", value: flag(&k.SaveOnExit),
-			rule: "true with every, else false", like: "true", lasts: true,
+			rule: "true with every or train.final_model: best, else false", like: "true", lasts: true,
 			doc:     "save after the last step and when the run is stopped",
-			follows: []string{"checkpoint.every"},
-			then:    func() { k.SaveOnExit = k.Every > 0 }},
+			follows: []string{"checkpoint.every", "train.final_model"},
+			then:    func() { k.SaveOnExit = k.Every > 0 || k.Interval > 0 || t.Best() }},
 		{key: "checkpoint.on_error", value: choice(&k.OnError, []string{"stop", "continue"}), initial: "stop",
 			doc: "stop | continue: stop or continue training when a checkpoint or metrics.jsonl cannot be " +
 				"written"},
 	}
+}
+
+// often is a number of steps or a time span. At most one of them is not 0.
+func often(steps *int, apart *time.Duration) value {
+	n, d := count(steps, 0, MostSteps), duration(apart)
+	number := n.set
+	n.set = func(at *tree.Node) string {
+		wrong := d.set(at)
+		if wrong == "" {
+			*steps = 0
+			return ""
+		}
+		if _, err := time.ParseDuration(at.Text); err == nil && at.Text != "0" {
+			return wrong
+		}
+		if wrong = number(at); wrong == "" {
+			*apart = 0
+		}
+		return wrong
+	}
+	n.yaml = func() string {
+		if *apart > 0 {
+			return d.yaml()
+		}
+		return strconv.Itoa(*steps)
+	}
+	n.want += ", or a time such as 30m"
+	n.schema["type"], n.schema["pattern"] = []string{"integer", "string"}, d.schema["pattern"]
+	return n
 }
 
 // badBucket reports whether a name of a folder in object storage has no bucket or no folder.

@@ -24,15 +24,20 @@ type Training struct {
 	EvalBatches int     // batches of Batch sequences per evaluation
 	LossChunk   int     // tokens whose logits are in memory at the same time
 	EarlyStop   EarlyStop
+	FinalModel  string   // "best" or "last": the evaluated step, or the last one, whose parameters are the run's result
 	Freeze      []string // patterns of parameters that are not trained
 	LoRA        LoRA
 }
 
+// Best reports whether the run's result is the step with the best evaluation.
+func (t *Training) Best() bool { return t.FinalModel == "best" }
+
 // EarlyStop ends a run when its evaluations stop improving.
 type EarlyStop struct {
-	Metric   string // of evaluations: "val_loss", or one of a program's network
-	Mode     string // "min" or "max": whether lower or higher is better
-	Patience int    // consecutive evaluations without improvement before the run ends; 0 is never
+	Metric   string  // of evaluations: "val_loss", or one of a program's network
+	Mode     string  // "min" or "max": whether lower or higher is better
+	Patience int     // consecutive evaluations without improvement before the run ends; 0 is never
+	MinDelta float64 // an evaluation counts as improvement if it is better than the best by more than this
 }
 
 // LoRA is low-rank adapters. With them, only the adapters are trained; see nn.LoRA.
@@ -98,21 +103,23 @@ func (c *Config) trainKeys(on string) []field {
 	}
 }
 
-// stopKeys returns the keys of early stopping.
+// stopKeys returns the keys of early stopping and of the choice of the final model.
 func (c *Config) stopKeys() []field {
 	t := &c.Train
-	stops := onlyIf("with train.early_stop.patience", t.EarlyStop.Patience > 0,
-		"train.early_stop.patience", "train.early_stop.patience is 0: the run never ends early")
+	const never = "train.early_stop.patience is 0: the run never ends early"
+	stops := onlyIf("with train.early_stop.patience", t.EarlyStop.Patience > 0, "train.early_stop.patience", never)
+	chooses := onlyIf("with train.early_stop.patience, or train.final_model: best", t.EarlyStop.Patience > 0 || t.Best(),
+		"train.early_stop.patience", never+", and its final model is the last")
 	return []field{
 		{key: "train.early_stop.metric", value: measure(&t.EarlyStop.Metric),
 			initial: "val_loss", lasts: true,
 			doc: "metric of evaluations that must improve: val_loss, or one of a program's network " +
 				"(Model.Metrics)",
-			only: stops},
+			only: chooses},
 		{key: "train.early_stop.mode", value: choice(&t.EarlyStop.Mode, []string{"min", "max"}),
 			initial: "min", lasts: true,
 			doc:     "min | max: whether a lower or a higher metric is better",
-			only:    stops,
+			only:    chooses,
 			follows: []string{"train.early_stop.metric"},
 			not: refuse(t.EarlyStop.Metric == "val_loss" && t.EarlyStop.Mode == "max",
 				"a higher validation loss is not better", "want mode: min, or another metric",
@@ -122,6 +129,19 @@ func (c *Config) stopKeys() []field {
 			doc: "stop after this many evaluations in a row without improvement; 0: never",
 			not: refuse(t.EarlyStop.Patience > 0 && t.EvalEvery == 0,
 				"early stopping needs evaluations, but the job has none",
+				"want train.eval_every of at least 1 and data.validation above 0", "train.eval_every")},
+		{key: "train.early_stop.min_delta", value: least0(&t.EarlyStop.MinDelta),
+			initial: "0", like: "0.01", lasts: true,
+			doc:  "an evaluation is an improvement if it is better than the best before by more than this",
+			only: stops},
+		{key: "train.final_model", value: choice(&t.FinalModel, []string{"best", "last"}),
+			rule: "best with early_stop.patience, else last", like: "best", lasts: true,
+			doc: "best | last: the step whose parameters a finished run writes to model/ and adapter/: that of the " +
+				"best evaluation, which is always saved, or the last",
+			follows: []string{"train.early_stop.patience"},
+			then:    func() { t.FinalModel = pick(t.EarlyStop.Patience > 0, "best", "last") },
+			not: refuse(t.Best() && t.EarlyStop.Patience == 0 && t.EvalEvery == 0,
+				"the best model is that of an evaluation, but the job has none",
 				"want train.eval_every of at least 1 and data.validation above 0", "train.eval_every")},
 	}
 }

@@ -38,7 +38,7 @@ func TestEarlyStop(t *testing.T) {
 		}
 		return 1
 	}), whole.evals[len(whole.evals)-1]
-	told := fmt.Sprintf("stopped early: the last 3 evaluations did not improve on step %d, with a validation loss of %.4f", best.Step, best.ValLoss)
+	told := fmt.Sprintf("stopped early: the last 3 evaluations did not improve; the best is step %d, with a validation loss of %.4f", best.Step, best.ValLoss)
 	if sum := whole.sums[0]; sum.Steps != last.Step || sum.Stopped || last.Step >= 60 || last.Step != best.Step+6 || !slices.Contains(whole.notes, told) {
 		t.Fatalf("%+v, best %+v, last %+v\n%s", sum, best, last, strings.Join(whole.notes, "\n"))
 	}
@@ -101,14 +101,21 @@ func TestEarlyStopOfPipelines(t *testing.T) {
 func TestStaleEvaluations(t *testing.T) {
 	var e state.Early
 	for i, loss := range []float64{math.NaN(), 3, 3, 2, math.Inf(1), math.NaN(), 2.5} {
-		e.Add(i+1, loss)
+		e.Add(i+1, loss, 0)
 	}
 	if want := (state.Early{Best: 2, Step: 4, Stale: 3}); e != want {
 		t.Errorf("%+v, want %+v", e, want)
 	}
+	slow := state.Early{} // improves by half as much as it must, but its last value is the best
+	for i, loss := range []float64{4, 3, 2.75, 2.5, 2.25} {
+		slow.Add(i+1, loss, 0.5)
+	}
+	if want := (state.Early{Best: 2.25, Step: 5, Stale: 3}); slow != want {
+		t.Errorf("with min_delta %+v, want %+v", slow, want)
+	}
 	higher := state.Early{Metric: "recall", Max: true}
 	for i, x := range []float64{0.2, 0.1, 0.4, 0.4, math.Inf(1)} {
-		higher.Add(i+1, x)
+		higher.Add(i+1, x, 0)
 	}
 	if want := (state.Early{Metric: "recall", Max: true, Best: 0.4, Step: 3, Stale: 2}); higher != want {
 		t.Errorf("%+v, want %+v", higher, want)

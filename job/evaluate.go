@@ -11,6 +11,7 @@ import (
 	"zeroth/data"
 	"zeroth/forecast"
 	"zeroth/input"
+	"zeroth/job/generate"
 	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/spec"
@@ -31,6 +32,8 @@ func (e Evaluation) Perplexity() float64 { return math.Exp(e.Loss) }
 type Evaluating struct {
 	All    bool // all data, not only the validation data
 	Stride int  // tokens between the beginnings of windows, see data.Sliding; 0 means that windows do not overlap
+
+	Model *generate.Source // the checkpoint that model.from is the folder of; nil or without From: the folder has the parameters
 }
 
 // Evaluate computes the loss of the model in model.from on the job's validation data or, where it has
@@ -41,7 +44,8 @@ func Evaluate(ctx context.Context, c *spec.Job, o Evaluating, notify func(string
 	}
 	observer := report.Observers{notes(notify)}
 	c = c.Copy()
-	in := inputs{evaluates: true, whole: o.Stride > 0}
+	of := o.Model
+	in := inputs{evaluates: true, whole: o.Stride > 0, goesOn: of != nil && of.From != nil}
 	change := func(c *spec.Job) {
 		c.Train.Batch = 1 // no step needs a batch of samples
 		if o.All {
@@ -79,6 +83,12 @@ func Evaluate(ctx context.Context, c *spec.Job, o Evaluating, notify func(string
 		return e, err
 	}
 	defer set.Close() // only read from
+	if in.goesOn {
+		weights, err = of.Weights(c.Model)
+	}
+	if err != nil {
+		return e, err
+	}
 	defer weights.Close()
 	for _, note := range slices.Concat(c.Notes, j.Carried.Notes, set.Notes) {
 		notify(note)

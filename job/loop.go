@@ -1,7 +1,6 @@
 package job
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -50,6 +49,7 @@ type counts struct {
 type evals struct {
 	validation *evalSamples // nil: there is no validation data
 	early      state.Early  // of the evaluations so far; without a step while there is none
+	unsaved    bool         // step at has the best evaluation so far, and the job's final model is the best
 	owed       bool         // one is due at step at: it was left out, or interrupted because the run was asked to stop
 	looked     bool         // since the last step
 }
@@ -87,9 +87,15 @@ func newLoop(of *run, r *setup.Rank) *loop {
 func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 	l.stop = func() bool { return ctx.Err() != nil || l.failed != nil }
 	l.since = time.Now()
+	l.last = l.since
 	if l.owed && l.evaluates() {
 		if stopped, err = l.evaluate(); err != nil {
 			return false, err
+		}
+		if l.unsaved { // the checkpoint that the run began with does not have this evaluation
+			if err := l.checkpoint(); err != nil {
+				return false, err
+			}
 		}
 	}
 	for l.at < l.c.Train.Steps && !stopped && !l.stale() {
@@ -112,7 +118,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		}
 	}
 	if l.stale() && l.rank.Rank == 0 {
-		l.rec.Note(endedEarly(l.early))
+		l.rec.Note(endedEarly(l.c, l.early))
 	}
 	return stopped, l.finishSaves()
 }
@@ -122,7 +128,7 @@ func (l *loop) train(lr float64) (zero.Stats, error) {
 	global := l.share.Global()
 	w := zero.Work{
 		Fill: l.fill, Lengths: l.lengths, Counted: l.set.Train.Learned(l.samples, global), LR: lr,
-		Stop: l.stop, Save: l.rank.Rank == 0 && l.asks.save.Swap(false), Trace: l.wantTrace(), Pace: l.pace,
+		Stop: l.stop, Save: l.rank.Rank == 0 && l.wantSave(), Trace: l.wantTrace(), Pace: l.pace,
 	}
 	if w.Counted == 0 {
 		return zero.Stats{}, common{fmt.Errorf("step %d: samples %d to %d of the training order have no position with a loss", l.at+1, l.samples, l.samples+global-1)}
@@ -192,8 +198,12 @@ func isStale(c *spec.Job, e *state.Early) bool {
 }
 
 // endedEarly returns a line about an early stop.
-func endedEarly(e state.Early) string {
-	return fmt.Sprintf("stopped early: the last %d evaluations did not improve on step %d, with a validation %s of %.4f", e.Stale, e.Step, cmp.Or(e.Metric, "loss"), e.Best)
+func endedEarly(c *spec.Job, e state.Early) string {
+	by := ""
+	if delta := c.Train.EarlyStop.MinDelta; delta > 0 {
+		by = fmt.Sprintf(" by more than %g", delta)
+	}
+	return fmt.Sprintf("stopped early: the last %d evaluations did not improve%s; the best is step %d, with a %s", e.Stale, by, e.Step, e.Describe())
 }
 
 // report reports a step.
@@ -242,6 +252,18 @@ func (l *loop) evaluates() bool {
 	return l.validation != nil && e > 0 && (l.at%e == 0 || l.at == l.c.Train.Steps)
 }
 
+// rate compares an evaluation with those before, if the job does.
+func (l *loop) rate(loss float64, own map[string]float64) {
+	t := l.c.Train
+	if t.EarlyStop.Patience == 0 && !t.Best() {
+		return
+	}
+	if name := l.early.Metric; name != "" {
+		loss = own[name]
+	}
+	l.unsaved = l.early.Add(l.at, loss, t.EarlyStop.MinDelta) && t.Best()
+}
+
 // evaluate computes the validation loss, unless ranks agree to stop. One that is not finite is
 // reported and left out of the checkpoint's metrics; training continues until its own loss is not
 // finite.
@@ -261,13 +283,7 @@ func (l *loop) evaluate() (stopped bool, err error) {
 		l.metrics["val_loss"] = mean
 	}
 	own := l.named(stats.Metrics)
-	if l.c.Train.EarlyStop.Patience > 0 {
-		x := mean
-		if name := l.early.Metric; name != "" {
-			x = own[name]
-		}
-		l.early.Add(l.at, x)
-	}
+	l.rate(mean, own)
 	if l.rank.Rank != 0 {
 		return false, nil
 	}

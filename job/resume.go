@@ -29,10 +29,10 @@ type resumed struct {
 	state.Progress
 }
 
-// find opens the checkpoint to resume from: "latest", a step, or a folder. It returns nil for
+// find opens the checkpoint to resume from: "latest", "best", a step, or a folder. It returns nil for
 // "latest" if there is none yet.
 func find(c *spec.Job, which string) (*resumed, error) {
-	path, err := checkpoint.Resolve(c.Checkpoint.Dir, which)
+	path, err := state.Resolve(c.Checkpoint.Dir, which)
 	if errors.Is(err, checkpoint.ErrNone) && which == "latest" {
 		return nil, nil
 	}
@@ -110,6 +110,11 @@ func restore(ctx context.Context, r *resumed, t *zero.Trainer, workers int) erro
 	if !r.Trained() {
 		kinds = []string{zero.Master}
 	}
+	return read(ctx, r.Checkpoint, t, kinds, workers)
+}
+
+// read sets some kinds of a rank's state from a checkpoint.
+func read(ctx context.Context, ck *checkpoint.Checkpoint, t *zero.Trainer, kinds []string, workers int) error {
 	return t.FillAll(kinds, func(want []zero.Want) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -118,7 +123,7 @@ func restore(ctx context.Context, r *resumed, t *zero.Trainer, workers int) erro
 		for i, w := range want {
 			reqs[i] = checkpoint.RequestF32{Name: w.Param.Name, Kind: w.Kind, Cut: w.Param.Cut, Range: w.At, Into: w.Into}
 		}
-		return r.ReadAllF32(reqs, workers)
+		return ck.ReadAllF32(reqs, workers)
 	})
 }
 

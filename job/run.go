@@ -45,7 +45,7 @@ type Options struct {
 	// than 0 may leave it empty and use that of process 0.
 	Out string
 
-	// Resume is the checkpoint to continue from: "latest", a step, or a checkpoint's folder. Empty
+	// Resume is the checkpoint to continue from: "latest", "best", a step, or a checkpoint's folder. Empty
 	// starts afresh, and so does "latest" with a note if there is no checkpoint yet. In the folder of
 	// the run that saved the checkpoint, metrics.jsonl is cut after the checkpoint's step.
 	Resume string
@@ -80,7 +80,7 @@ func Run(ctx context.Context, c *spec.Job, o Options) (err error) {
 		r.placeRanks, r.planMemory, r.lockFolders, r.checkUnchanged,
 		r.publish, r.fetchWeights, r.openInputs, r.agreeOnData, r.countSteps, r.checkModel, r.countFlops,
 		r.chooseAlgorithms, r.openRanks, r.openSavers, r.loadState, r.openRunFolder, r.recordAlgorithms, r.shareTrace, r.announceJob,
-		r.train, r.collectTrace, r.compareMemory, r.writeResults, r.sampleText, r.flushStore,
+		r.train, r.useBest, r.collectTrace, r.compareMemory, r.writeResults, r.sampleText, r.flushStore,
 	} {
 		if err = step(ctx); err != nil {
 			break
@@ -155,9 +155,10 @@ type run struct {
 	gaveUp  bool            // flushStore: the server of store has refused for long
 	chosen  *chosen         // recordAlgorithms
 
-	traced  bool // shareTrace: all processes trace, for one file
-	stopped bool // train: all ranks stopped after the same step before the last, or within an evaluation
-	written bool // writeResults was called
+	best    state.Early // train: the best of the job's evaluations
+	traced  bool        // shareTrace: all processes trace, for one file
+	stopped bool        // train: all ranks stopped after the same step before the last, or within an evaluation
+	written bool        // writeResults was called
 }
 
 // errNothingToDo ends a run whose results exist already.
@@ -287,7 +288,7 @@ func (r *run) skipIfFinished(ctx context.Context) error {
 		key = "train.epochs"
 	}
 	if e := r.start.Early; isStale(r.c, e) {
-		r.observers.Note(fmt.Sprintf("nothing to do: %s and saved to %s; a larger train.early_stop.patience would continue from it", endedEarly(*e), r.start.from.Path))
+		r.observers.Note(fmt.Sprintf("nothing to do: %s and saved to %s; a larger train.early_stop.patience would continue from it", endedEarly(r.c, *e), r.start.from.Path))
 	} else {
 		r.observers.Note(fmt.Sprintf("nothing to do: step %d of %d is done and saved to %s; a larger %s would continue from it", r.steps, r.c.Train.Steps, r.start.from.Path, key))
 	}
@@ -345,7 +346,7 @@ func (r *run) checkUnchanged(context.Context) error {
 	if r.Resume == "" {
 		return nil
 	}
-	path, err := checkpoint.Resolve(r.c.Checkpoint.Dir, r.Resume)
+	path, err := state.Resolve(r.c.Checkpoint.Dir, r.Resume)
 	from := r.start.from
 	if from == nil && errors.Is(err, checkpoint.ErrNone) || from != nil && err == nil && path == from.Path {
 		return nil
@@ -497,7 +498,7 @@ func (r *run) train(ctx context.Context) error {
 		l := newLoop(r, rank)
 		stopped, err := l.run(ctx)
 		if rank.LocalIndex == 0 { // all agree
-			r.stopped, r.steps, saved = stopped, l.at, l.kept == l.at
+			r.stopped, r.steps, r.best, saved = stopped, l.at, l.early, l.kept == l.at
 		}
 		if err != nil {
 			l.saver.Leave()

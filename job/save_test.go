@@ -32,7 +32,7 @@ func TestRetentionThatFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := &state.Saver{J: &setup.Job{Job: c}, Rank: &setup.Rank{}, Kept: make(chan error, 1)}
-		s.Kept <- s.Retain(nil)
+		s.Kept <- s.Retain(nil, nil)
 		var out bytes.Buffer
 		l := &loop{c: c, rank: &setup.Rank{}, saves: saves{saver: s}, rec: &recorder{Observers: report.Observers{report.NewProgress(&out)}}}
 		err = l.settled()
@@ -42,7 +42,7 @@ func TestRetentionThatFails(t *testing.T) {
 		if err := l.settled(); err != nil {
 			t.Errorf("told twice: %v", err)
 		}
-		if s.Retain(errors.New("no save")) != nil {
+		if s.Retain(errors.New("no save"), nil) != nil {
 			t.Error("retention after a save that failed")
 		}
 		other.Abort()
@@ -105,7 +105,7 @@ func TestRetentionKeepsForeignFiles(t *testing.T) {
 			}
 		}
 		s.Kept = make(chan error, 1)
-		s.Kept <- s.Retain(nil)
+		s.Kept <- s.Retain(nil, nil)
 		if err := l.settled(); err != nil {
 			t.Fatal(err)
 		}

@@ -3,6 +3,7 @@ package job
 import (
 	"fmt"
 	"maps"
+	"time"
 
 	"zeroth/job/state"
 )
@@ -14,12 +15,20 @@ type saves struct {
 	base   string       // digest of the parameters that training began with; empty if they were fresh
 	failed error        // of the last save, if the job stops for it: it stays until all ranks have agreed to stop
 	kept   int          // the step last saved in checkpoint.dir; -1 if there is none, or that save failed
+	last   time.Time    // when training began, or the last save
 }
 
-// save starts a checkpoint if one is due, or if a client has asked for it. Otherwise it records how
-// the save in flight has ended.
-func (l *loop) save(asked bool) error {
-	if k := l.c.Checkpoint.Every; k > 0 && l.at%k == 0 || asked && l.saver != nil {
+// wantSave reports whether all ranks are to save after the next step: a client has asked for it, or
+// checkpoint.every is a time that has passed.
+func (l *loop) wantSave() bool {
+	interval := l.c.Checkpoint.Interval
+	return l.asks.save.Swap(false) || interval > 0 && time.Since(l.last) >= interval
+}
+
+// save starts a checkpoint if one is due, or wanted, or if the evaluation of this step is the best.
+// Otherwise it records how the save in flight has ended.
+func (l *loop) save(wanted bool) error {
+	if k := l.c.Checkpoint.Every; k > 0 && l.at%k == 0 || wanted && l.saver != nil || l.unsaved {
 		return l.checkpoint()
 	}
 	l.hearSave(false)
@@ -59,7 +68,7 @@ func (l *loop) checkpoint() error {
 	if err != nil {
 		return err
 	}
-	l.kept = l.at
+	l.kept, l.last, l.unsaved = l.at, time.Now(), false
 	if l.c.Checkpoint.Async {
 		return nil
 	}

@@ -67,7 +67,7 @@ func deviceWork(c *spec.Job) int64 {
 		return cuda.Workspace(s)
 	}
 	queues := 3 // of modules, collectives and updates
-	if c.Checkpoint.Every > 0 || c.Checkpoint.SaveOnExit {
+	if setup.Saves(c) {
 		queues++
 	}
 	if c.Parallel.Pipeline > 1 {

@@ -98,10 +98,15 @@ func (t *Trainer) Fill(kind string, src func(p Part, dst []float32) error) error
 // FillAll sets all state of some kinds from src, which is called with many parts at once, and sets
 // the parameters from their master copies. Ranks that hold the same state each read a share of it
 // and exchange them, so that replicas together read it once; only state in host memory that groups
-// cannot reach is read by each. All ranks must call FillAll.
+// cannot reach is read by each. All ranks must call FillAll. Frozen parameters are filled once.
 func (t *Trainer) FillAll(kinds []string, src func(want []Want) error) error {
 	f := filler{t: t, src: src, memory: Staging(), previous: slices.Contains(kinds, Previous)}
-	all := func(u int) shard.Range { return shard.Range{Hi: t.runner.Units[u].Own().Len()} }
+	all := func(u int) shard.Range {
+		if t.filled && t.runner.Units[u].Frozen {
+			return shard.Range{}
+		}
+		return shard.Range{Hi: t.runner.Units[u].Own().Len()}
+	}
 	for _, u := range t.runner.Units {
 		if u.Own().Len() == 0 { // it changes on the master
 			u.MarkUpdated(device.Event{})
@@ -111,7 +116,7 @@ func (t *Trainer) FillAll(kinds []string, src func(want []Want) error) error {
 	if f.previous {
 		change = changed
 	}
-	return t.eachTile(change, all, func(q Update, u int, in shard.Range, st offload.State) error {
+	err := t.eachTile(change, all, func(q Update, u int, in shard.Range, st offload.State) error {
 		for _, e := range st.Ready { // then the host may access the tile
 			if err := e.Await(); err != nil {
 				return err
@@ -119,6 +124,8 @@ func (t *Trainer) FillAll(kinds []string, src func(want []Want) error) error {
 		}
 		return f.fill(kinds, q, u, in, st)
 	})
+	t.filled = t.filled || err == nil && slices.Contains(kinds, Master)
+	return err
 }
 
 // filler fills tiles.

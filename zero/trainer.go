@@ -170,6 +170,7 @@ type updating struct {
 	state    []device.Buffer // working space of update
 	matrices matrices        // units whose rule is Whole
 	kept     device.Event    // the last update has reached the disk
+	filled   bool            // FillAll has set the frozen parameters
 }
 
 // input is memory for the fields of one micro-batch at a time.

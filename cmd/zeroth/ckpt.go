@@ -6,8 +6,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"zeroth/checkpoint"
 	"zeroth/job/report"
 	"zeroth/job/show"
+	"zeroth/job/state"
 )
 
 const aboutCheckpoints = `List, inspect, verify, compare, convert and delete checkpoints.
@@ -63,6 +65,21 @@ func (a *app) onFolders(n int, use, short string, work func(cmd *cobra.Command, 
 
 func jsonFlag(cmd *cobra.Command, p *bool) {
 	cmd.Flags().BoolVar(p, "json", false, "print JSON")
+}
+
+// stepFlag declares --step.
+func stepFlag(cmd *cobra.Command, p *string, without string) {
+	cmd.Flags().StringVar(p, "step", "", "`checkpoint` of a run or a folder of checkpoints: latest, best or a step (default "+without+")")
+	must(cmd.RegisterFlagCompletionFunc("step", cobra.FixedCompletions([]string{"latest", "best"}, cobra.ShellCompDirectiveNoFileComp)))
+}
+
+// openAt opens the checkpoint of a step, or the one that DIR means.
+func openAt(dir, step string) (*checkpoint.Checkpoint, error) {
+	dir, err := state.At(dir, step)
+	if err != nil {
+		return nil, err
+	}
+	return state.OpenCheckpoint(dir)
 }
 
 func toFlag(cmd *cobra.Command, p *string, usage string) {

@@ -30,7 +30,7 @@ import (
 var dtypes = map[string]checkpoint.DType{"fp32": checkpoint.F32, "bf16": checkpoint.BF16, "fp16": checkpoint.F16}
 
 func (a *app) ckptExport() *cobra.Command {
-	var to, dtype, size, form string
+	var to, dtype, size, form, step string
 	var adapter, asJSON bool
 	var names theirs
 	cmd := a.onFolders(1, "export DIR --to FOLDER", "Write the parameters as a Hugging Face folder", func(cmd *cobra.Command, args []string) error {
@@ -39,8 +39,13 @@ func (a *app) ckptExport() *cobra.Command {
 			args[0], err = a.local(cmd.Context(), args[0], hub.AnyWeights)
 		}
 		foreign := state.IsForeign(args[0])
+		if err == nil && !foreign {
+			args[0], err = state.Final(args[0], step)
+		}
 		switch {
 		case err != nil:
+		case foreign && step != "":
+			err = input.BadInput(errors.New("--step is for runs and folders of checkpoints of zeroth"))
 		case !slices.Contains(formats, form):
 			err = input.BadInput(fmt.Errorf("--format %s; want %s", form, strings.Join(formats, ", ")))
 		case adapter && (foreign || form != "hf"):
@@ -72,6 +77,7 @@ pytorch_model.bin.`
 	cmd.Example = "  zeroth ckpt export run1 --to model\n  zeroth ckpt export run1/ckpt/step-00001000 --to model --dtype bf16 --shard-size 5GB\n  zeroth ckpt export global_step500 --to model --dtype bf16"
 	toFlag(cmd, &to, "`folder` to write, new or empty")
 	jsonFlag(cmd, &asJSON)
+	stepFlag(cmd, &step, "best if train.final_model of the run is best, else latest")
 	cmd.Flags().BoolVar(&adapter, "adapter", false, "write only the LoRA adapters: adapter_config.json and adapter_model.safetensors, for PEFT")
 	cmd.Flags().StringVar(&dtype, "dtype", "fp32", "`type` of the elements: fp32, bf16 or fp16, rounded to nearest even")
 	cmd.Flags().StringVar(&size, "shard-size", "5GB", "maximum `bytes` of a part, such as 500MB or 2GiB")

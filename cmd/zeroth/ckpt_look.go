@@ -26,16 +26,31 @@ func (a *app) ckptLs() *cobra.Command {
 		case err != nil:
 			return err
 		case asJSON:
-			return a.writeJSON(list)
+			return a.writeJSON(markBest(list))
 		}
 		return a.list(list)
 	})
 	cmd.Long = `List the checkpoints of a folder, the newest last, including those that cannot be
-loaded, with the reason. It checks names and sizes; 'zeroth ckpt verify' reads every
+loaded, with the reason. The best is that with the best evaluation. It checks names and sizes; 'zeroth ckpt verify' reads every
 byte.`
 	cmd.Example = "  zeroth ckpt ls run1\n  zeroth ckpt ls run1/ckpt --json"
 	jsonFlag(cmd, &asJSON)
 	return cmd
+}
+
+// The JSON of ls.
+type marked struct {
+	checkpoint.Entry
+	Best bool `json:"best,omitempty"`
+}
+
+func markBest(list []checkpoint.Entry) []marked {
+	out := []marked{} // [] in JSON, not null
+	best, _ := state.Best(list)
+	for _, e := range list {
+		out = append(out, marked{e, e.Path == best.Path})
+	}
+	return out
 }
 
 // entries returns the checkpoints of a folder, or the one checkpoint that path is.
@@ -47,11 +62,7 @@ func entries(path string) ([]checkpoint.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := checkpoint.List(root)
-	if list == nil {
-		list = []checkpoint.Entry{} // [] in JSON, not null
-	}
-	return list, err
+	return checkpoint.List(root)
 }
 
 func (a *app) list(list []checkpoint.Entry) error {
@@ -60,6 +71,7 @@ func (a *app) list(list []checkpoint.Entry) error {
 		return err
 	}
 	latest, _ := checkpoint.Newest(list)
+	best, _ := state.Best(list)
 	t := &show.Columns{Align: "rrrrlll"}
 	t.Add("step", "size", "age", "ranks", "metrics", "status", "folder")
 	for _, e := range list {
@@ -68,7 +80,10 @@ func (a *app) list(list []checkpoint.Entry) error {
 			row[1], row[2], row[3] = show.BriefSize(e.Bytes), report.Age(e.Created), fmt.Sprint(e.Writers)
 		}
 		if e.Status == checkpoint.Complete && e.Path == latest.Path {
-			row[5] = "complete, latest"
+			row[5] += ", latest"
+		}
+		if e.Path == best.Path {
+			row[5] += ", best"
 		}
 		if e.Why != "" {
 			row[5] = fmt.Sprintf("%v: %s", e.Status, e.Why)
@@ -98,11 +113,12 @@ func metricsText(m map[string]float64) string {
 
 func (a *app) ckptInspect() *cobra.Command {
 	var asJSON bool
+	var step string
 	cmd := a.onFolders(1, "inspect DIR", "Show the tensors of a checkpoint, and which rank wrote which elements", func(_ *cobra.Command, args []string) error {
 		if state.IsForeign(args[0]) {
 			return a.inspectForeign(args[0], asJSON)
 		}
-		ck, err := state.OpenCheckpoint(args[0])
+		ck, err := openAt(args[0], step)
 		if err != nil {
 			return err
 		}
@@ -121,6 +137,7 @@ the optimizer), type, shape, and which rank wrote which elements. --json adds fi
 offsets, codecs and the state that a resume needs. Checkpoints of DeepSpeed, FSDP and
 torch.save are shown with their origin, version, stage, ranks, step and tensors.`
 	cmd.Example = "  zeroth ckpt inspect run1\n  zeroth ckpt inspect run1/ckpt/step-00001000 --json | jq .state.tokens"
+	stepFlag(cmd, &step, "latest")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }

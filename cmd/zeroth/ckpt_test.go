@@ -90,7 +90,7 @@ func TestCkptLs(t *testing.T) {
 		matches(t, out, `step size age ranks metrics status folder`,
 			`2 \d+.\d kB \d+.\ds 3 loss \d.\d{4}, val_loss \d.\d{4} complete step-00000002\n`,
 			`4 .* damaged: state.json: is missing step-00000004\n`,
-			`6 .* complete, latest step-00000006\n`,
+			`6 .* complete, latest, best step-00000006\n`,
 			`7 - - - partial: a save in progress or interrupted: it was never committed .tmp-step-00000007-0123456789abcdef\n$`)
 	}
 	out, _ := zeroth(t, 0, "ckpt", "ls", "r", "--json")

@@ -15,12 +15,13 @@ import (
 	"zeroth/input"
 	"zeroth/input/hub"
 	"zeroth/job"
+	"zeroth/job/generate"
 	"zeroth/job/spec"
 	"zeroth/job/state"
 )
 
 func (a *app) eval() *cobra.Command {
-	var run string
+	var run, step string
 	var sets []string
 	var o job.Evaluating
 	var asJSON bool
@@ -28,9 +29,9 @@ func (a *app) eval() *cobra.Command {
 		Use:   "eval JOB.yaml --run FOLDER",
 		Short: "Compute a model's loss and perplexity on a job's data",
 		Long: `Compute the loss and perplexity of a model on all validation data of a job, or with
---all on all of its data. The model is that of a finished run or a Hugging Face
-folder ('zeroth ckpt export' makes one from a checkpoint). Only the job's data,
-model.context, batch sizes, ranks, device and precision are used.
+--all on all of its data. The model is that of a run, a checkpoint or a Hugging Face
+folder, as for 'zeroth sample'. Only the job's data, model.context, batch sizes, ranks, device
+and precision are used.
 
 Texts and documents are read in windows of model.context tokens, and longer documents
 are cut (data.too_long). With --stride, windows overlap and nothing is cut: each token
@@ -38,7 +39,7 @@ is predicted from at least model.context minus stride tokens before it, as in Hu
 Face's guide to perplexity.`,
 		Example: `  zeroth eval examples/quickstart.yaml --run run1
   zeroth eval job.yaml --run ./Qwen3-0.6B --set 'data={text: ["test/*.txt"]}' --all
-  zeroth eval job.yaml --run run1 --stride 256`,
+  zeroth eval job.yaml --run run1 --step best --stride 256`,
 		Args: arguments(1, 1),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			ctx, release := a.untilSignal(cmd.Context(), func() {}, nil)
@@ -49,7 +50,10 @@ Face's guide to perplexity.`,
 			var e job.Evaluation
 			c, err := (*spec.Job)(nil), error(nil)
 			if run, err = a.local(ctx, run, hub.Weights); err == nil {
-				c, err = a.evaluated(ctx, args[0], run, sets)
+				c, o.Model, err = a.evaluated(ctx, args[0], run, step, sets)
+			}
+			if o.Model != nil {
+				defer o.Model.Close()
 			}
 			if err == nil {
 				e, err = job.Evaluate(ctx, c, o, a.note)
@@ -62,7 +66,8 @@ Face's guide to perplexity.`,
 		ValidArgsFunction: completeJob,
 	}
 	f := cmd.Flags()
-	f.StringVar(&run, "run", "", "`folder` of a finished run or a Hugging Face model, hf://org/name, or s3://bucket/folder")
+	f.StringVar(&run, "run", "", "`folder` of a run, a checkpoint or a Hugging Face model, hf://org/name, or s3://bucket/folder")
+	stepFlag(cmd, &step, "its model")
 	setsFlag(cmd, &sets)
 	f.BoolVar(&o.All, "all", false, "evaluate all data, not only the validation data")
 	intVar(f, &o.Stride, "stride", 0, "`tokens` from one window to the next; each window predicts only tokens that no earlier one predicted (default model.context)")
@@ -73,37 +78,32 @@ Face's guide to perplexity.`,
 }
 
 // trainingOnly lists the keys of a job that an evaluation ignores.
-var trainingOnly = []string{"model.adapters", "train.lora", "train.freeze", "train.early_stop", "train.eval_every", "optimizer", "schedule", "checkpoint", "sample"}
+var trainingOnly = []string{"model.adapters", "train.lora", "train.freeze", "train.early_stop", "train.final_model", "train.eval_every", "optimizer", "schedule", "checkpoint", "sample"}
 
-// evaluated returns the job with the model of a folder instead of its own.
-func (a *app) evaluated(ctx context.Context, path, run string, sets []string) (*spec.Job, error) {
-	folder, err := modelFolder(run)
+// evaluated returns the job with the model of a folder instead of its own, and that model.
+func (a *app) evaluated(ctx context.Context, path, run, step string, sets []string) (*spec.Job, *generate.Source, error) {
+	src, err := generate.Open(run, step, a.note)
 	if err != nil {
-		return nil, input.BadInput(fmt.Errorf("--run %s: %w", run, err))
+		return nil, nil, noConfig(run, err)
 	}
 	for _, key := range append(config.Shape(), trainingOnly...) {
 		sets = append(sets, key+"=null")
 	}
-	return a.machine(ctx, 1, 0).Load(path, append(sets, fmt.Sprintf("%s%q", setFrom, folder)))
+	c, err := a.machine(ctx, 1, 0).Load(path, append(sets, fmt.Sprintf("%s%q", setFrom, src.Folder)))
+	return c, src, err
 }
 
 // setFrom begins the setting that gives a job the model to evaluate.
 const setFrom = "model.from="
 
-// modelFolder returns the folder of the model that --run names.
-func modelFolder(run string) (string, error) {
-	folders := []string{filepath.Join(run, state.ModelDir), run}
-	for _, folder := range folders {
-		if input.Exists(filepath.Join(folder, "config.json")) {
-			return folder, nil
+// noConfig explains why eval cannot use a folder whose model nothing describes.
+func noConfig(run string, err error) error {
+	for _, folder := range []string{filepath.Join(run, state.ModelDir), run} {
+		if !input.Exists(filepath.Join(folder, "config.json")) && input.Exists(filepath.Join(folder, "model.safetensors")) {
+			return input.BadInput(fmt.Errorf("--run %s: %s has parameters, but no config.json that describes the model (a custom module has none), so eval cannot build it", run, folder))
 		}
 	}
-	for _, folder := range folders {
-		if input.Exists(filepath.Join(folder, "model.safetensors")) {
-			return "", fmt.Errorf("%s has parameters, but no config.json that describes the model (a custom module has none), so eval cannot build it", folder)
-		}
-	}
-	return "", errors.New("no config.json in it or in its folder model; want a finished run or a Hugging Face model ('zeroth ckpt export' makes one from a checkpoint)")
+	return err
 }
 
 // ofRun attributes problems with the model to --run, which the user gave.

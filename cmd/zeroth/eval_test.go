@@ -72,8 +72,8 @@ func TestEvalBlamesRun(t *testing.T) {
 	}{
 		{func() error { return os.WriteFile("run/model/config.json", []byte("{"), 0o644) }, "--run run: "},
 		{func() error { return os.Remove("run/model/config.json") }, "--run run: run/model has parameters, but no config.json"},
-		{func() error { return os.RemoveAll("run/model") }, "--run run: no config.json in it"},
-		{func() error { return os.RemoveAll("run") }, "--run run: no config.json in it"},
+		{func() error { return os.RemoveAll("run/model") }, "--run run: run/config.json cannot be read"},
+		{func() error { return os.RemoveAll("run") }, "--run run: run/config.json cannot be read"},
 	} {
 		if err := c.spoil(); err != nil {
 			t.Fatal(err)

@@ -31,8 +31,8 @@ func (a *app) sample() *cobra.Command {
 		Short:      "Generate text with a trained model",
 		SuggestFor: []string{"generate", "infer", "inference", "chat", "complete"},
 		Long: `Continue a text with the model of a run folder, a checkpoint, a Hugging Face folder or
-the Hub. If the run is still training, its newest complete checkpoint is used. The
-same seed gives the same text, whatever the other prompts. On a terminal, control
+the Hub: of a run its final model or, while it trains, its newest complete checkpoint;
+--step names another. The same seed gives the same text, whatever the other prompts. On a terminal, control
 characters are escaped. With --json each prompt gives one line: prompt, text (without
 the prompt), tokens, and finish_reason, which is length, eos (an end-of-text token) or
 stop.
@@ -43,7 +43,7 @@ conversation and is answered; Ctrl-D ends it.
 Settings of the sampling that no flag gives are those of the model's
 generation_config.json, or else the defaults below.`,
 		Example: `  zeroth sample --run run1 --prompt "func main() {" --tokens 200
-  zeroth sample --run run1/ckpt/step-00001000
+  zeroth sample --run run1 --step 1000
   zeroth sample --run run1 --prompt "// " --temperature 0 --tokens 50
   zeroth sample --run ./Qwen3-0.6B --chat --template-arg enable_thinking=false
   zeroth sample --run hf://Qwen/Qwen3-0.6B --chat --prompt "Why is the sky blue?"
@@ -92,6 +92,7 @@ generation_config.json, or else the defaults below.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	o.addFlags(cmd.Flags())
+	stepFlag(cmd, &o.Step, "its model")
 	must(cmd.MarkFlagRequired("run"))
 	must(cmd.MarkFlagDirname("run"))
 	must(cmd.RegisterFlagCompletionFunc("precision", cobra.FixedCompletions([]string{"fp32", "bf16"}, cobra.ShellCompDirectiveNoFileComp)))

@@ -101,13 +101,13 @@ job file. A job file named - is read from standard input.`,
 	}
 	setsFlag(cmd, &sets)
 	cmd.Flags().StringVar(&out, "out", "", "run `folder`, new or empty (default runs/JOB-TIME)")
-	cmd.Flags().StringVar(&resume, "resume", "", "continue from a `checkpoint`: latest, a step, or its folder, also s3://bucket/folder; with the same --out, append to the same files")
+	cmd.Flags().StringVar(&resume, "resume", "", "continue from a `checkpoint`: latest, best, a step, or its folder, also s3://bucket/folder; with the same --out, append to the same files")
 	cmd.Flags().BoolVar(&shadow, "shadow", false, "repeat each GPU operation on the CPU, and stop at the first that differs")
 	look.addFlags(cmd.Flags())
 	in.addFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&in.logAll, "log-all-ranks", false, "let every process print, not only process 0")
 	must(cmd.MarkFlagDirname("out"))
-	must(cmd.RegisterFlagCompletionFunc("resume", wordsOrFile("latest")))
+	must(cmd.RegisterFlagCompletionFunc("resume", wordsOrFile("latest", "best")))
 	return cmd
 }
 
@@ -235,8 +235,8 @@ func (a *app) prepare(ctx context.Context, file string, sets []string, o *job.Op
 	if c, err = machine.Load(file, sets); err != nil {
 		return nil, leave, err
 	}
-	if o.Resume == "latest" && o.Out == "" && c.Checkpoint.Dir == "" {
-		return nil, leave, input.BadInput(errors.New("--resume latest needs a folder of checkpoints; name the run folder with --out, or set checkpoint.dir in the job file"))
+	if (o.Resume == "latest" || o.Resume == "best") && o.Out == "" && c.Checkpoint.Dir == "" {
+		return nil, leave, input.BadInput(errors.New("--resume " + o.Resume + " needs a folder of checkpoints; name the run folder with --out, or set checkpoint.dir in the job file"))
 	}
 	if o.Out == "" && in.Rank == 0 { // the others get its folder
 		o.Out, undo = ownFolder(defaultFolder(file, time.Now()))

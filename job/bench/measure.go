@@ -113,7 +113,7 @@ func alone(c *spec.Job) *spec.Job {
 	p.Ranks, p.Pipeline, p.Shard, p.Replicate, p.Context, p.Tensor, p.Memory = 1, 1, 1, 1, 1, 1, 0
 	x.Train.Accumulate = min(2, x.Train.Accumulate)
 	x.Train.Batch = x.Train.MicroBatch * x.Train.Accumulate
-	x.Checkpoint.Every, x.Checkpoint.SaveOnExit = 0, false
+	x.Checkpoint.Every, x.Checkpoint.Interval, x.Checkpoint.SaveOnExit, x.Train.FinalModel = 0, 0, false, "last"
 	return x
 }
 

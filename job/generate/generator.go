@@ -46,12 +46,12 @@ type known struct {
 
 // newGenerator builds a model with the parameters of a source on a backend, for the given number
 // of concurrent texts. The caller must close it.
-func newGenerator(from *source, m hf.Model, b setup.Backend, dtype device.DType, texts int) (*Generator, error) {
-	fill, end, err := from.parameters(m)
+func newGenerator(from *Source, m hf.Model, b setup.Backend, dtype device.DType, texts int) (*Generator, error) {
+	weights, err := from.Weights(m)
 	if err != nil {
 		return nil, err
 	}
-	defer end()
+	defer weights.Close()
 	dry, err := open(m, setup.Counting(b), dtype, texts, nil)
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func newGenerator(from *source, m hf.Model, b setup.Backend, dtype device.DType,
 	}
 	g, err := open(m, b, dtype, texts, dry.runner.Peaks())
 	if err == nil {
-		err = g.load(fill)
+		err = g.load(weights.Fill)
 	}
 	if err != nil {
 		g.Close()

@@ -48,7 +48,7 @@ func TestGeneratorCache(t *testing.T) {
 
 func opened(t *testing.T, folder string, m hf.Model, dtype device.DType, texts int) *Generator {
 	t.Helper()
-	g, err := newGenerator(&source{folder: folder}, m, setup.CPU{}, dtype, texts)
+	g, err := newGenerator(&Source{Folder: folder}, m, setup.CPU{}, dtype, texts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestGeneratorMemoryLimit(t *testing.T) {
 	m := hf.Model{Family: "llama", Shape: nn.Shape{Layers: 2, Heads: 4, Width: 64, Context: 24, Vocab: 256, Eps: 1e-5}, Llama: nn.Llama{KV: 2, FFN: 96, Theta: 1e4}}
 	folder := spectest.ModelFolder(t, m)
 	m.Context = hf.Most // 1 GiB per text
-	_, err := newGenerator(&source{folder: folder}, m, setup.CPU{}, device.F32, 1024)
+	_, err := newGenerator(&Source{Folder: folder}, m, setup.CPU{}, device.F32, 1024)
 	if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "1024 texts of up to 1048576 tokens another 1.0 TiB, but only ") {
 		t.Errorf("%v", err)
 	}

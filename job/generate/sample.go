@@ -22,6 +22,7 @@ import (
 // Options selects the model and what to generate.
 type Options struct {
 	Run       string // a run folder, a checkpoint, or a Hugging Face folder
+	Step      string // of a run's checkpoint: a number, "latest" or "best"; empty: the run's model, see Open
 	Tokenizer string // "bytes", "gpt2" or a folder; empty: the one of the model's folder
 	Prompt    string
 	Chat      bool     // the prompt is a user message, and only the answer is written
@@ -80,7 +81,7 @@ var precisions = map[string]device.DType{"": device.F32, "fp32": device.F32, "bf
 type sampler struct {
 	Options
 	*Generator // from start on
-	src        *source
+	src        *Source
 	model      hf.Model
 	tok        data.Tokenizer
 	chat       *data.Chat // nil without Chat
@@ -94,11 +95,11 @@ func load(o Options) (*sampler, error) {
 	if o.Note == nil {
 		o.Note = func(string) {}
 	}
-	src, err := openSource(o)
+	src, err := Open(o.Run, o.Step, o.Note)
 	if err != nil {
 		return nil, err
 	}
-	s := &sampler{Options: o, src: src, model: src.model}
+	s := &sampler{Options: o, src: src, model: src.Model}
 	if o.Context > 0 {
 		s.limit(o.Context)
 	}
@@ -111,7 +112,7 @@ func load(o Options) (*sampler, error) {
 
 // read reads the tokenizer, its template and the settings of the model.
 func (s *sampler) read() (err error) {
-	if s.tok, err = tokenizerOf(s.Options, s.src.folder, s.model.Vocab); err != nil {
+	if s.tok, err = tokenizerOf(s.Options, s.src.Folder, s.model.Vocab); err != nil {
 		return err
 	}
 	if s.Chat {
@@ -123,10 +124,10 @@ func (s *sampler) read() (err error) {
 			return input.BadInput(fmt.Errorf("--chat: %w", err))
 		}
 	}
-	if err := s.adopt(s.src.folder); err != nil {
+	if err := s.adopt(s.src.Folder); err != nil {
 		return err
 	}
-	s.ends, err = endsOfText(s.src.folder, s.tok)
+	s.ends, err = endsOfText(s.src.Folder, s.tok)
 	return err
 }
 
@@ -151,7 +152,7 @@ func (s *sampler) close() {
 	if s.Generator != nil {
 		s.Generator.Close()
 	}
-	s.src.close()
+	s.src.Close()
 }
 
 // encodeAll returns the token ids of each prompt and the length of the longest.

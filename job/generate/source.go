@@ -15,32 +15,40 @@ import (
 	"zeroth/zero"
 )
 
-// source is the origin of a model: a Hugging Face folder or a checkpoint.
-type source struct {
-	model    hf.Model
-	folder   string                 // with config.json and the tokenizer; a temporary folder for a checkpoint
-	from     *checkpoint.Checkpoint // nil: the parameters are in folder
+// Source is the origin of a model: a Hugging Face folder or a checkpoint.
+type Source struct {
+	Model    hf.Model
+	Folder   string                 // with config.json and the tokenizer; a temporary folder for a checkpoint
+	From     *checkpoint.Checkpoint // nil: the parameters are in Folder
 	adapters *hf.Adapters           // of from
 }
 
-// openSource opens the model at a path: a checkpoint, a Hugging Face folder or a run. For a run it
-// opens the final model, or the newest checkpoint if that is newer or there is no model.
-func openSource(o Options) (*source, error) {
-	folder := o.Run
+// Open opens the model at a path: a checkpoint, a Hugging Face folder or a run. For a run it opens the checkpoint
+// of the step or, if that is empty, the final model, or the newest checkpoint if that is newer or there is no model.
+// note receives which checkpoint it is.
+func Open(run, step string, note func(string)) (*Source, error) {
+	if step != "" {
+		path, err := state.At(run, step)
+		if err != nil {
+			return nil, err
+		}
+		return openCheckpoint(path, note)
+	}
+	folder := run
 	if m := filepath.Join(folder, state.ModelDir); input.Exists(m) {
 		folder = m
 	}
-	if e, err := state.FindCheckpoint(o.Run); err == nil && newer(e, folder) {
-		return openCheckpoint(o)
+	if e, err := state.FindCheckpoint(run); err == nil && newer(e, folder) {
+		return openCheckpoint(run, note)
 	}
 	m, err := hf.ReadModelConfig(folder)
-	if info, wrong := os.Stat(o.Run); err != nil && wrong == nil && !info.IsDir() {
-		return nil, input.BadInput(fmt.Errorf("--run %s is a file; did you mean --run %s?", o.Run, filepath.Dir(o.Run)))
+	if info, wrong := os.Stat(run); err != nil && wrong == nil && !info.IsDir() {
+		return nil, input.BadInput(fmt.Errorf("--run %s is a file; did you mean --run %s?", run, filepath.Dir(run)))
 	}
 	if err != nil {
-		return nil, input.BadInput(fmt.Errorf("--run %s: %w; want the folder of a run that has a model or a checkpoint, a checkpoint, or a Hugging Face folder", o.Run, err))
+		return nil, input.BadInput(fmt.Errorf("--run %s: %w; want the folder of a run that has a model or a checkpoint, a checkpoint, or a Hugging Face folder", run, err))
 	}
-	return &source{model: m, folder: folder}, nil
+	return &Source{Model: m, Folder: folder}, nil
 }
 
 // newer reports whether a checkpoint is newer than the parameters in a folder, or the folder has
@@ -56,77 +64,77 @@ func newer(e checkpoint.Entry, folder string) bool {
 
 // openCheckpoint opens the newest checkpoint at a path and notes which one it is. It retries if a
 // training run deletes the checkpoint in favour of a newer one.
-func openCheckpoint(o Options) (*source, error) {
-	ck, err := state.OpenCheckpoint(o.Run)
+func openCheckpoint(run string, note func(string)) (*Source, error) {
+	ck, err := state.OpenCheckpoint(run)
 	for tries := 0; errors.Is(err, checkpoint.ErrGone) && tries < 100; tries++ {
-		ck, err = state.OpenCheckpoint(o.Run)
+		ck, err = state.OpenCheckpoint(run)
 	}
 	if err != nil {
 		return nil, err
 	}
-	s := &source{from: ck}
+	s := &Source{From: ck}
 	p, err := state.ReadProgress(ck)
 	if err == nil {
 		err = s.unpack(p)
 	}
 	if err != nil {
-		s.close()
+		s.Close()
 		return nil, err
 	}
-	o.Note(fmt.Sprintf("from the checkpoint %s, step %d", ck.Path, ck.Step))
+	note(fmt.Sprintf("from the checkpoint %s, step %d", ck.Path, ck.Step))
 	return s, nil
 }
 
 // unpack writes everything but the checkpoint's parameters to a temporary folder.
-func (s *source) unpack(p state.Progress) error {
-	m, err := state.ModelOf(s.from, p)
+func (s *Source) unpack(p state.Progress) error {
+	m, err := state.ModelOf(s.From, p)
 	if err != nil {
 		return err
 	}
 	if m == nil {
-		return input.BadInput(fmt.Errorf("%s does not describe its model", s.from.Path))
+		return input.BadInput(fmt.Errorf("%s does not describe its model", s.From.Path))
 	}
-	s.model = *m
-	if s.adapters, err = state.AdaptersOf(s.from, p, *m); err != nil {
+	s.Model = *m
+	if s.adapters, err = state.AdaptersOf(s.From, p, *m); err != nil {
 		return err
 	}
-	kept, err := hf.CarriedBy(s.from, p.Model)
+	kept, err := hf.CarriedBy(s.From, p.Model)
 	if err != nil {
 		return err
 	}
-	if s.folder, err = input.TempDir("zeroth-sample-"); err != nil {
+	if s.Folder, err = input.TempDir("zeroth-sample-"); err != nil {
 		return err
 	}
-	return kept.Write(s.folder, hf.ExportedConfig(p.Model, checkpoint.F32))
+	return kept.Write(s.Folder, hf.ExportedConfig(p.Model, checkpoint.F32))
 }
 
-// parameters returns a function that reads parts of the model's parameters, and a function to call
-// at the end.
-func (s *source) parameters(m hf.Model) (fill func(zero.Part, []float32) error, end func() error, err error) {
-	if s.from != nil {
-		decoded := hf.DecodedOf(s.from, m)
-		return func(p zero.Part, into []float32) error {
-			err := decoded.ReadF32(p.Param.Name, zero.Master, shard.Range{Lo: p.At.Lo, Hi: p.At.Hi}, into, 0)
-			copy(into, s.adapters.Merge(p, into))
+// Weights returns the model's parameters. The caller must close them.
+func (s *Source) Weights(m hf.Model) (*hf.Weights, error) {
+	if s.From != nil {
+		decoded := hf.DecodedOf(s.From, m)
+		return &hf.Weights{Read: func(p shard.Param, at shard.Range, into []float32) error {
+			err := decoded.ReadF32(p.Name, zero.Master, at, into, 0)
+			whole := shard.Param{Name: p.Name, Shape: p.Tensor()}
+			copy(into, s.adapters.Merge(zero.Part{Param: whole, Kind: zero.Master, At: at}, into))
 			return err
-		}, func() error { return nil }, nil
+		}}, nil
 	}
-	r, err := hf.OpenModel(s.folder, m)
+	r, err := hf.OpenModel(s.Folder, m)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := r.SameHead(m); err != nil {
-		return nil, nil, cmp.Or(err, r.Close())
+		return nil, cmp.Or(err, r.Close())
 	}
-	return (&hf.Weights{From: r}).Fill, r.Close, nil
+	return &hf.Weights{From: r}, nil
 }
 
-// close closes the checkpoint and removes the temporary folder.
-func (s *source) close() {
-	if s.from != nil {
-		_ = s.from.Close() // only read from
-		if s.folder != "" {
-			_ = input.RemoveTemp(s.folder)
+// Close closes the checkpoint and removes the temporary folder.
+func (s *Source) Close() {
+	if s.From != nil {
+		_ = s.From.Close() // only read from
+		if s.Folder != "" {
+			_ = input.RemoveTemp(s.Folder)
 		}
 	}
 }

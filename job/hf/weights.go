@@ -11,11 +11,12 @@ import (
 	"zeroth/zero"
 )
 
-// Weights is the source of a job's initial parameters: a folder of safetensors or, without
-// one, their initial distributions.
+// Weights is the source of a job's initial parameters: a folder of safetensors, a checkpoint or, without
+// either, their initial distributions.
 type Weights struct {
-	Seed uint64        // of the initial distributions
-	From *ModelTensors // nil without a folder
+	Seed uint64                                                   // of the initial distributions
+	From *ModelTensors                                            // nil without a folder
+	Read func(p shard.Param, at shard.Range, dst []float32) error // reads a range of the tensor that p is, or is a part of, from a checkpoint; nil without one
 
 	Adapter *Adapter // with which adapters begin; nil: with their initial distributions
 
@@ -46,12 +47,16 @@ func (w *Weights) Fill(p zero.Part, dst []float32) error {
 	if w.Adapter != nil && w.Adapter.LoRA.Trains(p.Param.Name) {
 		return w.Adapter.Fill(p, dst)
 	}
-	if w.From == nil || nn.IsAdapter(p.Param.Name) {
+	read := w.Read
+	if w.From != nil {
+		read = w.From.read
+	}
+	if read == nil || nn.IsAdapter(p.Param.Name) {
 		nn.Fill(w.Seed, p.Param, p.At, dst)
 		return nil
 	}
 	for tensor, local := range p.Param.Runs(p.At) {
-		if err := w.From.read(p.Param, tensor, dst[local.Lo-p.At.Lo:local.Hi-p.At.Lo]); err != nil {
+		if err := read(p.Param, tensor, dst[local.Lo-p.At.Lo:local.Hi-p.At.Lo]); err != nil {
 			return err
 		}
 	}

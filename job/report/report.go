@@ -132,6 +132,7 @@ type Summary struct {
 	MemoryPerRank int64          // bytes, the peak of the rank with the highest
 	Memory        *Account       // account at the end; nil if the run failed
 	Out           string         // the run folder
+	Model         string         // which step its final model has, in words; empty: the last
 	Stopped       bool           // stopped on request before the last step or within its evaluation
 	Sample        string         // prompt and text; empty if the job asks for none
 	Trace         trace.Exposure // without steps if none were traced
@@ -271,6 +272,9 @@ func (s Summary) Lines() []string {
 		out += fmt.Sprintf(", peak %s per rank", show.ByteSize(s.MemoryPerRank))
 	}
 	lines := []string{out, "saved to " + s.Out}
+	if s.Model != "" {
+		lines[1] += "; " + s.Model
+	}
 	if s.Memory != nil {
 		lines = append(lines, s.Memory.String())
 	}

@@ -170,7 +170,10 @@ func stagingParts(g *collective.Ranks) (of []int, n int) {
 }
 
 // Saves reports whether the job makes checkpoints.
-func Saves(c *spec.Job) bool { return c.Checkpoint.Every > 0 || c.Checkpoint.SaveOnExit }
+func Saves(c *spec.Job) bool {
+	k := c.Checkpoint
+	return k.Every > 0 || k.Interval > 0 || k.SaveOnExit || c.Train.Best()
+}
 
 // HostApart reports whether a rank's host memory is accounted separately from its device's,
 // because the host cannot address that, or something is offloaded.

@@ -37,7 +37,7 @@ func TestDefaults(t *testing.T) {
 	want := &Job{Config: config.Config{
 		Model:  hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, Eps: 1e-5}},
 		Data:   config.Data{Text: []string{"a.txt"}, Format: "text", Keys: config.RecordKeys{Text: "text", Prompt: "prompt", Completion: "completion", Messages: "messages"}, Learn: "assistant", TooLong: "cut", Tokenizer: "bytes", Validation: 0.01},
-		Train:  config.Training{Steps: 200, Batch: 16, MicroBatch: 4, Accumulate: 1, Clip: 1, Seed: 1, EvalEvery: 50, EvalBatches: 8, LossChunk: 1024, EarlyStop: config.EarlyStop{Metric: "val_loss", Mode: "min"}},
+		Train:  config.Training{Steps: 200, Batch: 16, MicroBatch: 4, Accumulate: 1, Clip: 1, Seed: 1, EvalEvery: 50, EvalBatches: 8, LossChunk: 1024, EarlyStop: config.EarlyStop{Metric: "val_loss", Mode: "min"}, FinalModel: "last"},
 		Device: "auto", Parallel: config.Parallel{Ranks: 4, Pipeline: 1, Shard: 4, Replicate: 1, Context: 1, Tensor: 1, Timeout: 5 * time.Minute, Transport: "auto", Join: time.Minute, Heartbeat: 5 * time.Second, DeadAfter: 15 * time.Second, Collective: "auto"},
 		Pipeline:   config.Pipeline{Schedule: "1F1B", Virtual: 1},
 		Zero:       config.Zero{Stage: 3, Prefetch: 1, Recompute: "none", Offload: config.Offload{Optimizer: "none", Parameters: "none", Buffers: 4, Ratio: 1}},
@@ -457,7 +457,7 @@ func TestMalformedSets(t *testing.T) {
 		{"sample.prompt=\"a", "--set sample.prompt=\"a: sample.prompt: not YAML: could not find end character of double-quoted text; put the value into quotes, as YAML does"},
 		{"sample.stop=['x', '']", "--set sample.stop=['x', '']: sample.stop: a stop text is empty; want at least one character in each"},
 		{"sample.prompt=a: b", "--set sample.prompt=a: b: sample.prompt: a mapping is not text; want text, in quotes if it has : or # or brackets"},
-		{"train.=3", "--set train.=3: train.: unknown key; want one of steps, epochs, batch, micro_batch, accumulate, clip, delayed_update, seed, eval_every, eval_batches, loss_chunk, early_stop, freeze, lora"},
+		{"train.=3", "--set train.=3: train.: unknown key; want one of steps, epochs, batch, micro_batch, accumulate, clip, delayed_update, seed, eval_every, eval_batches, loss_chunk, early_stop, final_model, freeze, lora"},
 	} {
 		_, err := Load("job.yaml", []string{c.set})
 		if err == nil || err.Error() != c.want {

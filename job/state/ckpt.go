@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"zeroth/checkpoint"
@@ -50,7 +52,7 @@ func FindCheckpoints(path string) (string, error) {
 	return "", input.BadInput(fmt.Errorf("%s has no checkpoints; want a checkpoint's folder, a folder of checkpoints, or a run folder with some (checkpoint.every)", path))
 }
 
-// KeepRules returns the rules every_steps and best of the job whose run has its
+// KeepRules returns the rules every_steps and best, and the best step, of the job whose run has its
 // checkpoints in root, which path led to, and the job's file. Both are empty without a
 // job.yaml in path or in the folder above root.
 func KeepRules(path, root string) (rules []checkpoint.Keep, file string, err error) {
@@ -74,6 +76,11 @@ func KeepRules(path, root string) (rules []checkpoint.Keep, file string, err err
 		for _, k := range []checkpoint.Keep{{Every: job.Keep.Every}, {Best: job.Keep.Best}} {
 			if k != (checkpoint.Keep{}) {
 				rules = append(rules, k)
+			}
+		}
+		if list, err := checkpoint.List(root); err == nil {
+			if step := bestStep(complete(list)); step > 0 {
+				rules = append(rules, checkpoint.Keep{Step: step})
 			}
 		}
 		return rules, file, nil
@@ -134,6 +141,43 @@ func FindCheckpoint(path string) (checkpoint.Entry, error) {
 	return e, nil
 }
 
+// At returns the checkpoint of a step, "latest" or "best" that a folder of checkpoints or a run folder has;
+// without a step, the path itself.
+func At(path, step string) (string, error) {
+	if step == "" {
+		return path, nil
+	}
+	if e, ok := checkpoint.Stat(path); ok {
+		return "", input.BadInput(fmt.Errorf("--step %s: %s is the checkpoint of step %d; want a run folder or a folder of checkpoints", step, path, e.Step))
+	}
+	root, err := FindCheckpoints(path)
+	if err != nil {
+		return "", err
+	}
+	if _, err := strconv.ParseInt(step, 10, 64); err != nil && step != "latest" && step != "best" {
+		return "", input.BadInput(fmt.Errorf("--step %s; want latest, best or a number", step))
+	}
+	if path, err = Resolve(root, step); err != nil {
+		err = input.BadInput(fmt.Errorf("--step %s: %w", step, err))
+	}
+	return path, err
+}
+
+// Final is like At, but without a step it chooses the best checkpoint if it is the run's result.
+func Final(path, step string) (string, error) {
+	if _, one := checkpoint.Stat(path); one || step != "" {
+		return At(path, step)
+	}
+	if root, err := FindCheckpoints(path); err == nil {
+		if list, err := checkpoint.List(root); err == nil && endsWithBest(list) {
+			if e, ok := Best(list); ok {
+				return e.Path, nil
+			}
+		}
+	}
+	return path, nil
+}
+
 // OpenCheckpoint opens the checkpoint that FindCheckpoint returns. The error for a damaged one
 // names an older one to use instead.
 func OpenCheckpoint(path string) (*checkpoint.Checkpoint, error) {
@@ -145,6 +189,77 @@ func OpenCheckpoint(path string) (*checkpoint.Checkpoint, error) {
 		return checkpoint.Open(path)
 	}
 	return checkpoint.Find(vfs.Parent(e.Path), "latest")
+}
+
+// Resolve is like checkpoint.Resolve, and also finds "best", the checkpoint of the best evaluation.
+func Resolve(root, which string) (string, error) {
+	if which != "best" {
+		return checkpoint.Resolve(root, which)
+	}
+	list, err := checkpoint.List(root)
+	if err != nil {
+		return "", err
+	}
+	e, ok := Best(list)
+	if !ok {
+		return "", fmt.Errorf("%s: %w with a validation loss; want latest or a step", root, checkpoint.ErrNone)
+	}
+	return e.Path, nil
+}
+
+// Best returns the checkpoint of a list with the best evaluation: the one that the newest names, or else the one
+// with the lowest validation loss.
+func Best(list []checkpoint.Entry) (best checkpoint.Entry, ok bool) {
+	whole := complete(list)
+	if step := bestStep(whole); step > 0 {
+		for _, e := range whole {
+			if e.Step == step {
+				best, ok = e, true // the newest commit is the last
+			}
+		}
+	}
+	if i := checkpoint.Lowest(whole, "val_loss"); !ok && i >= 0 {
+		return whole[i], true
+	}
+	return best, ok
+}
+
+func complete(list []checkpoint.Entry) []checkpoint.Entry {
+	return slices.DeleteFunc(slices.Clone(list), func(e checkpoint.Entry) bool { return e.Status != checkpoint.Complete })
+}
+
+// bestStep returns the step of the best evaluation according to the newest of some complete checkpoints, 0
+// if it does not say.
+func bestStep(whole []checkpoint.Entry) int64 {
+	if p := newestProgress(whole); p.Early != nil {
+		return int64(p.Early.Step)
+	}
+	return 0
+}
+
+// endsWithBest reports whether the best checkpoint is the result of the job that wrote the newest one of a list, which is intact.
+func endsWithBest(list []checkpoint.Entry) bool {
+	e, ok := checkpoint.Newest(list)
+	if !ok || e.Status != checkpoint.Complete {
+		return false
+	}
+	c := spec.SettingsOf(newestProgress(list).Config)
+	return c != nil && c.Train.Best()
+}
+
+// newestProgress returns the progress of the newest checkpoint, or nothing if it cannot be read.
+func newestProgress(list []checkpoint.Entry) (p Progress) {
+	newest, ok := checkpoint.Newest(list)
+	if !ok {
+		return p
+	}
+	ck, err := checkpoint.Open(newest.Path)
+	if err != nil {
+		return p
+	}
+	defer ck.Close() // only read from
+	p, _ = ReadProgress(ck)
+	return p
 }
 
 // Fact is a word about a checkpoint and its value.

@@ -122,11 +122,11 @@ func (s *Saver) Save(p Progress, metrics map[string]float64) error {
 		return err
 	}
 	if s.J.Checkpoint.Async {
-		go func() { kept <- s.Retain(write()) }() // ends before tidy returns
+		go func() { kept <- s.Retain(write(), p.Early) }() // ends before tidy returns
 		return nil
 	}
 	err := write()
-	go func() { kept <- s.Retain(err) }() // likewise: deleting takes as long as a good part of writing
+	go func() { kept <- s.Retain(err, p.Early) }() // likewise: deleting takes as long as a good part of writing
 	return nil
 }
 
@@ -157,16 +157,21 @@ func (s *Saver) Leave() {
 	}
 }
 
-// Retain deletes the checkpoints that no rule keeps, after a save that ended with err.
-func (s *Saver) Retain(err error) error {
+// Retain deletes the checkpoints that no rule keeps, after a save that ended with err. That of the best
+// evaluation stays if it is the job's result.
+func (s *Saver) Retain(err error, best *Early) error {
 	if err != nil || s.Rank.Rank != 0 {
 		return nil
 	}
+	keep := s.J.Checkpoint.Keep
+	if s.J.Train.Best() && best != nil {
+		keep.Step = int64(best.Step)
+	}
 	var gone checkpoint.Pruned
 	if s.J.Hold != nil {
-		gone, err = s.J.Hold.Prune(s.J.Checkpoint.Keep)
+		gone, err = s.J.Hold.Prune(keep)
 	} else {
-		gone, err = checkpoint.Prune(s.J.Checkpoint.Dir, s.J.Checkpoint.Keep)
+		gone, err = checkpoint.Prune(s.J.Checkpoint.Dir, keep)
 	}
 	s.stays = slices.Concat(gone.Left, gone.Damaged)
 	return err

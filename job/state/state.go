@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,24 +42,40 @@ type Progress struct {
 	Version string          `json:"version"`          // of the program
 }
 
-// Early counts evaluations for an early stop.
+// Early counts evaluations for an early stop, and finds the best one.
 type Early struct {
 	Metric string  `json:"metric,omitempty"` // empty: the validation loss
 	Max    bool    `json:"max,omitempty"`    // a higher one is better
 	Best   float64 `json:"best"`             // of the metric; nats a token
 	Step   int     `json:"step"`             // of the best
-	Stale  int     `json:"stale"`            // evaluations after it, none of them better
+	Stale  int     `json:"stale"`            // evaluations since one was better than the best before by more than the job's min_delta
 }
 
-// Add counts an evaluation. NaN does not count as an improvement.
-func (e *Early) Add(step int, x float64) {
+// Add counts an evaluation and reports whether it is the best so far. NaN does not count as an
+// improvement, nor does one of at most delta.
+func (e *Early) Add(step int, x, delta float64) (best bool) {
+	gain := e.Best - x
+	if e.Max {
+		gain = -gain
+	}
 	finite := !math.IsNaN(x) && !math.IsInf(x, 0)
+	first := finite && e.Step == 0
+	best = first || finite && gain > 0
 	switch {
-	case finite && (e.Step == 0 || x < e.Best && !e.Max || x > e.Best && e.Max):
-		e.Best, e.Step, e.Stale = x, step, 0
+	case first || best && gain > delta:
+		e.Stale = 0
 	case e.Step > 0:
 		e.Stale++
 	}
+	if best {
+		e.Best, e.Step = x, step
+	}
+	return best
+}
+
+// Describe returns the best value in words.
+func (e *Early) Describe() string {
+	return fmt.Sprintf("validation %s of %.4f", cmp.Or(e.Metric, "loss"), e.Best)
 }
 
 // What a state.json can have at most.
