@@ -139,6 +139,7 @@ func TestChunksOfLogits(t *testing.T) {
 // TestPaddedLogits pads rows of logits to a multiple of 56: losses and gradients equal those without
 // padding, up to the order of sums, and no product is of an unpadded length.
 func TestPaddedLogits(t *testing.T) {
+	nightly.Long(t)
 	eachType(t, func(r *rig) {
 		r.train(false)
 		want := map[string][]float64{}

@@ -7,6 +7,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // neighbours moves the parameters and gradients of each unit to one buffer each, as they are in a
@@ -36,6 +37,7 @@ func (r *rig) neighbours() {
 // since forward passes have the same sums, and gradients within rounding. Adapters keep products
 // separate.
 func TestJoinedAgrees(t *testing.T) {
+	nightly.Long(t)
 	eachType(t, func(r *rig) {
 		r.neighbours()
 		r.train(false)

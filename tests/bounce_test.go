@@ -107,6 +107,7 @@ func wired(g collective.Group) *collective.Wired {
 // hierarchical: then it takes 2 chunks per other rank of the host and for one of the previous
 // host, plus 4 for outgoing sums, if that is more.
 func TestBounceIsPlannedIsFormula(t *testing.T) {
+	nightly.Long(t)
 	for _, test := range []struct {
 		sets  []string
 		hosts []int

@@ -94,6 +94,7 @@ func TestEvaluationOfDocuments(t *testing.T) {
 // TestEvaluationWithStride checks that losses with overlapping windows equal those of transformers, see
 // perplexity.py, on a text and on documents, for any number of ranks.
 func TestEvaluationWithStride(t *testing.T) {
+	nightly.Long(t)
 	raw, err := os.ReadFile("testdata/hf-families/perplexity.json")
 	if err != nil {
 		t.Fatal(err)

@@ -231,6 +231,7 @@ func TestRankStallsAtAnyOperation(t *testing.T) {
 // TestRankDivergesAtAnyOperation checks that all ranks that communicate with a rank detect,
 // within the deadline, that it skipped an operation, and that the errors name the rank.
 func TestRankDivergesAtAnyOperation(t *testing.T) {
+	nightly.Long(t)
 	everywhere(t, func(t *testing.T, c *spec.Job, s site) {
 		m := spec.Mesh(c)
 		share, same := m.Holders()
@@ -393,6 +394,7 @@ func TestDataFailsOnOneRank(t *testing.T) {
 // TestQueueFailsOnOneRank checks that work that fails on one of a rank's queues ends all ranks,
 // whether it is issued during a step, after it, or between a step and an evaluation.
 func TestQueueFailsOnOneRank(t *testing.T) {
+	nightly.Long(t)
 	errWork := errors.New("no space left on device")
 	fail := func(q setup.Queue) {
 		q.Label("unit h.1: write")

@@ -147,6 +147,7 @@ func familyJobs(t *testing.T, folder, tokens string, v familyVariant, sets []str
 // 3, and with divided matrices, and compares the losses and gradient norms of ten steps.
 // PyTorch's results are float32, too.
 func TestFamiliesAreTransformers(t *testing.T) {
+	nightly.Long(t)
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
 		loose := 1.0
 		if strings.Contains(string(v.Config), "gemma") {
@@ -196,6 +197,7 @@ func TestFamiliesGradients(t *testing.T) {
 
 // TestFamiliesLogits compares the logits of one position.
 func TestFamiliesLogits(t *testing.T) {
+	nightly.Long(t)
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
 		m, err := hf.ReadModelConfig(folder)
 		if err != nil {
@@ -213,6 +215,7 @@ func TestFamiliesLogits(t *testing.T) {
 // TestFamiliesConfigsAreOne checks that the config.json saved by transformers describes the same
 // model as the published one.
 func TestFamiliesConfigsAreOne(t *testing.T) {
+	nightly.Long(t)
 	eachFamily(t, func(t *testing.T, folder, _ string, v familyVariant) {
 		hub, err := hf.ReadModelConfig(folder)
 		if err != nil {
@@ -238,6 +241,7 @@ func TestFamiliesConfigsAreOne(t *testing.T) {
 // TestFamiliesActivationsAreFormula checks that a family's activations match its closed form,
 // which the search for settings uses.
 func TestFamiliesActivationsAreFormula(t *testing.T) {
+	nightly.Long(t)
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
 		for _, sets := range [][]string{{"precision=fp32"}, {"precision=bf16", "zero.recompute=block", "train.loss_chunk=5"}} {
 			c := mustHFConfig(t, folder, "tokens.bin", familyJob(t, folder, tokens, append(sets, "parallel.ranks=2", "zero.stage=3")...)...)
@@ -262,6 +266,7 @@ func TestFamiliesActivationsAreFormula(t *testing.T) {
 // TestFamiliesReadPieceByPiece checks that reading a text piece by piece, with cached keys and
 // values, gives the logits of reading it whole.
 func TestFamiliesReadPieceByPiece(t *testing.T) {
+	nightly.Long(t)
 	eachFamily(t, func(t *testing.T, folder, tokens string, _ familyVariant) {
 		m, err := hf.ReadModelConfig(folder)
 		if err != nil {

@@ -71,6 +71,7 @@ func TestPaddedTrajectoryIsPyTorchs(t *testing.T) {
 // padding, which differ from those of one without.
 func TestPaddedStagesAgreeToTheBit(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	eachPadded(t, func(t *testing.T, folder string, _ int, _ padded) {
 		train := func(sets ...string) []float32 {
 			_, end := runJob(t, mustHFConfig(t, folder, "../hf-llama/tokens.bin", append(sets, "parallel.ranks=3", "train.steps=3")...))

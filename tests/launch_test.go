@@ -8,6 +8,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 	"zeroth/zero/zerotest"
 )
 
@@ -35,6 +36,7 @@ func (p portion) Connect(shard.Mesh) (*setup.Connection, error) {
 // its own ranks, trains bit-identically to one opened as a whole.
 func TestRanksMayLiveElsewhere(t *testing.T) {
 	t.Parallel()
+	nightly.Long(t)
 	for _, sets := range [][]string{
 		{"parallel.ranks=4", "zero.stage=3"},
 		{"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "zero.stage=2", "train.accumulate=2"},

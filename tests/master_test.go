@@ -46,6 +46,7 @@ func drawnMaster(rng *rand.Rand, folder string, ranks int) (sets []string) {
 // TestMasterAgreesToTheBit checks that a master agrees to the bit with stage 0 in losses, norms
 // and state, for random jobs, and that every rank allocates the planned memory.
 func TestMasterAgreesToTheBit(t *testing.T) {
+	nightly.Long(t)
 	draws := nightly.Of(1, 8)
 	for ranks := 1; ranks <= 8; ranks++ {
 		for i := range draws {

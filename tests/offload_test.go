@@ -61,6 +61,7 @@ func offloads(t *testing.T, stage int) (ways [][]string) {
 // bit. Tiles are so small that units need several, the last one shorter, and there are so few
 // slots that tiles wait for each other.
 func TestOffloadAgreesToTheBit(t *testing.T) {
+	nightly.Long(t)
 	worlds := []int{1, 2, 3}
 	if !nightly.All() {
 		worlds = []int{3}

@@ -151,14 +151,15 @@ func TestResumeOfStateOnAnotherTopology(t *testing.T) {
 	for _, rule := range []string{"optimizer.type=adamw8bit", "optimizer.type=muon"} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
-			resumeOn(t, [][]string{
+			topologies := [][]string{
 				{"parallel.ranks=4", "zero.stage=3"},
 				{"parallel.ranks=1", "zero.stage=0"},
-				{"parallel.ranks=3", "zero.stage=1"},
 				{"parallel.ranks=6", "parallel.shard=3", "parallel.replicate=2", "zero.stage=2"},
+				{"parallel.ranks=3", "zero.stage=1"},
 				{"parallel.ranks=4", "parallel.replicate=2", "zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host"},
 				{"parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
-			}, rule, "device=cpu")
+			}
+			resumeOn(t, topologies[:nightly.Of(3, len(topologies))], rule, "device=cpu")
 		})
 	}
 }

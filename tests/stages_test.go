@@ -106,6 +106,7 @@ func agree(t *testing.T, stages []int, sets ...string) {
 }
 
 func TestHybridStagesAgreeToTheBit(t *testing.T) {
+	nightly.Long(t)
 	for _, shape := range [][2]int{{2, 2}, {4, 2}, {2, 3}, {1, 3}} {
 		t.Run(fmt.Sprintf("%dx%d", shape[0], shape[1]), func(t *testing.T) {
 			t.Parallel()

@@ -145,6 +145,7 @@ func TestTensorBits(t *testing.T) {
 // moves as without division, up to the rounding of gradients. Updating the parts separately would
 // differ by as much as the learning rate.
 func TestTensorMuon(t *testing.T) {
+	nightly.Long(t)
 	for _, family := range [][]string{{"model.family=gpt2"}, {"model.family=llama", "model.ffn=32", "model.kv_heads=4"}} {
 		for stage := range 4 {
 			const lr = 0.01

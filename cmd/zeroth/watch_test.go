@@ -35,7 +35,7 @@ func TestKilledRunHasEveryStepOnce(t *testing.T) {
 	_ = begin(t, args...).Wait()
 	took := time.Since(from)
 	rng := rand.New(rand.NewPCG(100, 7))
-	for left := nightly.Of(3, 100); left > 0; {
+	for left := nightly.Of(2, 100); left > 0; {
 		if err := os.RemoveAll("r"); err != nil {
 			t.Fatal(err)
 		}

@@ -175,12 +175,12 @@ var hostile = []any{`\`, `/nvme\`, `a\tb`, `"`, `*a`, `&a`, `[`, `{`, `]`, `- `,
 func TestTranslatedText(t *testing.T) {
 	nightly.Long(t)
 	jobtest.InFolder(t, jobtest.Least)
-	for _, value := range hostile {
+	for i, value := range hostile {
 		text, err := json.Marshal(value)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, form := range []string{
+		for j, form := range []string{
 			`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": X, "ratio": X}, "offload_param": {"device": "nvme", "nvme_path": X}}}`,
 			`{"train_batch_size": 8, "gradient_clipping": X, "optimizer": {"type": "Muon", "params": {"lr": X, "muon_lr": X, "betas": X, "adam_w_mode": X}}}`,
 			`{"train_batch_size": 8, "optimizer": {"type": X}, "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_type": "linear", "warmup_max_lr": X, "warmup_num_steps": X, "total_num_steps": X}}}`,
@@ -188,7 +188,9 @@ func TestTranslatedText(t *testing.T) {
 			`{"distributed_type": "DEEPSPEED", "deepspeed_config": {"offload_param_device": "nvme", "offload_param_nvme_path": X, "zero_stage": 3}}`,
 			`{"output_dir": "x", "model_name_or_path": X, "adam_beta1": X, "adam_beta2": X, "max_steps": X, "warmup_steps": X, "logging_steps": X, "eval_strategy": "steps", "fsdp_config": X}`,
 		} {
-			compare(t, strings.ReplaceAll(form, "X", string(text)))
+			if nightly.Every(2, i+j) {
+				compare(t, strings.ReplaceAll(form, "X", string(text)))
+			}
 		}
 	}
 	jobtest.Write(t, "theirs.json", `{"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "C:\\new\\"}}}`)
@@ -260,7 +262,7 @@ func mutation(r *rand.Rand) string {
 func TestMutatedConfigurations(t *testing.T) {
 	nightly.Long(t)
 	jobtest.InFolder(t, jobtest.Least)
-	all, loaded := nightly.Of(100, 2000), 0
+	all, loaded := nightly.Of(60, 2000), 0
 	for i := range all {
 		if compare(t, mutation(rand.New(rand.NewPCG(uint64(i), 42)))) {
 			loaded++

@@ -507,6 +507,7 @@ func tableCommands(text string) (all []block) {
 // of the reader's, as that page sets it up, without a network and with the modules that building zeroth needs:
 // a module file that lists less than this repository's makes Go look for the rest.
 func TestReadmeGoCompiles(t *testing.T) {
+	nightly.Long(t)
 	_, text := pages(t)
 	dir, page := t.TempDir(), "../../docs/library.md"
 	repo, err := filepath.Abs("../..")
