@@ -61,7 +61,7 @@ var (
 	rules       = []string{"adamw", "adamw8bit", "adam", "sgd", "lion", "muon", Program}
 	Adjusts     = []string{"original", "match_rms_adamw", "spectral_unclamped"} // as optim.Adjust has them
 	curves      = []string{"constant", "linear", "cosine", "wsd", "inverse_sqrt"}
-	Recomputes  = []string{"none", "block"}
+	Recomputes  = []string{"none", "elementwise", "mlp", "linear", "block"} // as nn.Recompute has them
 	Transports  = []string{"auto", "local", "unix", "tcp", "mpi"}
 	Collectives = []string{"auto", "exact", "nccl"}
 	precisions  = []device.DType{device.F32, device.BF16, device.F16}

@@ -13,7 +13,7 @@ import (
 type Zero struct {
 	Stage     int    // 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters
 	Prefetch  int    // units gathered ahead of the one in use
-	Recompute string // "none" or "block"
+	Recompute string // one of Recomputes
 	Offload   Offload
 }
 
@@ -27,7 +27,7 @@ func (c *Config) zeroKeys() []field {
 		{key: "zero.prefetch", value: count(&z.Prefetch, 0, hf.MostLayers), initial: "1",
 			doc: "units gathered ahead of the one in use"},
 		{key: "zero.recompute", value: choice(&z.Recompute, Recomputes), initial: "none",
-			doc: "none | block: recompute a block's activations in the backward pass instead of storing them"},
+			doc: "activations that a block computes again in the backward pass instead of saving: elementwise (norms and the MLP's activation), mlp (also its hidden layer), linear (all but attention), block (all)"},
 		{key: "zero.offload.optimizer", value: choice(&z.Offload.Optimizer, TierNames), initial: "none",
 			doc: "none | host | disk: where to store master copies and optimizer states between updates; " +
 				"the gradients are then in host memory"},

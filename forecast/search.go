@@ -434,9 +434,10 @@ func (s *search) offloads(x *spec.Job) []*spec.Job {
 	if s.limits.Disk == 0 {
 		places = places[:2]
 	}
+	levels := config.Recomputes
 	for _, optimizer := range places {
 		for _, params := range places {
-			for _, recompute := range config.Recomputes {
+			for _, recompute := range []string{levels[0], levels[len(levels)-1]} { // passes tries those between
 				y := x.Copy()
 				o := &y.Zero.Offload
 				o.Optimizer, o.Parameters, y.Zero.Recompute = optimizer, params, recompute

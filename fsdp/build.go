@@ -85,13 +85,24 @@ func (r *Runner) layOutSteps() {
 	m := r.cfg.Model
 	for i, mod := range m.Modules {
 		inner := (i > 0 || m.Before) && (i+1 < len(m.Modules) || m.After)
-		s := step{mod: mod, recompute: inner && r.cfg.Policy.Recompute, lookup: i == 0 && m.Lookup}
+		s := step{mod: mod, lookup: i == 0 && m.Lookup}
+		s.restorer, _ = mod.(nn.Restorer)
+		switch level := r.cfg.Policy.Recompute; {
+		case inner && s.restorer != nil:
+			s.recompute = level
+		case inner && level > nn.RecomputeNone:
+			s.recompute = nn.RecomputeBlock
+		}
 		for _, use := range m.Uses[i] {
 			s.units = append(s.units, byName[use.Unit])
 		}
 		if split, ok := mod.(nn.Splitter); ok && r.cfg.Split {
-			for k := range mod.Params() {
-				s.deferred = append(s.deferred, split.Defers(k))
+			deferred := make([]bool, len(mod.Params()))
+			for k := range deferred {
+				deferred[k] = split.Defers(k)
+			}
+			if slices.Contains(deferred, true) {
+				s.deferred = deferred
 			}
 		}
 		r.steps = append(r.steps, s)

@@ -11,7 +11,7 @@ type Op uint8
 
 const (
 	Forward   Op = iota
-	Recompute    // Forward again, before Backward
+	Recompute    // activations that Forward has not saved, before Backward
 	Backward
 	Weights   // the weight gradients that a Backward has deferred
 	Gather    // all-gather the unit into its slot

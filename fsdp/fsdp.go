@@ -22,10 +22,10 @@ import (
 
 // Policy selects which memory is kept after use.
 type Policy struct {
-	KeepParams bool // every unit has its own slot and stays whole until it is updated
-	KeepGrads  bool // gradients stay whole across micro-batches and are reduced once, at the last
-	Prefetch   int  // number of units gathered ahead: Prefetch+1 slots are shared
-	Recompute  bool // blocks save only their input and run Forward again in Backward
+	KeepParams bool         // every unit has its own slot and stays whole until it is updated
+	KeepGrads  bool         // gradients stay whole across micro-batches and are reduced once, at the last
+	Prefetch   int          // number of units gathered ahead: Prefetch+1 slots are shared
+	Recompute  nn.Recompute // which activations of inner modules are computed again before Backward
 }
 
 // ParamSlots returns the number of slots shared by units that are not kept whole.
@@ -116,7 +116,8 @@ type step struct {
 	w         []device.Buffer // views of the units' parameters in their slots
 	dw        []device.Buffer // views of their gradients in their gradient slots
 	kept      []device.Buffer // views of their gradients in Unit.kept
-	recompute bool            // saves only its input and runs Forward again in Backward
+	recompute nn.Recompute    // the level of an inner module
+	restorer  nn.Restorer     // mod, if it is one
 	lookup    bool            // Backward does not read the parameters
 	deferred  []bool          // by parameter, whether InputGrad defers its gradient to WeightGrad; nil: none
 }
@@ -219,11 +220,12 @@ func (r *Runner) Forward(f *Flight, bt *nn.Batch, micro int, x device.Buffer, tr
 			p.y = f.kept.Take(r.cfg.DType, n)
 		}
 		mem, saved, above := &f.keeping, &p.saved, f.kept.Mark()
-		if s.recompute {
+		bt.Recompute = s.recompute
+		if s.recompute == nn.RecomputeBlock {
 			mem = &f.working
 		}
-		if s.recompute || !train {
-			saved = nil
+		if s.recompute == nn.RecomputeBlock || !train {
+			saved, bt.Recompute = nil, nn.SaveAll
 		}
 		r.pass(Forward, i, saved != nil, false)
 		s.mod.Forward(c, mem, s.w, bt, p.x, p.y, saved)
@@ -253,11 +255,7 @@ func (r *Runner) Backward(f *Flight, bt *nn.Batch, micro int, d device.Buffer) {
 		next = r.ahead(f, next, i, -1)
 		s := r.await(i, -1)
 		p, floor := &f.passed[i-f.Lo], work.Mark()
-		if s.recompute {
-			r.pass(Recompute, i, true, false)
-			s.mod.Forward(c, &f.working, s.w, bt, p.x, p.y, &p.saved)
-			r.pass(Recompute, i, true, true)
-		}
+		r.restore(f, &f.working, bt, i)
 		dw := r.gradient(s, micro)
 		r.pass(Backward, i, false, false)
 		s.mod.Backward(c, &f.working, s.w, dw, bt, p.x, d, &p.saved)
@@ -267,6 +265,25 @@ func (r *Runner) Backward(f *Flight, bt *nn.Batch, micro int, d device.Buffer) {
 		r.leave(s)
 		r.reduceAll(s, i, micro)
 	}
+}
+
+// restore computes the activations of step i that its Forward did not save.
+func (r *Runner) restore(f *Flight, mem *scratch, bt *nn.Batch, i int) {
+	s, p := &r.steps[i], &f.passed[i-f.Lo]
+	if s.recompute == nn.SaveAll {
+		return
+	}
+	if s.recompute > nn.RecomputeNone {
+		r.pass(Recompute, i, true, false)
+		defer r.pass(Recompute, i, true, true)
+	}
+	if s.restorer != nil {
+		bt.Recompute = s.recompute
+		s.restorer.Restore(r.cfg.Compute, mem, s.w, bt, p.x, &p.saved)
+		return
+	}
+	bt.Recompute = nn.SaveAll
+	s.mod.Forward(r.cfg.Compute, mem, s.w, bt, p.x, p.y, &p.saved)
 }
 
 // InputGrad runs the part of Backward that replaces d by the gradient of the chunk's input.
@@ -280,11 +297,7 @@ func (r *Runner) InputGrad(f *Flight, bt *nn.Batch, micro int, d device.Buffer) 
 		next = r.ahead(f, next, i, -1)
 		s := r.await(i, -1)
 		p, floor, dw := &f.passed[i-f.Lo], work.Mark(), r.deferring(f, i, micro)
-		if s.recompute {
-			r.pass(Recompute, i, true, false)
-			s.mod.Forward(c, &f.keeping, s.w, bt, p.x, p.y, &p.saved)
-			r.pass(Recompute, i, true, true)
-		}
+		r.restore(f, &f.keeping, bt, i)
 		if s.deferred == nil {
 			dw = r.gradient(s, micro)
 		} else {

@@ -123,13 +123,13 @@ func TestOperationsPerStep(t *testing.T) {
 // TestPassesBalanceTheArena checks that passes release all activation memory: many use as much as
 // one.
 func TestPassesBalanceTheArena(t *testing.T) {
-	for _, recompute := range []bool{false, true} {
+	for _, recompute := range []nn.Recompute{nn.RecomputeNone, nn.RecomputeBlock} {
 		s := setup{shard.Mesh{Shard: 1, Replicate: 1}, fsdp.Policy{Recompute: recompute, Prefetch: 1}, 1, 4, false, plain}
 		onRanks(t, s, newOracle(s.layers), func(r *rank) error {
 			const stream = rows * width * 4 // bytes of x; an arena rounds up to 64
 			const each = (stream + 63) / 64 * 64
 			want := (1 + 4 + 4) * each // every module's y except the head's, and what layers save
-			if recompute {
+			if recompute > nn.RecomputeNone {
 				want -= 3 * each // the head's backward needs none, a layer's only its own
 			}
 			for step := range 5 {
@@ -325,7 +325,7 @@ func (h *heard) Arena(_ int, _ string, height int) { h.height = height }
 // TestListener checks that every operation is reported: passes in order with begin and end, as many
 // exchanges as groups execute, and the arena down to its floor.
 func TestListener(t *testing.T) {
-	for _, recompute := range []bool{false, true} {
+	for _, recompute := range []nn.Recompute{nn.RecomputeNone, nn.RecomputeBlock} {
 		s := setup{shard.Mesh{Shard: 2, Replicate: 2}, fsdp.Policy{Prefetch: 1, Recompute: recompute}, 2, 3, true, plain}
 		onRanks(t, s, newOracle(s.layers), func(r *rank) error {
 			if _, err := r.train(0); err != nil {
@@ -366,7 +366,7 @@ func TestListener(t *testing.T) {
 			}
 			for i := 4; i >= 0; i-- {
 				name := []string{"root", "h.0", "h.1", "h.2", "root"}[i]
-				if recompute && i > 0 && i < 4 {
+				if recompute > nn.RecomputeNone && i > 0 && i < 4 {
 					micro = append(micro, fmt.Sprintf("recompute %d %s", i, name))
 				}
 				micro = append(micro, fmt.Sprintf("backward %d %s", i, name))

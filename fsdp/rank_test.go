@@ -310,7 +310,7 @@ func setups(layers int, meshes ...shard.Mesh) (all []setup) {
 		for _, prefetch := range []int{0, 1, 2, layers + 3} {
 			for _, micro := range []int{1, 3} {
 				for bits := range 4 {
-					recompute := (i+bits+micro/2)%2 > 0
+					recompute := []nn.Recompute{nn.RecomputeNone, nn.RecomputeBlock}[(i+bits+micro/2)%2]
 					p := fsdp.Policy{KeepParams: bits&1 > 0, KeepGrads: bits&2 > 0, Prefetch: prefetch, Recompute: recompute}
 					all = append(all, setup{mesh, p, micro, layers, false, plain})
 					if mesh.Shard > 1 && prefetch < 2 {

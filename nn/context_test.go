@@ -95,7 +95,7 @@ func TestContextIsWhole(t *testing.T) {
 					copy(start, starts)
 					whole.bt.Start = device.OfI32(start)
 				}
-				whole.train(false)
+				whole.train(SaveAll)
 				contextIsWhole(t, c, whole, start, n)
 			}
 		})
@@ -124,7 +124,7 @@ func contextIsWhole(t *testing.T, c subject, whole *rig, start []int32, n int) {
 	}
 	var wait sync.WaitGroup
 	for _, r := range ranks {
-		wait.Go(func() { r.train(n == 2) })
+		wait.Go(func() { r.train([]Recompute{RecomputeLinear, RecomputeBlock}[n%2]) })
 	}
 	wait.Wait()
 	for i, r := range ranks {

@@ -183,24 +183,57 @@ func (m mixPass) take(rows, cols int) device.Mat {
 	return device.Matrix(m.mem.Take(m.bt.Compute, rows*cols), rows, cols)
 }
 
-// takeSorted allocates memory for an order of pairs.
-func (m mixPass) takeSorted(take func(device.DType, int) device.Buffer) pairOrder {
-	n := m.pairs()
-	return pairOrder{take(device.I32, n), take(device.I32, n), take(device.I32, m.b.mix.gateUp.count+1)}
+// takeExperts allocates what the experts save, as take does.
+func (b *llamaBlock) takeExperts(p pass, s *Saved, to purpose) {
+	m, x, own := b.mixPass(p, s), b.l.Experts, p.bt.Held()
+	mix, n, all := &s.mix, m.pairs(), RecomputeBlock
+	small := func(b *device.Buffer, t device.DType, n int) { p.take(b, t, n, to, all, true) }
+	small(&mix.logits, device.F32, own*x.Count)
+	small(&mix.experts, device.I32, m.sources*n)
+	small(&mix.weights, device.F32, m.sources*n)
+	if m.sources == 1 {
+		small(&mix.sorted.order, device.I32, n)
+		small(&mix.sorted.at, device.I32, n)
+		small(&mix.sorted.offsets, device.I32, b.mix.gateUp.count+1)
+		p.take(&mix.hidden, p.bt.Compute, 2*n*x.FFN, to, RecomputeMLP, true)
+		p.take(&mix.act, p.bt.Compute, n*x.FFN, to, RecomputeElementwise, !b.params[b.mix.down.param].Frozen)
+	}
+	if x.Gated {
+		small(&mix.shared, device.F32, m.rows)
+		small(&mix.sharedWeights, device.F32, m.rows)
+		small(&mix.one, device.I32, m.rows)
+		small(&mix.sharedOrder, device.I32, m.rows)
+	}
 }
 
-// takeExperts allocates memory for what a block's experts save.
-func (b *llamaBlock) takeExperts(p pass, s *Saved) {
-	m, x, own := b.mixPass(p, s), b.l.Experts, p.bt.Held()
-	keep, n := p.mem.Keep, m.pairs()
-	s.mix = savedMix{logits: keep(device.F32, own*x.Count), experts: keep(device.I32, m.sources*n), weights: keep(device.F32, m.sources*n)}
-	if m.sources == 1 {
-		s.mix.sorted = m.takeSorted(keep)
-		s.mix.hidden, s.mix.act = keep(p.bt.Compute, 2*n*x.FFN), keep(p.bt.Compute, n*x.FFN)
+// restoreExperts computes what takeExperts did not save at a level. With several sources, Backward computes the
+// rows of each again at every level.
+func (b *llamaBlock) restoreExperts(p pass, s *Saved, lost Recompute) {
+	m := b.mixPass(p, s)
+	if lost == RecomputeBlock && b.mlp.after.exist() { // the norm's input is the sum of the experts' outputs
+		b.forwardExperts(p, m.take(p.bt.Held(), b.l.Width).Buf, s)
+		return
 	}
-	if r := m.rows; x.Gated {
-		s.mix.shared, s.mix.sharedWeights = keep(device.F32, r), keep(device.F32, r)
-		s.mix.one, s.mix.sharedOrder = keep(device.I32, r), keep(device.I32, r)
+	norm := b.normBefore(p, b.mlp, s.mlp, device.Matrix(s.x2, p.bt.Held(), b.l.Width))
+	if lost == RecomputeBlock {
+		m.route(norm)
+	}
+	var all device.Mat
+	if lost >= RecomputeMLP {
+		all = m.gathered(norm)
+	}
+	if b.l.Experts.Shared > 0 {
+		if lost >= RecomputeMLP {
+			m.hideShared(all.RowRange(m.own*m.rows, (m.own+1)*m.rows), s)
+		}
+		m.activateShared(s)
+	}
+	if m.sources == 1 {
+		r := m.rowsOf(0, m.space())
+		if lost >= RecomputeMLP {
+			m.hide(r, all, 0)
+		}
+		m.activate(r)
 	}
 }
 
@@ -245,15 +278,20 @@ func (m mixPass) space() mixRows {
 		r.pairOrder, r.hidden, r.act = m.s.sorted, device.Matrix(m.s.hidden, n, 2*f), device.Matrix(m.s.act, n, f)
 		return r
 	}
-	r.pairOrder, r.hidden, r.act = m.takeSorted(m.mem.Take), m.take(n, 2*f), m.take(n, f)
+	r.pairOrder = pairOrder{m.mem.Take(device.I32, n), m.mem.Take(device.I32, n), m.mem.Take(device.I32, m.b.mix.gateUp.count+1)}
+	r.hidden, r.act = m.take(n, 2*f), m.take(n, f)
 	return r
 }
 
-// activate computes the hidden layer of a source's rows of all, and its activation times the weights.
-func (m mixPass) activate(r mixRows, all device.Mat, source int) {
+// hide computes the hidden layer of a source's rows of all.
+func (m mixPass) hide(r mixRows, all device.Mat, source int) {
 	m.sort(r.pairOrder, source)
 	m.q.GatherRows(r.x, all.RowRange(source*m.rows, (source+1)*m.rows), r.order)
 	m.q.MatMulGroups(r.hidden, r.x, m.b.mix.gateUp.of(m.w).T(), r.offsets, false)
+}
+
+// activate computes the activation of the hidden layer times the weights.
+func (m mixPass) activate(r mixRows) {
 	m.q.GateRows(r.act, r.gate, r.up, m.b.l.Gate.activation(), r.weights, r.order)
 }
 
@@ -272,7 +310,8 @@ func (b *llamaBlock) forwardExperts(p pass, y device.Buffer, s *Saved) {
 	out := m.take(m.pairs(), c)
 	for source := range m.sources {
 		r, to, base := m.rowsOf(source, space), sum.RowRange(source*m.rows, (source+1)*m.rows), device.Mat{}
-		m.activate(r, all, source)
+		m.hide(r, all, source)
+		m.activate(r)
 		m.q.MatMulGroups(out, r.act, b.mix.down.of(p.w).T(), r.offsets, false)
 		if source == m.own && b.l.Experts.Shared > 0 {
 			base = to
@@ -285,21 +324,34 @@ func (b *llamaBlock) forwardExperts(p pass, y device.Buffer, s *Saved) {
 
 // forwardShared sets y to the output of the shared expert for rows in.
 func (m mixPass) forwardShared(y, in device.Mat, s *Saved) {
-	b := m.b
-	gate, up := b.forwardGates(m.pass, in, s)
-	act := device.Matrix(s.act, m.rows, b.ffn())
-	if !b.l.Experts.Gated {
-		m.q.Gate(act, gate, up, b.l.Gate.activation())
-	} else {
-		logits := device.Matrix(s.mix.shared, m.rows, 1)
-		m.q.MatMul(logits, in, b.mix.sharedRouter.of(m.w).T(), device.Buffer{}, false)
-		m.q.Route(s.mix.one, s.mix.sharedWeights, logits, device.Buffer{}, sharedGate)
-		mark := m.mem.Mark()
-		m.q.Sort(s.mix.sharedOrder, m.mem.Take(device.I32, m.rows), m.mem.Take(device.I32, 2), s.mix.one, 0)
-		m.mem.Release(mark)
-		m.q.GateRows(act, gate, up, b.l.Gate.activation(), s.mix.sharedWeights, s.mix.sharedOrder)
+	m.hideShared(in, s)
+	m.activateShared(s)
+	m.b.down.forward(m.pass, y, device.Matrix(s.act, m.rows, m.b.ffn()))
+}
+
+// hideShared computes the hidden layer of the shared expert for rows in, and the weights of a gated one.
+func (m mixPass) hideShared(in device.Mat, s *Saved) {
+	m.b.forwardGates(m.pass, in, s)
+	if !m.b.l.Experts.Gated {
+		return
 	}
-	b.down.forward(m.pass, y, act)
+	logits := device.Matrix(s.mix.shared, m.rows, 1)
+	m.q.MatMul(logits, in, m.b.mix.sharedRouter.of(m.w).T(), device.Buffer{}, false)
+	m.q.Route(s.mix.one, s.mix.sharedWeights, logits, device.Buffer{}, sharedGate)
+	mark := m.mem.Mark()
+	m.q.Sort(s.mix.sharedOrder, m.mem.Take(device.I32, m.rows), m.mem.Take(device.I32, 2), s.mix.one, 0)
+	m.mem.Release(mark)
+}
+
+// activateShared computes the activation of the shared expert's hidden layer.
+func (m mixPass) activateShared(s *Saved) {
+	_, gate, up := m.b.gated(m.pass, s)
+	act, f := device.Matrix(s.act, m.rows, m.b.ffn()), m.b.l.Gate.activation()
+	if m.b.l.Experts.Gated {
+		m.q.GateRows(act, gate, up, f, s.mix.sharedWeights, s.mix.sharedOrder)
+		return
+	}
+	m.q.Gate(act, gate, up, f)
 }
 
 // sharedGate weighs a shared expert, as the only one of its rows.
@@ -347,7 +399,8 @@ func (m mixPass) backwardSources(g mixGrads, all device.Mat) {
 		dw := m.of(g.weights, source)
 		if m.sources > 1 {
 			m.q.Zero(dw) // of the pairs of other ranks' experts
-			m.activate(r, all, source)
+			m.hide(r, all, source)
+			m.activate(r)
 		} else {
 			m.q.GatherRows(r.x, all, r.order)
 		}

@@ -59,7 +59,11 @@ func (m *Model) mark(put func(*shard.Param), divide func(use Use, at []int, para
 		for k, at := range ParamIndices(m.Uses[i]) {
 			uses = append(uses, divide(m.Uses[i][k], at, marked.params)...)
 		}
-		x.Modules, x.Uses = append(x.Modules, marked), append(x.Uses, uses)
+		var as Module = marked
+		if b, ok := mod.(declarer); ok {
+			as = b.with(marked.params)
+		}
+		x.Modules, x.Uses = append(x.Modules, as), append(x.Uses, uses)
 	}
 	return &x
 }
@@ -100,7 +104,13 @@ func sorted(names []string, use Use, at []int, kind func(param int) int) (uses [
 	return uses
 }
 
-// marked is a module with changed parameter declarations.
+// declarer is a Module that depends on its parameters' declarations.
+type declarer interface {
+	// with returns a copy whose parameters are declared differently.
+	with(declared params) Module
+}
+
+// marked is another module with changed parameter declarations.
 type marked struct {
 	Module
 	params []shard.Param

@@ -19,7 +19,7 @@ func TestOneFrozen(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, c, device.F32)
 			grads := func() (all [][][]byte) {
-				r.train(false)
+				r.train(SaveAll)
 				for _, dw := range r.dw {
 					var own [][]byte
 					for _, b := range dw {

@@ -112,16 +112,29 @@ func split(m device.Mat) (q, k, v device.Mat) {
 	return m.Columns(0, c), m.Columns(c, 2*c), m.Columns(2*c, 3*c)
 }
 
-// take allocates memory for everything a block saves.
-func (b *gptBlock) take(p pass, s *Saved) {
+// take allocates the activations of the block that to selects, see pass.take.
+func (b *gptBlock) take(p pass, s *Saved, to purpose) {
 	r, own, c, a, f := p.bt.Rows(), p.bt.Held(), b.g.Width, b.g.queries(), b.g.inner()
-	f32 := func(n int) device.Buffer { return p.mem.Keep(device.F32, n) }
-	act := func(cols int) device.Buffer { return p.mem.Keep(p.bt.Compute, r*cols) }
-	stream := func() device.Buffer { return p.mem.Keep(p.bt.Compute, own*c) }
-	s.attn.before = savedNorm{f32(own), f32(own), stream()}
-	s.qkv, s.lse, s.o, s.x2 = act(3*a), f32(r*b.g.heads()), act(a), stream()
-	s.mlp.before = savedNorm{f32(own), f32(own), stream()}
-	s.hidden, s.act = act(f), act(f)
+	norm := func(n *savedNorm, read bool) {
+		p.take(&n.mean, device.F32, own, to, RecomputeBlock, true)
+		p.take(&n.rstd, device.F32, own, to, RecomputeBlock, true)
+		p.take(&n.y, p.bt.Compute, own*c, to, RecomputeElementwise, read)
+	}
+	norm(&s.attn.before, b.qkv.readsInput(b.params))
+	p.take(&s.qkv, p.bt.Compute, r*3*a, to, RecomputeLinear, true)
+	p.take(&s.lse, device.F32, r*b.g.heads(), to, RecomputeBlock, true)
+	p.take(&s.o, p.bt.Compute, r*a, to, RecomputeBlock, true)
+	p.take(&s.x2, p.bt.Compute, own*c, to, RecomputeLinear, true)
+	norm(&s.mlp.before, b.fc.readsInput(b.params))
+	p.take(&s.hidden, p.bt.Compute, r*f, to, RecomputeMLP, true)
+	p.take(&s.act, p.bt.Compute, r*f, to, RecomputeElementwise, b.down.readsInput(b.params))
+}
+
+// with implements declarer.
+func (b *gptBlock) with(declared params) Module {
+	x := *b
+	x.params = declared
+	return &x
 }
 
 // norm computes and returns the normalized x.
@@ -141,26 +154,78 @@ func (b *gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, 
 		defer mem.Release(mem.Mark())
 		s = new(Saved)
 	}
-	p, r, own, c, a, f := pass{q: q, mem: mem, w: w, bt: bt}, bt.Rows(), bt.Held(), b.g.Width, b.g.queries(), b.g.inner()
-	b.take(p, s)
-	xm, x2, o, qkv := device.Matrix(x, own, c), device.Matrix(s.x2, own, c), device.Matrix(s.o, r, a), device.Matrix(s.qkv, r, 3*a)
-	norm := b.norm(p, b.ln1, s.attn.before, xm)
-	mark := mem.Mark()
-	b.qkv.forward(p, qkv, p.whole(norm))
-	mem.Release(mark)
+	p := pass{q: q, mem: mem, w: w, bt: bt}
+	b.take(p, s, saving)
+	defer mem.Release(mem.Mark())
+	b.take(p, s, lending)
+	b.project(p, x, s)
+	b.attendAll(p, s)
+	b.addAttention(p, x, s)
+	b.expand(p, s)
+	own, c := bt.Held(), b.g.Width
+	b.addTo(p, &b.down, placeMLP, device.Matrix(y, own, c), device.Matrix(s.x2, own, c), device.Matrix(s.act, bt.Rows(), b.g.inner()))
+}
+
+// Restore implements Restorer.
+func (b *gptBlock) Restore(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Buffer, s *Saved) {
+	p, lost := pass{q: q, mem: mem, w: w, bt: bt}, bt.Recompute
+	b.take(p, s, restoring)
+	if lost <= RecomputeNone {
+		return
+	}
+	switch {
+	case lost >= RecomputeLinear:
+		b.project(p, x, s)
+		if lost == RecomputeBlock {
+			b.attendAll(p, s)
+		}
+		b.addAttention(p, x, s)
+	case b.qkv.readsInput(b.params):
+		b.norm(p, b.ln1, s.attn.before, device.Matrix(x, bt.Held(), b.g.Width))
+	}
+	if lost >= RecomputeMLP {
+		b.expand(p, s)
+		return
+	}
+	if b.fc.readsInput(b.params) {
+		b.norm(p, b.ln2, s.mlp.before, device.Matrix(s.x2, bt.Held(), b.g.Width))
+	}
+	if b.down.readsInput(b.params) {
+		q.Activate(s.act, s.hidden, b.g.Act)
+	}
+}
+
+// project computes queries, keys and values from the block's input.
+func (b *gptBlock) project(p pass, x device.Buffer, s *Saved) {
+	norm := b.norm(p, b.ln1, s.attn.before, device.Matrix(x, p.bt.Held(), b.g.Width))
+	defer p.mem.Release(p.mem.Mark())
+	b.qkv.forward(p, device.Matrix(s.qkv, p.bt.Rows(), 3*b.g.queries()), p.whole(norm))
+}
+
+// attendAll computes attention's output.
+func (b *gptBlock) attendAll(p pass, s *Saved) {
+	defer p.mem.Release(p.mem.Mark())
+	r, a := p.bt.Rows(), b.g.queries()
+	qkv := device.Matrix(s.qkv, r, 3*a)
 	_, km, vm := split(qkv)
 	all := p.gathered(km, vm)
-	for i := range bt.parts() {
-		b.attend(p, i, o, s.lse, qkv, all)
+	for i := range p.bt.parts() {
+		b.attend(p, i, device.Matrix(s.o, r, a), s.lse, qkv, all)
 	}
-	mem.Release(mark)
-	b.addTo(p, &b.proj, placeAttn, x2, xm, o)
+}
 
-	act := device.Matrix(s.act, r, f)
-	norm = b.norm(p, b.ln2, s.mlp.before, x2)
-	b.fc.forwardActivate(p, act, device.Matrix(s.hidden, r, f), p.whole(norm), b.g.Act)
-	mem.Release(mark)
-	b.addTo(p, &b.down, placeMLP, device.Matrix(y, own, c), x2, act)
+// addAttention computes the residual stream between the halves.
+func (b *gptBlock) addAttention(p pass, x device.Buffer, s *Saved) {
+	own, c := p.bt.Held(), b.g.Width
+	b.addTo(p, &b.proj, placeAttn, device.Matrix(s.x2, own, c), device.Matrix(x, own, c), device.Matrix(s.o, p.bt.Rows(), b.g.queries()))
+}
+
+// expand computes the MLP's hidden layer and its activation.
+func (b *gptBlock) expand(p pass, s *Saved) {
+	r, f := p.bt.Rows(), b.g.inner()
+	norm := b.norm(p, b.ln2, s.mlp.before, device.Matrix(s.x2, p.bt.Held(), b.g.Width))
+	defer p.mem.Release(p.mem.Mark())
+	b.fc.forwardActivate(p, device.Matrix(s.act, r, f), device.Matrix(s.hidden, r, f), p.whole(norm), b.g.Act)
 }
 
 // attend sets o to the attention of part i of a batch; all contains gathered keys and values.

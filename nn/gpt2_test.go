@@ -96,13 +96,13 @@ func TestGradientsOfTheModel(t *testing.T) {
 			x = r.module(i, x)
 		}
 		for i, chunk := range []int{1, 3, 10, 1000} {
-			for j, recompute := range []bool{false, true} {
+			for j, recompute := range []Recompute{SaveAll, RecomputeMLP} {
 				if !nightly.Every(2, i+j) {
 					continue
 				}
 				r.bt.Chunk = chunk
 				r.train(recompute)
-				what := fmt.Sprintf("chunk %d, recompute %t: ", chunk, recompute)
+				what := fmt.Sprintf("chunk %d, recompute %d: ", chunk, recompute)
 				for name, b := range r.named() {
 					every := stride(b.N, 14)
 					if name == "losses" {
@@ -121,14 +121,14 @@ func TestChunksOfLogits(t *testing.T) {
 	nightly.Long(t)
 	eachType(t, func(r *rig) {
 		r.bt.Chunk = r.B * r.T
-		r.train(false)
+		r.train(SaveAll)
 		want := map[string][]float64{}
 		for name, b := range r.named() {
 			want[name] = r.values(b)
 		}
 		for _, chunk := range []int{1, 3, 9} {
 			r.bt.Chunk = chunk
-			r.train(false)
+			r.train(SaveAll)
 			for name, b := range r.named() {
 				r.near(fmt.Sprintf("chunk %d: %s", chunk, name), b, 1, want[name], 2e-6)
 			}
@@ -141,7 +141,7 @@ func TestChunksOfLogits(t *testing.T) {
 func TestPaddedLogits(t *testing.T) {
 	nightly.Long(t)
 	eachType(t, func(r *rig) {
-		r.train(false)
+		r.train(SaveAll)
 		want := map[string][]float64{}
 		for name, b := range r.named() {
 			want[name] = r.values(b)
@@ -150,7 +150,7 @@ func TestPaddedLogits(t *testing.T) {
 		for _, chunk := range []int{3, 1000} {
 			r.bt.Chunk = chunk
 			products := &widths{Ops: r.q, vocab: r.vocab}
-			r.trainOn(products, false)
+			r.trainOn(products, SaveAll)
 			if products.padded != 3*((r.B*r.T+chunk-1)/chunk) || products.odd > 0 { // logits, and the gradients of both operands
 				t.Errorf("chunk %d: %d products have padded logits and %d have not", chunk, products.padded, products.odd)
 			}
@@ -220,7 +220,7 @@ func TestChunkOfNothingPanics(t *testing.T) {
 			t.Errorf("panicked with %q, want %q", got, want)
 		}
 	}()
-	r.train(false)
+	r.train(SaveAll)
 }
 
 // TestParameters pins names, shapes, initial distributions and weight decay of a model of two

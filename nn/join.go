@@ -64,11 +64,3 @@ func (r *rows) extend(last, next rows, of params, follows []bool) bool {
 	r.hi += next.hi - next.lo
 	return !next.exist() || same || begins
 }
-
-// join implements joiner.
-func (m marked) join(follows []bool) Module {
-	if b, ok := m.Module.(joiner); ok {
-		m.Module = b.join(follows)
-	}
-	return m
-}

@@ -40,7 +40,7 @@ func TestJoinedAgrees(t *testing.T) {
 	nightly.Long(t)
 	eachType(t, func(r *rig) {
 		r.neighbours()
-		r.train(false)
+		r.train(SaveAll)
 		losses := slices.Clone(r.bt.Loss.F32())
 		want := map[string][]float64{}
 		for name, dw := range r.named() {
@@ -51,7 +51,7 @@ func TestJoinedAgrees(t *testing.T) {
 		if b, ok := r.model.Modules[1].(*llamaBlock); ok && (b.joined.weight.exist() == adapters || b.gateUp.weight.exist() == adapters) {
 			t.Errorf("joined %t and %t, with adapters %t", b.joined.weight.exist(), b.gateUp.weight.exist(), adapters)
 		}
-		r.train(false)
+		r.train(SaveAll)
 		if !slices.Equal(losses, r.bt.Loss.F32()) {
 			t.Errorf("losses are %v, with separate products %v", r.bt.Loss.F32(), losses)
 		}
@@ -82,11 +82,7 @@ func TestJoinedNeighbours(t *testing.T) {
 			return 0
 		}).Joined(1),
 	} {
-		block := m.Modules[1]
-		if marked, ok := block.(marked); ok {
-			block = marked.Module
-		}
-		if got, want := block.(*llamaBlock).joined.weight.exist(), !strings.HasSuffix(name, ": no"); got != want {
+		if got, want := m.Modules[1].(*llamaBlock).joined.weight.exist(), !strings.HasSuffix(name, ": no"); got != want {
 			t.Errorf("%s: joined %t", name, got)
 		}
 	}

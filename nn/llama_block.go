@@ -3,6 +3,7 @@ package nn
 import (
 	"cmp"
 	"math"
+	"slices"
 
 	"zeroth/device"
 )
@@ -104,38 +105,64 @@ func (b *llamaBlock) gain(p pass, norm rows) device.Buffer {
 	return shifted(p.q, p.mem, norm.of(p.w).Buf, b.l.plus())
 }
 
-// take allocates memory for everything a block saves.
-func (b *llamaBlock) take(p pass, s *Saved) {
+// take allocates the activations of the block that to selects, see pass.take.
+func (b *llamaBlock) take(p pass, s *Saved, to purpose) {
 	r, own, c, f := p.bt.Rows(), p.bt.Held(), b.l.Width, b.ffn()
-	f32 := func(n int) device.Buffer { return p.mem.Keep(device.F32, n) }
-	act := func(cols int) device.Buffer { return p.mem.Keep(p.bt.Compute, r*cols) }
-	stream := func() device.Buffer { return p.mem.Keep(p.bt.Compute, own*c) }
-	before := func(h half) (n savedNorm) {
-		if h.before.exist() {
-			n = savedNorm{rstd: f32(own), y: stream()}
-		}
-		return n
+	f32 := func(of *device.Buffer, n int, again Recompute) { p.take(of, device.F32, n, to, again, true) }
+	act := func(of *device.Buffer, cols int, again Recompute, read bool) {
+		p.take(of, p.bt.Compute, r*cols, to, again, read)
 	}
-	s.attn.before = before(b.attn)
-	s.qkv, s.lse, s.o, s.x2 = act(b.l.columns()), f32(r*b.l.Heads), act(b.l.queries()), stream()
-	s.mlp.before = before(b.mlp)
-	s.hidden, s.act = act(2*f), act(f)
+	stream := func(of *device.Buffer, again Recompute, read bool) { p.take(of, p.bt.Compute, own*c, to, again, read) }
+	if b.attn.before.exist() {
+		f32(&s.attn.before.rstd, own, RecomputeBlock)
+		stream(&s.attn.before.y, RecomputeElementwise, b.reads(&b.qkv[0], &b.qkv[1], &b.qkv[2]))
+	}
+	act(&s.qkv, b.l.columns(), RecomputeLinear, true)
+	f32(&s.lse, r*b.l.Heads, RecomputeBlock)
+	act(&s.o, b.l.queries(), RecomputeBlock, true)
+	stream(&s.x2, RecomputeLinear, true)
+	if b.mlp.before.exist() {
+		f32(&s.mlp.before.rstd, own, RecomputeBlock)
+		stream(&s.mlp.before.y, RecomputeElementwise, b.readsNorm())
+	}
+	act(&s.hidden, 2*f, RecomputeMLP, true)
+	act(&s.act, f, RecomputeElementwise, b.reads(&b.down))
 	if b.l.Experts.In(b.layer) {
-		b.takeExperts(p, s)
+		b.takeExperts(p, s, to)
 	}
 	if b.normQ.exist() {
 		heads := 2
 		if b.l.HeadNorm == EachHead {
 			heads = b.l.Heads + b.l.KV
 		}
-		s.raw, s.rstdQK = act(b.l.queries()+b.l.keys()), f32(r*heads)
+		act(&s.raw, b.l.queries()+b.l.keys(), RecomputeLinear, true)
+		f32(&s.rstdQK, r*heads, RecomputeLinear)
 	}
 	if b.attn.after.exist() {
-		s.attn.out, s.attn.rstd = stream(), f32(own)
+		stream(&s.attn.out, RecomputeLinear, true)
+		f32(&s.attn.rstd, own, RecomputeLinear)
 	}
 	if b.mlp.after.exist() {
-		s.mlp.out, s.mlp.rstd = stream(), f32(own)
+		stream(&s.mlp.out, RecomputeBlock, true)
+		f32(&s.mlp.rstd, own, RecomputeBlock)
 	}
+}
+
+// readsNorm reports whether Backward reads the output of the norm before the MLP or the experts.
+func (b *llamaBlock) readsNorm() bool {
+	return b.l.Experts.In(b.layer) || b.reads(&b.gate, &b.up)
+}
+
+// reads reports whether Backward reads the input of layers.
+func (b *llamaBlock) reads(layers ...*linear) bool {
+	return slices.ContainsFunc(layers, func(l *linear) bool { return l.readsInput(b.params) })
+}
+
+// with implements declarer.
+func (b *llamaBlock) with(declared params) Module {
+	x := *b
+	x.params = declared
+	return &x
 }
 
 func (b *llamaBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, y device.Buffer, s *Saved) {
@@ -144,13 +171,56 @@ func (b *llamaBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x
 		s = new(Saved)
 	}
 	p := pass{q: q, mem: mem, w: w, bt: bt}
-	b.take(p, s)
+	b.take(p, s, saving)
 	defer mem.Release(mem.Mark())
-	b.forwardAttention(p, x, s)
+	b.take(p, s, lending)
+	b.project(p, x, s)
+	b.attendAll(p, s)
+	b.addAttention(p, x, s)
 	if b.l.Experts.In(b.layer) {
 		b.forwardExperts(p, y, s)
-	} else {
-		b.forwardMLP(p, y, s)
+		return
+	}
+	b.expand(p, s)
+	b.activate(p, s)
+	b.addMLP(p, device.Matrix(y, bt.Held(), b.l.Width), s)
+}
+
+// Restore implements Restorer.
+func (b *llamaBlock) Restore(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Buffer, s *Saved) {
+	p, lost := pass{q: q, mem: mem, w: w, bt: bt}, bt.Recompute
+	b.take(p, s, restoring)
+	if lost <= RecomputeNone {
+		return
+	}
+	defer mem.Release(mem.Mark())
+	own, c := bt.Held(), b.l.Width
+	switch {
+	case lost >= RecomputeLinear:
+		b.project(p, x, s)
+		if lost == RecomputeBlock {
+			b.attendAll(p, s)
+		}
+		b.addAttention(p, x, s)
+	case b.reads(&b.qkv[0], &b.qkv[1], &b.qkv[2]):
+		b.normBefore(p, b.attn, s.attn, device.Matrix(x, own, c))
+	}
+	if b.l.Experts.In(b.layer) {
+		b.restoreExperts(p, s, lost)
+		return
+	}
+	switch {
+	case lost >= RecomputeMLP:
+		b.expand(p, s)
+	case b.reads(&b.gate, &b.up):
+		b.normBefore(p, b.mlp, s.mlp, device.Matrix(s.x2, own, c))
+	}
+	again := lost == RecomputeBlock && b.mlp.after.exist() // the norm's input is the output of the last product
+	if again || b.reads(&b.down) {
+		b.activate(p, s)
+	}
+	if again {
+		b.addMLP(p, device.Matrix(mem.Take(bt.Compute, own*c), own, c), s)
 	}
 }
 
@@ -206,10 +276,10 @@ func (b *llamaBlock) addTerm(p pass, h half, s savedHalf, y, x device.Mat) {
 	p.q.AddTo(y.Buf, y.Buf, x.Buf)
 }
 
-func (b *llamaBlock) forwardAttention(p pass, x device.Buffer, s *Saved) {
-	r, own, c := p.bt.Rows(), p.bt.Held(), b.l.Width
-	xm := device.Matrix(x, own, c)
-	norm := b.normBefore(p, b.attn, s.attn, xm)
+// project computes queries, keys and values from the block's input.
+func (b *llamaBlock) project(p pass, x device.Buffer, s *Saved) {
+	r := p.bt.Rows()
+	norm := b.normBefore(p, b.attn, s.attn, device.Matrix(x, p.bt.Held(), b.l.Width))
 	qkv := device.Matrix(s.qkv, r, b.l.columns())
 	parts, turned := b.split(qkv)
 	to := parts
@@ -230,18 +300,30 @@ func (b *llamaBlock) forwardAttention(p pass, x device.Buffer, s *Saved) {
 	if b.normQ.exist() {
 		b.normHeads(p, qkv, s)
 	}
-	o := device.Matrix(s.o, r, b.l.queries())
 	for i := range p.bt.parts() {
 		one, lo, hi := p.bt.part(i)
 		_, turned := b.split(qkv.RowRange(lo, hi))
 		b.rotate(p.q, turned, &one, false)
 	}
+	p.mem.Release(mark)
+}
+
+// attendAll computes attention's output.
+func (b *llamaBlock) attendAll(p pass, s *Saved) {
+	defer p.mem.Release(p.mem.Mark())
+	r := p.bt.Rows()
+	qkv, o := device.Matrix(s.qkv, r, b.l.columns()), device.Matrix(s.o, r, b.l.queries())
+	parts, _ := b.split(qkv)
 	all := p.gathered(parts[1], parts[2])
 	for i := range p.bt.parts() {
 		b.attend(p, i, o, s.lse, qkv, all)
 	}
-	p.mem.Release(mark)
-	b.addTo(p, b.attn, s.attn, &b.o, device.Matrix(s.x2, own, c), xm, o)
+}
+
+// addAttention computes the residual stream between the halves.
+func (b *llamaBlock) addAttention(p pass, x device.Buffer, s *Saved) {
+	own, c := p.bt.Held(), b.l.Width
+	b.addTo(p, b.attn, s.attn, &b.o, device.Matrix(s.x2, own, c), device.Matrix(x, own, c), device.Matrix(s.o, p.bt.Rows(), b.l.queries()))
 }
 
 // attend sets o to the attention of part i of a batch; all contains gathered keys and values.
@@ -303,16 +385,22 @@ func (b *llamaBlock) gates(both, gate, up device.Mat) ([]*linear, []device.Mat) 
 	return []*linear{&b.gate, &b.up}, []device.Mat{gate, up}
 }
 
-func (b *llamaBlock) forwardMLP(p pass, y device.Buffer, s *Saved) {
-	r, own, c := p.bt.Rows(), p.bt.Held(), b.l.Width
-	x2 := device.Matrix(s.x2, own, c)
-	norm := b.normBefore(p, b.mlp, s.mlp, x2)
-	mark := p.mem.Mark()
-	gate, up := b.forwardGates(p, p.whole(norm), s)
-	p.mem.Release(mark)
-	act := device.Matrix(s.act, r, b.l.FFN)
-	p.q.Gate(act, gate, up, b.l.Gate.activation())
-	b.addTo(p, b.mlp, s.mlp, &b.down, device.Matrix(y, own, c), x2, act)
+// expand computes the outputs of gate and up.
+func (b *llamaBlock) expand(p pass, s *Saved) {
+	norm := b.normBefore(p, b.mlp, s.mlp, device.Matrix(s.x2, p.bt.Held(), b.l.Width))
+	defer p.mem.Release(p.mem.Mark())
+	b.forwardGates(p, p.whole(norm), s)
+}
+
+// activate computes the input of the last linear layer.
+func (b *llamaBlock) activate(p pass, s *Saved) {
+	_, gate, up := b.gated(p, s)
+	p.q.Gate(device.Matrix(s.act, gate.Rows, b.l.FFN), gate, up, b.l.Gate.activation())
+}
+
+// addMLP computes the block's output.
+func (b *llamaBlock) addMLP(p pass, y device.Mat, s *Saved) {
+	b.addTo(p, b.mlp, s.mlp, &b.down, y, device.Matrix(s.x2, y.Rows, y.Cols), device.Matrix(s.act, p.bt.Rows(), b.l.FFN))
 }
 
 // Backward overwrites saved activations with gradients as soon as they are no longer needed. Its

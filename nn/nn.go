@@ -161,23 +161,24 @@ type Scratch interface {
 // T ids and, for each position, the id that follows it. A sample of other data has other fields, and
 // its positions are the rows of the residual stream that it has in the trunk: 1 for an image.
 type Batch struct {
-	B, T    int
-	Fields  []device.Buffer // as the data lists them: (B*Len) int32 or float32
-	Input   device.Buffer   // the field data.Input: (B*T) int32
-	Target  device.Buffer   // the field data.Target: (B*T) int32
-	Start   device.Buffer   // the field data.Start: starts of documents, see device.Starts; empty: one per sequence
-	Loss    device.Buffer   // (B*T) float32, nats; written by the last module
-	Metrics []device.Buffer // (B*T) float32 of each of Model.Metrics; written by the last module together with Loss
-	Scale   float32         // of the loss in Backward: 1/(positions summed over) × loss scale
-	Chunk   int             // positions whose logits are held at once
-	Pad     int             // rows of logits are padded with zeros to a multiple of Pad; 0 disables padding
-	Compute device.DType    // of the residual stream and all activations
-	Drops   Drops           // of a training pass; the zero Drops drop nothing
-	Longest int             // tokens of the longest sequence or document, by which LongRoPE chooses its factors; 0: as many as a sequence has positions
-	Tensor  Group           // the ranks that divide matrices, see Cut; nil: none
-	Experts Group           // the ranks that divide experts, each together with those of Tensor; nil: none
-	Context Group           // the ranks that divide positions, see Chunks; nil: none
-	Later   *Later          // where a Splitter's Backward records deferred weight gradients; nil: it computes them
+	B, T      int
+	Fields    []device.Buffer // as the data lists them: (B*Len) int32 or float32
+	Input     device.Buffer   // the field data.Input: (B*T) int32
+	Target    device.Buffer   // the field data.Target: (B*T) int32
+	Start     device.Buffer   // the field data.Start: starts of documents, see device.Starts; empty: one per sequence
+	Loss      device.Buffer   // (B*T) float32, nats; written by the last module
+	Metrics   []device.Buffer // (B*T) float32 of each of Model.Metrics; written by the last module together with Loss
+	Scale     float32         // of the loss in Backward: 1/(positions summed over) × loss scale
+	Chunk     int             // positions whose logits are held at once
+	Pad       int             // rows of logits are padded with zeros to a multiple of Pad; 0 disables padding
+	Compute   device.DType    // of the residual stream and all activations
+	Drops     Drops           // of a training pass; the zero Drops drop nothing
+	Longest   int             // tokens of the longest sequence or document, by which LongRoPE chooses its factors; 0: as many as a sequence has positions
+	Tensor    Group           // the ranks that divide matrices, see Cut; nil: none
+	Experts   Group           // the ranks that divide experts, each together with those of Tensor; nil: none
+	Context   Group           // the ranks that divide positions, see Chunks; nil: none
+	Recompute Recompute       // which activations a training pass does not save
+	Later     *Later          // where a Splitter's Backward records deferred weight gradients; nil: it computes them
 
 	// Forward passes without Saved may process pieces of sequences with different lengths,
 	// concatenated: B is 1 and T the sum of the lengths. Rows do not depend on other sequences. If

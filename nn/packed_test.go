@@ -19,7 +19,7 @@ func TestPackedIsSeparate(t *testing.T) {
 			packed, whole := newRig(t, c, device.F32), newRig(t, c, device.F32)
 			packed.bt.Drops, whole.bt.Drops = Drops{}, Drops{} // dropout depends on the place in a batch
 			packed.bt.Start = device.OfI32([]int32{0, 0, 2, 3, 3 /**/, 0, 0, 0, 0, 4})
-			for _, recompute := range []bool{false, true} {
+			for _, recompute := range []Recompute{SaveAll, RecomputeBlock} {
 				packed.train(recompute)
 				sums := map[string][]float64{}
 				for _, at := range [][2]int{{0, 2}, {2, 3}, {3, 5}, {5, 9}, {9, 10}} {
@@ -29,16 +29,16 @@ func TestPackedIsSeparate(t *testing.T) {
 					one.bt.Input, one.bt.Target = one.bt.Input.Slice(at[0], at[1]), one.bt.Target.Slice(at[0], at[1])
 					one.bt.Loss = one.bt.Loss.Slice(0, one.T)
 					one.bt.Drops.Row += uint64(at[0]) // the same positions have the same dropout
-					one.train(false)
+					one.train(SaveAll)
 					for name, b := range one.named() {
 						sums[name] = add64(sums[name], one.values(b), name == "losses")
 					}
 				}
 				for name, b := range packed.named() {
-					packed.near(fmt.Sprintf("recompute %t: %s", recompute, name), b, 1, sums[name], 2e-6)
+					packed.near(fmt.Sprintf("recompute %d: %s", recompute, name), b, 1, sums[name], 2e-6)
 				}
 			}
-			whole.train(false)
+			whole.train(SaveAll)
 			for i, x := range packed.values(packed.bt.Loss) {
 				first := i%tinyT == 0
 				if same := x == whole.values(whole.bt.Loss)[i]; same && !first && (i < 5 && i != 1 || i == 9) || first && !same {

@@ -328,11 +328,11 @@ func (r *rig) backward(i int, name string, x, d device.Buffer) {
 }
 
 // train runs the whole model forward and backward, like a schedule, with all gradients poisoned
-// before. With recompute, blocks save nothing and run Forward again.
-func (r *rig) train(recompute bool) { r.trainOn(r.q, recompute) }
+// before, at a level of recomputation of blocks. It returns how many products were computed again.
+func (r *rig) train(level Recompute) int { return r.trainOn(r.q, level) }
 
-func (r *rig) trainOn(q Ops, recompute bool) {
-	n := r.B * r.T * r.width
+func (r *rig) trainOn(ops Ops, level Recompute) (again int) {
+	n, q := r.B*r.T*r.width, &counted{Ops: ops}
 	x, saved := make([]device.Buffer, len(r.model.Modules)+1), make([]Saved, len(r.model.Modules))
 	for _, dw := range r.dw {
 		for _, b := range dw {
@@ -342,28 +342,37 @@ func (r *rig) trainOn(q Ops, recompute bool) {
 		}
 	}
 	poison(r.bt.Loss)
-	again := func(i int) bool { return recompute && i > 0 && !r.last(i) }
 	r.level("a training step", func() {
 		floor := r.mem.Mark()
 		d := r.mem.Take(r.dt, n)
 		for i, m := range r.model.Modules {
 			keep := &saved[i]
-			if again(i) {
+			_, restores := m.(Restorer)
+			if r.bt.Recompute = SaveAll; restores {
+				r.bt.Recompute = level
+			}
+			if restores && level == RecomputeBlock {
 				keep = nil
 			}
 			x[i+1] = r.mem.Take(r.dt, n)
 			m.Forward(q, r.mem, r.w[i], &r.bt, x[i], x[i+1], keep)
+			r.wait()
+			r.poisonAbove()
 		}
 		for i := len(r.model.Modules) - 1; i >= 0; i-- {
-			m, mark := r.model.Modules[i], r.mem.Mark()
-			if again(i) {
-				m.Forward(q, r.mem, r.w[i], &r.bt, x[i], x[i+1], &saved[i])
+			m, mark, before := r.model.Modules[i], r.mem.Mark(), q.products
+			if b, ok := m.(Restorer); ok && level != SaveAll {
+				r.bt.Recompute = level
+				b.Restore(q, r.mem, r.w[i], &r.bt, x[i], &saved[i])
+				again += q.products - before
 			}
 			r.level("backward", func() { m.Backward(q, r.mem, r.w[i], r.dw[i], &r.bt, x[i], d, &saved[i]) })
 			r.mem.Release(mark)
 		}
 		r.mem.Release(floor)
 	})
+	r.bt.Recompute = SaveAll
+	return again
 }
 
 // named returns the losses and all gradients, by parameter.

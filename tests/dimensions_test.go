@@ -62,7 +62,7 @@ func TestBytesByDimensionArePlanned(t *testing.T) {
 			p, r, s, n := of(1, 2), of(1, 2), of(1, 2), of(1, 2, 4)
 			sets := append([]string{}, divisible...)
 			sets = append(sets, fmt.Sprintf("parallel={pipeline: %d, replicate: %d, shard: %d, tensor: %d}", p, r, s, n), fmt.Sprint("zero.stage=", of(1, 2, 3)), one("precision=fp32", "precision=bf16"),
-				one("model.family=gpt2", "model.family=llama"), one("optimizer.type=adamw", "optimizer.type=muon"), one("zero.recompute=none", "zero.recompute=block"),
+				one("model.family=gpt2", "model.family=llama"), one("optimizer.type=adamw", "optimizer.type=muon"), one("zero.recompute=none", "zero.recompute=linear"),
 				one("zero.offload.optimizer=none", "zero.offload.optimizer=host"), one("train.accumulate=1", "train.accumulate=5"), "train.micro_batch=1", "device=cpu")
 			c := cfg(t, sets...)
 			hosts := make([]int, c.Parallel.Ranks)

@@ -76,7 +76,7 @@ func drawn(t *testing.T, rng *rand.Rand, families []string) (sets []string, clas
 	draw("train.micro_batch", "1", "2")
 	draw("precision", "fp32", "bf16", "fp16")
 	draw("optimizer.type", "adamw", "adamw8bit", "muon", "lion", "sgd")
-	draw("zero.recompute", "none", "block")
+	draw("zero.recompute", "none", "elementwise", "mlp", "linear", "block")
 	draw("zero.prefetch", "0", "1", "3")
 	draw("train.loss_chunk", "5", "1024")
 	draw("checkpoint.every", "0", "2")

@@ -226,9 +226,9 @@ func (u unitSize) Pad(mesh shard.Mesh) (whole, part int64) {
 //	16·e·r·c (norms 2, qkv 3, attention 1, residual 1, their inputs; MLP 4+4)
 //	+ 16·r (two norms) + 4·r·heads (log-sum-exp)
 //
-// on top of its input (e·r·c); with recompute only the input stays. The peak is in the last
-// block's backward pass or, with its chunk of logits, in the head's.
-func gpt2Activations(g nn.GPT2, t device.DType, rows, chunk int, recompute bool) int {
+// on top of its input (e·r·c); what a level of zero.recompute loses is held by one block at a
+// time. The peak is in the last block's backward pass or, with its chunk of logits, in the head's.
+func gpt2Activations(g nn.GPT2, t device.DType, rows, chunk int, level nn.Recompute) int {
 	e, stat, inner := t.Size(), rounded(4*rows), g.Inner
 	if inner == 0 {
 		inner = 4 * g.Width
@@ -241,10 +241,8 @@ func gpt2Activations(g nn.GPT2, t device.DType, rows, chunk int, recompute bool)
 	}
 	head := 2*stat + 2*rc + rounded(e*min(chunk, rows)*g.Vocab)
 	stream := rc * (g.Layers + 2) // every module's output, and the gradient
-	if recompute {
-		return stream + max(head, saved+work)
-	}
-	return stream + g.Layers*saved + max(head, work)
+	lost := [...]int{0, 2*rc + rf, 2*rc + 2*rf, 3*rc + 2*rf + rounded(e*rows*3*g.Width), saved}[level-nn.RecomputeNone]
+	return stream + g.Layers*(saved-lost) + max(head, lost+work)
 }
 
 // llamaActivations is like gpt2Activations for a Llama with queries of width a, keys of width k
@@ -256,7 +254,7 @@ func gpt2Activations(g nn.GPT2, t device.DType, rows, chunk int, recompute bool)
 // and its backward pass needs the gradient of qkv and one number per head and row: all other
 // gradients overwrite saved values. Norms of heads, norms after a half of the block, Gemma's gate
 // and its norm weights add the terms below.
-func llamaActivations(l nn.Llama, t device.DType, rows, chunk int, recompute bool) int {
+func llamaActivations(l nn.Llama, t device.DType, rows, chunk int, level nn.Recompute) int {
 	e, stat, d := t.Size(), rounded(4*rows), l.Head
 	if d == 0 {
 		d = l.Width / l.Heads
@@ -268,15 +266,20 @@ func llamaActivations(l nn.Llama, t device.DType, rows, chunk int, recompute boo
 		gain, gainHead = rounded(4*l.Width), rounded(4*d)
 	}
 	saved := qkv + lse + rounded(e*rows*a) + rc + 3*rf
+	norms, projected := 0, qkv+rc // activations lost with elementwise and with linear
 	mlp, attention := 0, qkv+lse
 	if a != l.Width {
 		attention += rounded(e * rows * a)
 	}
-	for _, there := range []bool{l.Norms != nn.NormAfter, l.Norms != nn.NormBefore} {
-		if there {
-			saved += 2 * (stat + rc)
-			mlp, attention = mlp+gain, attention+gain
-		}
+	if l.Norms != nn.NormAfter {
+		norms = 2 * rc
+		saved += 2 * (stat + rc)
+		mlp, attention = mlp+gain, attention+gain
+	}
+	if l.Norms != nn.NormBefore {
+		projected += stat + rc
+		saved += 2 * (stat + rc)
+		mlp, attention = mlp+gain, attention+gain
 	}
 	if l.Gate != nn.GateSilu {
 		mlp += rf
@@ -284,9 +287,11 @@ func llamaActivations(l nn.Llama, t device.DType, rows, chunk int, recompute boo
 	switch l.HeadNorm {
 	case nn.EachHead:
 		saved += rounded(e*rows*(a+k)) + rounded(4*rows*(l.Heads+l.KV))
+		projected += rounded(e*rows*(a+k)) + rounded(4*rows*(l.Heads+l.KV))
 		attention += 2*gainHead + rounded(4*a) + rounded(4*k)
 	case nn.AllHeads:
 		saved += rounded(e*rows*(a+k)) + rounded(4*rows*2)
+		projected += rounded(e*rows*(a+k)) + rounded(4*rows*2)
 	}
 	work := max(mlp, attention)
 	if l.Dropout.Residual > 0 || l.Factors.Residual != 0 {
@@ -294,10 +299,8 @@ func llamaActivations(l nn.Llama, t device.DType, rows, chunk int, recompute boo
 	}
 	head := stat + 2*rc + max(rounded(e*min(chunk, rows)*l.Vocab), gain)
 	stream := rc * (l.Layers + 2) // every module's output, and the gradient
-	if recompute {
-		return stream + max(head, saved+work)
-	}
-	return stream + l.Layers*saved + max(head, work)
+	lost := [...]int{0, norms + rf, norms + 3*rf, norms + 3*rf + projected, saved}[level-nn.RecomputeNone]
+	return stream + l.Layers*(saved-lost) + max(head, lost+work)
 }
 
 // unitSizes returns a model's units in order of first use, as required by the update rules.

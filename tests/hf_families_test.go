@@ -243,13 +243,14 @@ func TestFamiliesConfigsAreOne(t *testing.T) {
 func TestFamiliesActivationsAreFormula(t *testing.T) {
 	nightly.Long(t)
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
-		for _, sets := range [][]string{{"precision=fp32"}, {"precision=bf16", "zero.recompute=block", "train.loss_chunk=5"}} {
+		for _, sets := range [][]string{{"precision=fp32"}, {"precision=bf16", "zero.recompute=block", "train.loss_chunk=5"},
+			{"precision=bf16", "zero.recompute=elementwise"}, {"precision=fp32", "zero.recompute=mlp"}, {"precision=bf16", "zero.recompute=linear"}} {
 			c := mustHFConfig(t, folder, "tokens.bin", familyJob(t, folder, tokens, append(sets, "parallel.ranks=2", "zero.stage=3")...)...)
 			f, err := setup.DryRun(setup.Planned(c))
 			if err != nil {
 				t.Fatal(err)
 			}
-			rows, chunk, recompute := c.Train.MicroBatch*c.Model.Context, c.Train.LossChunk, c.Zero.Recompute == "block"
+			rows, chunk, recompute := c.Train.MicroBatch*c.Model.Context, c.Train.LossChunk, spec.Recompute(c)
 			g, l := c.Model.GPT2, c.Model.Llama
 			g.Shape, l.Shape = c.Model.Shape, c.Model.Shape
 			want := gpt2Activations(g, c.Precision, rows, chunk, recompute)

@@ -29,7 +29,7 @@ func drawnMaster(rng *rand.Rand, folder string, ranks int) (sets []string) {
 	pick("optimizer.type=adamw", "optimizer.type=adamw8bit", "optimizer.type=muon", "optimizer.type=lion", "optimizer.type=sgd")
 	pick("model.family=gpt2", "model.family=llama", "model.family=llama model.tied=true")
 	pick("", "model.dropout=0.1 model.attention_dropout=0.1")
-	pick("zero.recompute=none", "zero.recompute=block")
+	pick("zero.recompute=none", "zero.recompute=elementwise", "zero.recompute=mlp", "zero.recompute=linear", "zero.recompute=block")
 	pick("zero.prefetch=0", "zero.prefetch=1", "zero.prefetch=3")
 	pick("train.clip=0", "train.clip=0.1")
 	pick("", "train.lora.rank=2 train.lora.targets=[all-linear]", "train.freeze=[\"*.mlp.*\"]")

@@ -47,7 +47,7 @@ func formula(c *spec.Job, tile int) footprint {
 		}
 	}
 	return footprint{
-		Units: units, Mesh: spec.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, c.Zero.Recompute == "block"), DType: c.Precision,
+		Units: units, Mesh: spec.Mesh(c), Policy: zero.Stage(c.Zero.Stage).Policy(c.Zero.Prefetch, spec.Recompute(c)), DType: c.Precision,
 		Vecs: vecs, Micro: c.Train.Accumulate, Rows: c.Train.MicroBatch * c.Model.Context, Packed: c.Data.Pack, Delayed: c.Train.Delayed, Peak: peak, Work: deviceWork(c), HostWork: hostWork(c),
 		Separate: cpu.Separate, Offload: offloadSizes{Optimizer: restsAt(c.Zero.Offload.Optimizer), Params: restsAt(c.Zero.Offload.Parameters), Ratio: c.Zero.Offload.Ratio, Buffers: c.Zero.Offload.Buffers, Tile: tile},
 	}
@@ -107,7 +107,7 @@ func llamaSizes(c *spec.Job) (units []unitSize, peak int) {
 		units = append(units, unitSize{Numel: 2*w*w + 2*w*kv + 3*w*l.FFN + 2*w})
 	}
 	units = append(units, ends[1:]...)
-	return units, llamaActivations(l, c.Precision, m.Context*c.Train.MicroBatch, c.Train.LossChunk, c.Zero.Recompute == "block")
+	return units, llamaActivations(l, c.Precision, m.Context*c.Train.MicroBatch, c.Train.LossChunk, spec.Recompute(c))
 }
 
 // gpt2Sizes returns the units and the peak activation bytes of a GPT-2.
@@ -118,7 +118,7 @@ func gpt2Sizes(c *spec.Job) (units []unitSize, peak int) {
 	for range g.Layers {
 		units = append(units, unitSize{Numel: 12*w*w + 13*w})
 	}
-	return units, gpt2Activations(g, c.Precision, rows, c.Train.LossChunk, c.Zero.Recompute == "block")
+	return units, gpt2Activations(g, c.Precision, rows, c.Train.LossChunk, spec.Recompute(c))
 }
 
 var memoryJobs = [][]string{
@@ -158,6 +158,12 @@ var memoryJobs = [][]string{
 	{"zero.stage=3", "parallel.ranks=2", "precision=fp32", "train.delayed_update=true", "train.accumulate=2"},
 	{"zero.stage=2", "parallel.ranks=2", "precision=bf16", "train.delayed_update=true", "optimizer.type=lion"},
 	{"model.family=llama", "model.tied=true", "model.vocab=5000", "zero.stage=1", "parallel.ranks=2", "precision=bf16", "zero.recompute=block"},
+	{"model.family=llama", "model.layers=3", "zero.stage=1", "parallel.ranks=2", "precision=bf16", "zero.recompute=elementwise"},
+	{"model.family=llama", "model.layers=3", "zero.stage=2", "parallel.ranks=2", "precision=fp32", "zero.recompute=mlp", "train.accumulate=2"},
+	{"model.family=llama", "model.layers=3", "model.kv_heads=1", "zero.stage=3", "parallel.ranks=2", "precision=bf16", "zero.recompute=linear"},
+	{"model.layers=3", "zero.stage=1", "parallel.ranks=2", "precision=bf16", "zero.recompute=elementwise"},
+	{"model.layers=3", "zero.stage=0", "parallel.ranks=2", "precision=fp32", "zero.recompute=mlp"},
+	{"model.layers=3", "zero.stage=3", "parallel.ranks=2", "precision=fp16", "zero.recompute=linear", "train.accumulate=2"},
 }
 
 var offloadJobs = [][]string{
@@ -333,7 +339,7 @@ func TestModelStatesFollowTheZeROTable(t *testing.T) {
 	}
 	for stage, want := range []float64{2 + 4 + 12, 2 + 4 + 12.0/world, 2 + (4+12.0)/world, (2 + 4 + 12.0) / world} {
 		s := zero.Stage(stage)
-		f := footprint{Units: units, Mesh: s.Mesh(shard.Mesh{Shard: world, Replicate: 1}), Policy: s.Policy(0, false), DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}, Micro: 1}
+		f := footprint{Units: units, Mesh: s.Mesh(shard.Mesh{Shard: world, Replicate: 1}), Policy: s.Policy(0, nn.RecomputeNone), DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}, Micro: 1}
 		b := f.Bytes()
 		if got := float64(b.Total()) / n; got < want || got > want*1.05+0.01 {
 			t.Errorf("stage %d: %.4f bytes a parameter, want %.4f", stage, got, want)

@@ -29,7 +29,7 @@ func TestOperationsHaveOneOrder(t *testing.T) {
 			p, tensor := of(1, 2, 4), of(1, 2, 4)
 			sets := append([]string{fmt.Sprintf("parallel={pipeline: %d, replicate: %d, shard: %d, tensor: %d}", p, of(1, 2), of(1, 2), tensor), fmt.Sprint("zero.stage=", of(1, 2, 3)),
 				one("model.family=gpt2", "model.family=llama"), one("model.tied=true", "model.tied=false"), one("optimizer.type=adamw", "optimizer.type=muon", "train.delayed_update=true"),
-				one("zero.recompute=none", "zero.recompute=block"), one("zero.prefetch=0", "zero.prefetch=2"), one("train.accumulate=4", "train.accumulate=8"),
+				one("zero.recompute=none", "zero.recompute=mlp"), one("zero.prefetch=0", "zero.prefetch=2"), one("train.accumulate=4", "train.accumulate=8"),
 				one("zero.offload.optimizer=none", "zero.offload.optimizer=host"), one("train.clip=0", "train.clip=1"), "train.steps=2", "train.micro_batch=1", "device=cpu"}, divisible...)
 			sets = append(sets, "model.layers=8")
 			if p > 1 {

@@ -140,7 +140,7 @@ func drawnMesh(rng *rand.Rand) (sets []string) {
 	sets = append(sets, fmt.Sprint("parallel.pipeline=", p), "pipeline.schedule="+schedule, fmt.Sprint("model.layers=", p*v+rng.IntN(4)))
 	pick("model.family=gpt2", "model.family=llama")
 	pick("precision=fp32", "precision=bf16")
-	pick("zero.recompute=none", "zero.recompute=block")
+	pick("zero.recompute=none", "zero.recompute=elementwise", "zero.recompute=mlp", "zero.recompute=linear", "zero.recompute=block")
 	pick("zero.prefetch=0", "zero.prefetch=1", "zero.prefetch=2")
 	pick("optimizer.type=adamw", "optimizer.type=muon", "train.delayed_update=true")
 	pick("train.loss_chunk=5", "train.loss_chunk=1024")

@@ -19,6 +19,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/show"
 	"zeroth/job/spec"
+	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/tests/nightly"
 	"zeroth/zero"
@@ -138,7 +139,7 @@ func TestZeROPaperTable(t *testing.T) {
 		}
 		for i, want := range row.want {
 			s := zero.Stage(i + 1)
-			b := footprint{Units: sizes, Mesh: s.Mesh(shard.Mesh{Shard: row.ranks, Replicate: 1}), Policy: s.Policy(0, false), DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}, Micro: 1}.Bytes()
+			b := footprint{Units: sizes, Mesh: s.Mesh(shard.Mesh{Shard: row.ranks, Replicate: 1}), Policy: s.Policy(0, nn.RecomputeNone), DType: device.BF16, Vecs: [][]device.DType{{device.F32, device.F32}}, Micro: 1}.Bytes()
 			grads := b[device.Grads] / 2
 			if s < 2 {
 				grads = b[device.UnitGrads] / 2

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/config"
 	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 	"zeroth/zero"
@@ -92,7 +93,7 @@ func agree(t *testing.T, stages []int, sets ...string) {
 	t.Helper()
 	var want *zerotest.Outcome
 	for _, stage := range stages {
-		for i, way := range []string{"zero.prefetch=1", "zero.prefetch=0", "zero.prefetch=3", "zero.recompute=block"} {
+		for i, way := range []string{"zero.prefetch=1", "zero.prefetch=0", "zero.prefetch=3", "zero.recompute=" + config.Recomputes[1+stage]} {
 			if !nightly.Every(2, i+stage) {
 				continue
 			}

@@ -88,7 +88,7 @@ func TestTensorsAllocateAsPlanned(t *testing.T) {
 		pick("parallel.shard=1", "parallel.shard=2", "parallel.shard=3")
 		pick("parallel.pipeline=1", "parallel.pipeline=2")
 		pick("parallel.context=1", "parallel.context=2")
-		pick("zero.recompute=none", "zero.recompute=block")
+		pick("zero.recompute=none", "zero.recompute=elementwise", "zero.recompute=mlp", "zero.recompute=linear", "zero.recompute=block")
 		pick("zero.prefetch=0", "zero.prefetch=2")
 		pick("train.loss_chunk=5", "train.loss_chunk=1024")
 		pick("train.accumulate=1", "train.accumulate=3")

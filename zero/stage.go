@@ -15,6 +15,7 @@ import (
 	"fmt"
 
 	"zeroth/fsdp"
+	"zeroth/nn"
 	"zeroth/shard"
 )
 
@@ -25,7 +26,7 @@ type Stage int
 const Stages = 4
 
 // Policy returns the stage's policy: which parameters and activations stay after use.
-func (s Stage) Policy(prefetch int, recompute bool) fsdp.Policy {
+func (s Stage) Policy(prefetch int, recompute nn.Recompute) fsdp.Policy {
 	if s < 0 || s >= Stages {
 		panic(fmt.Sprintf("zero: stage %d", s))
 	}

@@ -87,7 +87,7 @@ func open(m hf.Model, b setup.Backend, dtype device.DType, texts int, arenas []i
 		return g, err
 	}
 	cfg := fsdp.Config{Device: g.dev, Compute: g.queues[0], Comm: g.queues[1], DType: dtype,
-		Model: m.Network(nn.LoRA{}), Policy: zero.Stage(0).Policy(0, false), Arenas: arenas}
+		Model: m.Network(nn.LoRA{}), Policy: zero.Stage(0).Policy(0, nn.RecomputeNone), Arenas: arenas}
 	cfg.Units = fsdp.LayOut(cfg.Model, cfg.Policy, 1, func(nn.Unit) fsdp.Groups { // no peers
 		return fsdp.Groups{Shard: collective.Dry{Of: 1}, Replica: collective.Dry{Of: 1}}
 	})

@@ -2,8 +2,10 @@ package spec
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	"zeroth/config"
 	"zeroth/nn"
 	"zeroth/pipe"
 )
@@ -68,7 +70,7 @@ func Begins(c *Job) []int {
 		sum += l
 	}
 	if len(layers) != n || sum != inner {
-		layers = balanced(moduleCosts(m, c.Model.Context, c.Zero.Recompute != "none"), n)
+		layers = balanced(moduleCosts(m, c.Model.Context, Recompute(c)), n)
 	}
 	begins := []int{0}
 	for _, l := range layers[:min(n, len(layers))-1] {
@@ -90,9 +92,17 @@ func StageLayers(c *Job) (layers []int) {
 	return layers
 }
 
+// Recompute returns the level of zero.recompute.
+func Recompute(c *Job) nn.Recompute {
+	return nn.RecomputeNone + nn.Recompute(slices.Index(config.Recomputes, c.Zero.Recompute))
+}
+
+// recomputed is the part of a block's forward pass that each level repeats, by operations of a Llama 8B.
+var recomputed = [...]float64{nn.RecomputeMLP: 0.44, nn.RecomputeLinear: 0.59, nn.RecomputeBlock: 0.72}
+
 // moduleCosts returns the operations per token of each module's passes, in multiples of two:
 // products with its matrices, and attention to other tokens.
-func moduleCosts(m *nn.Model, context int, recompute bool) []float64 {
+func moduleCosts(m *nn.Model, context int, recompute nn.Recompute) []float64 {
 	costs := make([]float64, len(m.Modules))
 	for i, mod := range m.Modules {
 		for _, p := range mod.Params() {
@@ -108,9 +118,7 @@ func moduleCosts(m *nn.Model, context int, recompute bool) []float64 {
 			if m.Blocks > 0 {
 				costs[i] += float64(context * m.QKV / 3) // scores and values, half of each
 			}
-			if recompute {
-				passes++
-			}
+			passes += recomputed[recompute]
 		}
 		costs[i] *= passes
 	}
