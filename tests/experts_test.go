@@ -258,6 +258,7 @@ func TestExpertsBits(t *testing.T) {
 			for _, sets := range [][]string{
 				{"parallel.ranks=2", "zero.stage=1"}, {"parallel.ranks=2", "zero.stage=2", "zero.recompute=block"}, {"parallel.ranks=2", "zero.stage=3"},
 				{"parallel.ranks=2", "zero.stage=3", "zero.prefetch=0", "zero.recompute=block"},
+				{"parallel.ranks=2", "zero.recompute=elementwise"}, {"parallel.ranks=2", "zero.recompute=mlp"}, {"parallel.ranks=2", "zero.recompute=linear"},
 				{"parallel.ranks=1", "train.micro_batch=2"},
 			} {
 				sameRun(t, fmt.Sprint(precision, sets), run(sets...), want)
