@@ -7,7 +7,8 @@ import (
 
 // When a data connection breaks, the processes at its ends blame each other. Only process 0
 // receives both reports and knows of other losses, so it decides, and all processes name the same
-// rank.
+// rank. A process that is done closes its connections: that is no loss, even if the other end has not read
+// all that was sent.
 
 // Broken reports a data connection that a process has given up.
 type Broken struct {
@@ -46,8 +47,12 @@ func (s *Star) handleBroke(p *peer, body []byte) error {
 	return nil
 }
 
-// broke ends the world because of a report, at once if both processes are known to be alive.
+// broke ends the world because of a report, at once if both processes are known to be alive, unless this
+// process or one of them is done.
 func (s *Star) broke(by int, b Broken) {
+	if s.isDone(0) || s.isDone(by) || s.isDone(b.Process) {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
@@ -66,7 +71,9 @@ func (s *Star) broke(by int, b Broken) {
 	s.all.Go(func() {
 		select {
 		case <-time.After(wait):
-			s.end(Lost{Process: b.Process, Why: b.Why})
+			if !s.isDone(0) {
+				s.end(Lost{Process: b.Process, Why: b.Why})
+			}
 		case <-s.ended:
 		case <-s.closed:
 		}

@@ -22,7 +22,7 @@ func pipe(said []byte) net.Conn {
 // even if the end is noticed first.
 func TestMessageBeforeEnd(t *testing.T) {
 	for range 100 {
-		s := &Star{lost: &Lost{Why: "that"}, ended: make(chan struct{}), verdicts: make(chan string, 1), deserted: make(chan struct{})}
+		s := &Star{lost: &Lost{Why: "that"}, ended: make(chan struct{}), verdicts: make(chan string, 1), deserted: make(chan struct{}), parted: make(chan struct{})}
 		s.verdicts <- "this"
 		close(s.ended)
 		if text, err := s.await(t.Context(), s.verdicts); text != "this" || err != nil {
@@ -61,7 +61,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(append([]byte{kindBroke, 0, 0, 0, 23, 0, 0, 0}, `{"process":2,"why":"x"}`...))
 	f.Fuzz(func(t *testing.T, said []byte) {
 		s := &Star{cfg: Config{Processes: 3, PerProcess: 1, DeadAfter: time.Second, Heartbeat: time.Hour}, Members: make([]Member, 3), found: found{next: make(chan struct{})},
-			ended: make(chan struct{}), closed: make(chan struct{}), deserted: make(chan struct{}), facts: make(chan factsOf, 3), verdicts: make(chan string, 1), shared: make(chan string, 8)}
+			ended: make(chan struct{}), closed: make(chan struct{}), deserted: make(chan struct{}), parted: make(chan struct{}), facts: make(chan factsOf, 3), verdicts: make(chan string, 1), shared: make(chan string, 8)}
 		p := newPeer(1, pipe(said))
 		s.peers = []*peer{nil, p, nil}
 		s.listen(p) // until it ends

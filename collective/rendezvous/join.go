@@ -65,7 +65,7 @@ func Join(ctx context.Context, cfg Config) (*Star, error) {
 	defer cancel()
 	cfg.Me.World = cfg.Processes
 	s := &Star{cfg: cfg, awake: collective.Awake{Period: cfg.Heartbeat / beats}, peers: make([]*peer, cfg.Processes), ended: make(chan struct{}), closed: make(chan struct{}), settled: make(chan struct{}), gone: make(chan *peer),
-		deserted: make(chan struct{}), facts: make(chan factsOf, 2*cfg.Processes), verdicts: make(chan string, 1), shared: make(chan string, 8), dumps: make(chan struct{}, 1), found: found{next: make(chan struct{})}}
+		deserted: make(chan struct{}), parted: make(chan struct{}), facts: make(chan factsOf, 2*cfg.Processes), verdicts: make(chan string, 1), shared: make(chan string, 8), dumps: make(chan struct{}, 1), found: found{next: make(chan struct{})}}
 	var err error
 	if cfg.Me.Process == 0 {
 		err = s.host(ctx)

@@ -87,6 +87,8 @@ type Star struct {
 	lastRefusal string        // address and reason of the last one
 
 	deserted chan struct{} // closed when process 0 is done, on the others
+	parted   chan struct{} // closed when process 0 knows that this process is done
+	leaving  bool          // Done was called; guarded by mu
 	facts    chan factsOf  // on process 0: facts of the others
 	verdicts chan string   // on the others: verdicts
 	shared   chan string   // on the others: values shared by process 0
@@ -251,10 +253,22 @@ func (s *Star) handleEnd(p *peer, e end) error {
 		s.end(Lost{Process: e.Process, Why: e.Why, After: e.After})
 		return nil
 	}
+	if e.Process != p.process { // process 0 confirms
+		select {
+		case <-s.parted:
+		default:
+			close(s.parted)
+		}
+		return nil
+	}
 	p.mu.Lock()
 	first := !p.done
 	p.done = true
 	p.mu.Unlock()
+	if p.process > 0 {
+		body, _ := encode(e)
+		_ = p.send(kindEnd, body) // listen detects its loss
+	}
 	switch {
 	case !first:
 	case p.process == 0:
@@ -339,15 +353,46 @@ func (s *Star) cut() {
 	}
 }
 
+// Done announces that this process is done, unless the world has ended, and waits until process 0 knows. After
+// that the process may close its data connections, at whose other ends slow processes may still listen.
+func (s *Star) Done() {
+	s.mu.Lock()
+	first := !s.leaving && s.lost == nil
+	s.leaving = true
+	s.mu.Unlock()
+	if !first {
+		return
+	}
+	body, _ := encode(end{Process: s.cfg.Me.Process})
+	_ = s.broadcast(kindEnd, body) // listen detects lost peers
+	if s.cfg.Me.Process == 0 {
+		return
+	}
+	select {
+	case <-s.parted:
+	case <-s.deserted:
+	case <-s.ended:
+	case <-time.After(s.cfg.DeadAfter):
+	}
+}
+
+// isDone reports whether a process has announced that it is done, on process 0.
+func (s *Star) isDone(process int) bool {
+	if process > 0 {
+		p := s.peers[process]
+		return p != nil && p.isDone()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.leaving
+}
+
 // Close announces that this process is done and closes the control plane.
 func (s *Star) Close() {
+	s.Done()
 	s.mu.Lock() // no inquiry starts after it
 	close(s.closed)
 	s.mu.Unlock()
-	if s.Err() == nil {
-		body, _ := encode(end{Process: s.cfg.Me.Process})
-		_ = s.broadcast(kindEnd, body) // listen detects lost peers
-	}
 	s.cut()
 	s.all.Wait()
 }

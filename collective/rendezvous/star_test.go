@@ -452,6 +452,31 @@ func TestBroke(t *testing.T) {
 	closeAll(stars)
 }
 
+// TestBrokenByOneThatIsDone checks that a data connection that breaks because a process is done ends nothing, and
+// that process 0 knows that it is done before the process closes the connection.
+func TestBrokenByOneThatIsDone(t *testing.T) {
+	t.Parallel()
+	for _, done := range []int{0, 2} {
+		stars := joined(t, 4, nil)
+		stars[done].Done()
+		for _, by := range []int{0, 1, 3} {
+			if by != done {
+				stars[by].Broke(rendezvous.Broken{Process: done, Why: "reset", Sure: true})
+			}
+		}
+		if done > 0 {
+			stars[done].Broke(rendezvous.Broken{Process: 1, Why: "reset", Sure: true})
+		}
+		closeAll(stars[1:]) // process 0 has read all reports before it reads that they are done
+		stars[0].Close()
+		for p, s := range stars {
+			if err := s.Err(); err != nil {
+				t.Errorf("process %d is done, and process %d ends with: %v", done, p, err)
+			}
+		}
+	}
+}
+
 // TestDoneIsNoLoss checks that processes that close one after the other are not reported as lost.
 func TestDoneIsNoLoss(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}} {

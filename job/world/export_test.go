@@ -78,3 +78,24 @@ func (w *World) Via(way func(process int, addr string) string) {
 		m.TCP = way(p, m.TCP)
 	}
 }
+
+// BeforeNetCloses calls f before this process closes its data connections.
+func (w *World) BeforeNetCloses(f func()) { w.net = closing{w.net, f} }
+
+type closing struct {
+	carrier
+	before func()
+}
+
+func (c closing) Close() {
+	c.before()
+	c.carrier.Close()
+}
+
+// Broke reports a broken data connection to a process.
+func (w *World) Broke(process int) {
+	w.star.Broke(rendezvous.Broken{Process: process, Why: "reset", Sure: true})
+}
+
+// Err returns the reason for which the world has ended, or nil.
+func (w *World) Err() error { return w.star.Err() }

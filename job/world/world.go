@@ -373,6 +373,7 @@ func (w *World) Explain(err error) error {
 // Close leaves the world. Its groups must be closed.
 func (w *World) Close() {
 	w.shut()
+	w.star.Done()
 	w.mu.Lock()
 	n := w.net
 	w.mu.Unlock()

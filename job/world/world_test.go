@@ -216,6 +216,32 @@ func TestGroups(t *testing.T) {
 	}
 }
 
+// TestDoneBeforeDataCloses checks that others know that a process is done before it closes its data
+// connections: a process that still listens may see them break.
+func TestDoneBeforeDataCloses(t *testing.T) {
+	worlds := enter(t, 3, 1, "tcp")
+	for _, e := range connect(worlds, shard.Mesh{Shard: 3}) {
+		if e.err != nil {
+			t.Fatal(e.err)
+		}
+	}
+	for p, w := range worlds {
+		w.BeforeNetCloses(func() {
+			for by, other := range worlds {
+				if by != p {
+					other.Broke(p)
+				}
+			}
+		})
+	}
+	closeAll(worlds)
+	for p, w := range worlds {
+		if w.Err() != nil {
+			t.Errorf("process %d: %v", p, w.Err())
+		}
+	}
+}
+
 // TestNameIsWaitedFor checks that joining retries while the name of process 0 does not resolve.
 func TestNameIsWaitedFor(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
