@@ -18,7 +18,7 @@ func LayOut(m *nn.Model, p Policy, begin int, groups func(unit nn.Unit) Groups) 
 	for i, of := range m.Units() {
 		u := &Unit{
 			Name: of.Name, Groups: groups(of), index: i, first: of.First, last: of.Last, stale: true,
-			Frozen: of.Params[0].Frozen, Rule: of.Params[0].Rule, Code: device.Code(of.Params[0].Code),
+			Frozen: of.Params[0].Frozen, Rule: of.Params[0].Rule, Single: of.Params[0].Single, Code: device.Code(of.Params[0].Code),
 		}
 		u.self[0] = u
 		for o := range ops {
@@ -29,6 +29,9 @@ func LayOut(m *nn.Model, p Policy, begin int, groups func(unit nn.Unit) Groups) 
 			stored[k] = Stored(x)
 			if x.Code != of.Params[0].Code || x.Code != 0 && !x.Frozen {
 				panic(fmt.Sprintf("fsdp: unit %s has parameters of codes %d and %d, frozen: %v", u.Name, of.Params[0].Code, x.Code, x.Frozen))
+			}
+			if x.Single != u.Single || x.Expert != of.Params[0].Expert {
+				panic(fmt.Sprintf("fsdp: unit %s has parameters of different kinds", u.Name))
 			}
 			if x.Frozen != u.Frozen {
 				panic(fmt.Sprintf("fsdp: unit %s has parameters that are frozen and others that are not", u.Name))
@@ -170,8 +173,6 @@ func (a *allocation) take(d device.Device, t device.DType, n int, use device.Use
 // allocate allocates the slots and shards of all units.
 func (r *Runner) allocate() error {
 	p, dev, a := r.cfg.Policy, r.cfg.Device, &allocation{}
-	slots := r.lay(p.ParamSlots(), func(u *Unit) bool { return !u.coded() }, (*Unit).Whole, func(u *Unit) *int { return &u.slot })
-	codes := r.lay(p.ParamSlots(), (*Unit).coded, (*Unit).Whole, func(u *Unit) *int { return &u.slot })
 	grads := r.lay(p.GradSlots(), (*Unit).trained, (*Unit).shared, func(u *Unit) *int { return &u.dwSlot })
 	if r.cfg.Micro == 0 || p.KeepGrads && r.cfg.Micro == 1 {
 		clear(grads) // the only micro-batch writes directly to the kept gradient
@@ -180,15 +181,15 @@ func (r *Runner) allocate() error {
 	if p.KeepParams {
 		whole = device.Params
 	}
-	for _, n := range slots {
-		r.slots = append(r.slots, slot{buf: a.take(dev, r.cfg.DType, n, whole)})
-	}
-	for _, n := range codes {
-		r.slots = append(r.slots, slot{buf: a.take(dev, device.I32, n, whole)})
-	}
-	for _, u := range r.Units {
-		if u.coded() {
-			u.slot += len(slots)
+	for _, t := range slices.Compact([]device.DType{r.cfg.DType, device.F32, device.I32}) {
+		is, before := func(u *Unit) bool { return r.stored(u) == t }, len(r.slots)
+		for _, n := range r.lay(p.ParamSlots(), is, (*Unit).Whole, func(u *Unit) *int { return &u.slot }) {
+			r.slots = append(r.slots, slot{buf: a.take(dev, t, n, whole)})
+		}
+		for _, u := range r.Units {
+			if is(u) {
+				u.slot += before
+			}
 		}
 	}
 	decoded := 0

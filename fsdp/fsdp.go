@@ -189,8 +189,11 @@ type Runner struct {
 
 // stored returns the type of a unit's shard.
 func (r *Runner) stored(u *Unit) device.DType {
-	if u.coded() {
+	switch {
+	case u.coded():
 		return device.I32
+	case u.Single:
+		return device.F32
 	}
 	return r.cfg.DType
 }

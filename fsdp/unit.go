@@ -12,6 +12,7 @@ type Unit struct {
 	Layout *shard.Layout
 	Frozen bool          // it has no gradient and no update
 	Rule   int           // shard.Param's rule, the same for all parameters
+	Single bool          // the parameters are float32, whatever the type of others
 	Code   device.Code   // of the parameters, which then are frozen; Layout is that of their codes
 	Values *shard.Layout // with Code: of the decoded parameters, in one shard
 	Param  device.Buffer // (ShardLen) Type: this rank's shard; empty if ParamOffloaded

@@ -30,15 +30,19 @@ func (m *Model) add(mod Module, uses ...Use) {
 	m.Modules, m.Uses = append(m.Modules, mod), append(m.Uses, uses)
 }
 
-// addBlock adds a block. Experts form a separate unit, and with tensor parallelism parameters that
-// every rank has whole another.
+// addBlock adds a block. Experts form a separate unit, and so do float32 parameters, trained and
+// frozen ones, and with tensor parallelism those that every rank has whole.
 func (m *Model) addBlock(unit string, block Module, cut Cut) {
-	uses := []Use{{Unit: unit}, {Unit: wholeUnit(unit)}, {Unit: unit + " (experts)"}}
+	uses := []Use{{Unit: unit}, {Unit: wholeUnit(unit)}, {Unit: unit + " (experts)"}, {Unit: unit + " (router)"}, {Unit: unit + " (correction)"}}
 	for i, p := range block.Params() {
 		to := &uses[0]
 		switch {
 		case p.Expert:
 			to = &uses[2]
+		case p.Single && p.Frozen:
+			to = &uses[4]
+		case p.Single:
+			to = &uses[3]
 		case cut.some() && p.Cut.Full == nil:
 			to = &uses[1]
 		}

@@ -14,6 +14,7 @@ type Experts struct {
 	Count  int
 	FFN    int // width of an expert's hidden layer
 	Router device.Router
+	Single bool   // the router is float32 in any precision
 	Shared int    // width of the hidden layer of a shared expert, which processes every row; 0: there is none
 	Gated  bool   // its output is multiplied by the logistic function of a linear function of its input
 	Dense  []bool // the layers that have an MLP of width Llama.FFN instead; nil: none
@@ -24,6 +25,7 @@ type Experts struct {
 // ExpertNames are the names of a mixture's parameters in a layer, without ".weight".
 type ExpertNames struct {
 	Router string
+	Bias   string // the whole name of the router's correction, if it has one
 	// Gate, Up and Down have %d for an expert's number. Without Up, Gate is the gates and ups of all
 	// experts, (Count, 2 FFN, Width), and Down is (Count, Width, FFN).
 	Gate, Up, Down string
@@ -58,6 +60,7 @@ func (m matrices) of(w []device.Buffer) device.MatGroup {
 // mixture locates the parameters of a block's experts.
 type mixture struct {
 	router       rows
+	bias         rows     // (Count): the router's correction, which is never trained
 	sharedRouter rows     // (1, C); none unless the shared expert is gated
 	gateUp, down matrices // (2F, C) and (C, F) of each of this rank's experts
 }
@@ -72,6 +75,12 @@ func (b *llamaBlock) addExperts(prefix string) {
 		return b.add(p)
 	}
 	b.mix.router = router(x.Names.Router, x.Count)
+	b.params[b.mix.router.param].Single = x.Single
+	if x.Router.Bias {
+		p := bias(prefix+x.Names.Bias, x.Count)
+		p.Frozen, p.Single, p.Router = true, true, true
+		b.mix.bias = b.add(p)
+	}
 	if x.Gated {
 		b.mix.sharedRouter = router(x.Names.SharedRouter, 1)
 	}
@@ -242,7 +251,11 @@ func (m mixPass) route(norm device.Mat) {
 	x, s := m.b.l.Experts, m.s
 	logits := device.Matrix(s.logits, norm.Rows, x.Count)
 	m.q.MatMul(logits, norm, m.b.mix.router.of(m.w).T(), device.Buffer{}, false)
-	m.q.Route(m.held(s.experts), m.held(s.weights), logits, device.Buffer{}, x.Router)
+	var bias device.Buffer
+	if x.Router.Bias {
+		bias = m.b.mix.bias.of(m.w).Buf
+	}
+	m.q.Route(m.held(s.experts), m.held(s.weights), logits, bias, x.Router)
 	if m.group != nil {
 		m.group.Gather(s.experts, m.held(s.experts))
 		m.group.Gather(s.weights, m.held(s.weights))
@@ -433,18 +446,13 @@ func (m mixPass) backwardRows(r mixRows, dy, dact device.Mat, dw device.Buffer, 
 func (m mixPass) backwardRouter(dn, norm device.Mat, dw device.Buffer) {
 	x, s := m.b.l.Experts, m.s
 	defer m.mem.Release(m.mem.Mark())
-	d := device.Matrix(m.mem.Take(device.F32, s.logits.N), norm.Rows, x.Count)
+	d := m.take(norm.Rows, x.Count)
 	m.q.RouteGrad(d, device.Matrix(s.logits, norm.Rows, x.Count), m.held(s.experts), m.held(s.weights), dw, x.Router)
 	m.logitsGrad(dn, norm, d, m.b.mix.router)
 }
 
 // logitsGrad adds the gradient of x to dx and computes that of a router, given the gradient d of its logits.
 func (m mixPass) logitsGrad(dx, x, d device.Mat, router rows) {
-	if m.bt.Compute != device.F32 {
-		narrow := m.take(d.Rows, d.Cols)
-		m.q.Cast(narrow.Buf, d.Buf)
-		d = narrow
-	}
 	if router.trained(m.pass) {
 		m.q.WeightGrad(router.of(m.dw), device.Buffer{}, d, x)
 	}
@@ -473,7 +481,7 @@ func (m mixPass) backwardShared(dx, dy, in device.Mat, s *Saved) {
 	if !b.l.Experts.Gated {
 		return
 	}
-	d := device.Matrix(m.mem.Take(device.F32, m.rows), m.rows, 1)
+	d := m.take(m.rows, 1)
 	m.q.RouteGrad(d, device.Matrix(s.mix.shared, m.rows, 1), s.mix.one, s.mix.sharedWeights, dw, sharedGate)
 	m.logitsGrad(dx, in, d, b.mix.sharedRouter)
 }

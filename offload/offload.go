@@ -92,6 +92,7 @@ type Unit struct {
 	Whole  bool // its parameters stay whole on the device
 	Frozen bool // the unit has parameters but no gradient or state
 	Coded  bool // its parameters are words of I32, and frozen
+	Single bool // its parameters are float32, whatever Config.DType
 	Rule   int  // update rule, an index into Config.Vecs
 }
 
@@ -117,7 +118,7 @@ type State struct {
 	Master device.Buffer   // float32
 	Vec    []device.Buffer // of its rule's Config.Vecs, in the order of the rule's States; the slice belongs to the store
 	Grad   device.Buffer   // float32
-	Param  device.Buffer   // compute dtype or, if Coded, I32: receives the parameter; empty if Master is the parameter; for a frozen unit, contains it
+	Param  device.Buffer   // its type: receives the parameter; empty if Master is the parameter; for a frozen unit, contains it
 }
 
 // Store holds the state of every unit of one rank.
@@ -143,7 +144,7 @@ type unit struct {
 	Unit
 	onHost bool            // updated in host memory; for a frozen unit, lent there
 	param  Tier            // where the parameter rests
-	dtype  device.DType    // of the parameter: compute dtype or, if Coded, I32
+	dtype  device.DType    // of the parameter: compute dtype or, if Coded, I32, or, if Single, F32
 	rest   device.Buffer   // (Len) dtype: the parameter, unless it rests on disk
 	grad   device.Buffer   // (Len) float32
 	master device.Buffer   // (Len) float32; empty if it rests on disk
@@ -296,8 +297,11 @@ func Split(units []Unit, ratio float64) int {
 
 func (s *Store) decide(i int, u Unit) unit {
 	p := unit{Unit: u, onHost: i >= s.offloaded, param: s.cfg.Params, dtype: s.cfg.DType}
-	if u.Coded {
+	switch {
+	case u.Coded:
 		p.dtype = device.I32
+	case u.Single:
+		p.dtype = device.F32
 	}
 	if u.Whole {
 		p.param = Device
@@ -305,7 +309,7 @@ func (s *Store) decide(i int, u Unit) unit {
 	if u.Frozen {
 		p.onHost = p.param != Device // where it can be set and read
 	}
-	p.copies = !u.Frozen && (s.cfg.SeparateMaster || s.cfg.DType != device.F32 || !p.updatedInPlace())
+	p.copies = !u.Frozen && (s.cfg.SeparateMaster || p.dtype != device.F32 || !p.updatedInPlace())
 	p.labels.state, p.labels.param = "unit "+u.Name+": optimizer state", "unit "+u.Name+": parameters"
 	if p.onHost && s.cfg.Optimizer == Disk && !u.Frozen {
 		p.vecs = s.cfg.Vecs[u.Rule]

@@ -50,6 +50,7 @@ type Param struct {
 	Group  Group
 	Frozen bool  // used but never updated: without gradient and state
 	Router bool  // selects or weighs experts: never stored in a Code
+	Single bool  // float32 in any precision
 	Expert bool  // of one or several experts of a mixture; in a unit, all are or none is
 	Rule   int   // index of its update rule
 	Code   uint8 // device.Code in which it is stored if it is frozen

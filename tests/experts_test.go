@@ -106,6 +106,11 @@ func (m mixture) train(t *testing.T, steps int, sets ...string) (got mixtureRun)
 		if a, b := r.Planned.Device, r.Device.Usage().Live; a != b {
 			t.Errorf("%v: planned %v, allocated %v", sets, a, b)
 		}
+		for _, u := range r.Trainer.Units() {
+			if p := u.Layout.Params[0]; p.Single && u.Param.Type != device.F32 {
+				t.Errorf("%v: %s is %v", sets, p.Name, u.Param.Type)
+			}
+		}
 	}
 	mesh, vocab := spec.Mesh(c), int32(c.Model.Vocab)
 	share := data.Share{Ranks: mesh.DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}

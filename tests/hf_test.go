@@ -471,7 +471,7 @@ func TestRefusedFolders(t *testing.T) {
 		{name: "missing tensor", drop: "transformer.h.1.ln_2.bias", want: "transformer.h.1.ln_2.bias is missing"},
 		{name: "another shape", key: "n_positions", value: "31", want: "transformer.wpe.weight has shape [32 48], but config.json implies [31 48]"},
 		{name: "more layers", key: "n_layer", value: "3", want: "12 parameters are missing: transformer.h.2.ln_1.weight, "},
-		{name: "architecture", key: "model_type", value: `"bert"`, want: `config.json: model_type "bert" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe or granitemoeshared`},
+		{name: "architecture", key: "model_type", value: `"bert"`, want: `config.json: model_type "bert" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, granitemoeshared, glm4_moe, dots1 or minimax_m2`},
 		{name: "heads", key: "n_head", value: "5", want: "n_head 5 does not divide n_embd 48"},
 		{name: "inner", key: "n_inner", value: "96", want: "transformer.h.0.mlp.c_fc.weight has shape [48 192], but config.json implies [48 96]"},
 		{name: "activation", key: "activation_function", value: `"mish"`, want: `activation_function "mish" is not supported; want gelu, `},

@@ -328,7 +328,7 @@ func (t *Trainer) offload() offload.Config {
 // stored returns the units in the form that a store needs.
 func stored(units []*fsdp.Unit) (of []offload.Unit) {
 	for _, u := range units {
-		of = append(of, offload.Unit{Name: u.Name, Len: u.Own().Len(), Whole: u.Whole(), Frozen: u.Frozen, Coded: u.Code != device.Floats, Rule: u.Rule})
+		of = append(of, offload.Unit{Name: u.Name, Len: u.Own().Len(), Whole: u.Whole(), Frozen: u.Frozen, Coded: u.Code != device.Floats, Single: u.Single, Rule: u.Rule})
 	}
 	return of
 }

@@ -79,7 +79,7 @@ func refused(t *testing.T, family string, keys map[string]string) {
 }
 
 func TestModelConfigRefusals(t *testing.T) {
-	refused(t, "bert", map[string]string{`"n_layer": 0`: `model_type "bert" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe or granitemoeshared`})
+	refused(t, "bert", map[string]string{`"n_layer": 0`: `model_type "bert" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, granitemoeshared, glm4_moe, dots1 or minimax_m2`})
 	refused(t, "gpt2", map[string]string{
 		`"n_layer": 0`:             "n_layer 0 is out of range",
 		`"torch_dtype": 32`:        "torch_dtype 32 is not a string",
@@ -117,9 +117,9 @@ func TestModelConfigRefusals(t *testing.T) {
 		`"n_layer": 0, "n_head": 5, "is_causal": false`:       "n_layer 0 is out of range; n_head 5 does not divide n_embd 768; is_causal false is not supported",
 	})
 	for raw, want := range map[string]string{
-		`{}`:                             `model_type "" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe or granitemoeshared`,
-		`{"model_type": "phi"}`:          `model_type "phi" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe or granitemoeshared`,
-		`{"model_type": "starcoder2"}`:   `model_type "starcoder2" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe or granitemoeshared`,
+		`{}`:                             `model_type "" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, granitemoeshared, glm4_moe, dots1 or minimax_m2`,
+		`{"model_type": "phi"}`:          `model_type "phi" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, granitemoeshared, glm4_moe, dots1 or minimax_m2`,
+		`{"model_type": "starcoder2"}`:   `model_type "starcoder2" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, granitemoeshared, glm4_moe, dots1 or minimax_m2`,
 		`{"model_type": 2}`:              `model_type 2 is not a string`,
 		`[]`:                             `not a model's config: line 1, column 1: an array where an object is expected`,
 		`null`:                           `not a model's config: line 1, column 1: null where an object is expected`,

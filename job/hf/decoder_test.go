@@ -261,6 +261,13 @@ func TestFamilyRefusals(t *testing.T) {
 		`"moe_intermediate_size": null`:                     "moe_intermediate_size null is not a whole number",
 		`"use_sliding_window": true, "layer_types": ["full_attention"], "num_hidden_layers": 1`: "layer_types has full_attention, but all layers of this model use sliding_window 4096",
 	})
+	refused(t, "glm4_moe", map[string]string{
+		`"n_group": 3`:                               "n_group 3 and topk_group 1 do not leave 8 of 128 experts",
+		`"n_group": 32, "topk_group": 1`:             "n_group 32 and topk_group 1 do not leave 8 of 128 experts",
+		`"first_k_dense_replace": 46`:                "first_k_dense_replace 46 leaves no layer of 46 with experts",
+		`"routed_scaling_factor": 0`:                 "routed_scaling_factor 0 is out of range",
+		`"n_routed_experts": 128, "num_experts": 64`: "num_experts 64 and n_routed_experts 128 differ",
+	})
 	refused(t, "olmoe", map[string]string{`"clip_qkv": 8.0`: "clip_qkv 8.0 is not supported; want null, or remove the key"})
 }
 
@@ -331,8 +338,16 @@ func TestExpertsConfigs(t *testing.T) {
 		},
 		`{"model_type": "mixtral"}`: func(m Model) bool { return m.Window == 0 && m.Theta == 1e6 && m.Experts.FFN == 14336 && m.Type == "" },
 		`{"model_type": "mixtral", "sliding_window": 7, "num_hidden_layers": 1}`: func(m Model) bool { return m.Window == 7 && m.Layout == "w" },
-		`{"model_type": "granitemoeshared", "shared_intermediate_size": 0}`:      func(m Model) bool { return m.Experts.Shared == 0 && m.Experts.Router.Normalize },
-		`{"model_type": "granitemoeshared", "shared_intermediate_size": 24}`:     func(m Model) bool { return m.Experts.Shared == 24 && !m.Experts.Gated },
+		`{"model_type": "glm4_moe", "num_hidden_layers": 3, "head_dim": 64, "n_shared_experts": 2, "n_group": 8, "topk_group": 4, "num_nextn_predict_layers": 1}`: func(m Model) bool {
+			r := m.Experts.Router
+			return m.RotaryDim == 32 && m.Experts.Shared == 2816 && r.Groups == 8 && r.TopGroups == 4 && r.Bias && r.Normalize && slices.Equal(m.Experts.Dense, []bool{true, false, false}) && m.Predicting == 1
+		},
+		`{"model_type": "dots1", "num_hidden_layers": 3, "n_routed_experts": 16, "num_experts_per_tok": 4, "max_window_layers": 2, "sliding_window": 5}`: func(m Model) bool {
+			return m.Layout == "ffw" && m.Window == 5 && m.Experts.Count == 16 && !m.Experts.Router.Normalize && m.Experts.Single
+		},
+		`{"model_type": "minimax_m2", "rotary_dim": 64}`:                     func(m Model) bool { return m.RotaryDim == 64 && m.Experts.Router.Bias && !m.Experts.Single },
+		`{"model_type": "granitemoeshared", "shared_intermediate_size": 0}`:  func(m Model) bool { return m.Experts.Shared == 0 && m.Experts.Router.Normalize },
+		`{"model_type": "granitemoeshared", "shared_intermediate_size": 24}`: func(m Model) bool { return m.Experts.Shared == 24 && !m.Experts.Gated },
 	} {
 		m, err := parseModelConfig([]byte(config))
 		if err != nil || !want(m) {

@@ -18,7 +18,7 @@ type family struct {
 
 // families are all supported families.
 var families = []family{gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3,
-	mixtral, qwen2moe, qwen3moe, olmoe, graniteMoE, graniteMoEShared}
+	mixtral, qwen2moe, qwen3moe, olmoe, graniteMoE, graniteMoEShared, glm4MoE, dots1, minimaxM2}
 
 // needs describes what families with experts need that no module has.
 var needs = map[string]string{

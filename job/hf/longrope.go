@@ -53,10 +53,9 @@ func (o *object) factors(key string, m *Model) []float64 {
 	return all
 }
 
-// partial reads the rotated fraction of a head: at the top level, in rope_parameters, or in both.
-func (o *object) partial(m *Model) {
+// partial reads the rotated fraction of a head, with the class's default: at the top level, in rope_parameters, or in both.
+func (o *object) partial(m *Model, part float64) {
 	const key = "partial_rotary_factor"
-	part := 1.0
 	for _, in := range []*object{o.object("rope_scaling"), o.object("rope_parameters"), o} {
 		if in != nil {
 			part = maybe(in, key, part)

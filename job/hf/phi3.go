@@ -13,7 +13,7 @@ var phi3 = family{
 func readPhi3(o *object) (Model, []string) {
 	m, notes := decoder{layers: 32, heads: 32, width: 3072, ffn: 8192, vocab: 32064, longest: 4096, eps: 1e-5, padded: true, pad: 32000}.read(o)
 	m.Fused = true
-	o.partial(&m)
+	o.partial(&m, 1)
 	o.rope(&m, 10000)
 	if k := m.Scaling.Kind; k != device.RopeUnscaled && k != device.RopeLong {
 		o.refuse("rotary positions of a phi3 can only be scaled by longrope")

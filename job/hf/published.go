@@ -21,7 +21,7 @@ var publishedJSON []byte
 type Shape struct {
 	Name       string          // as people call it: "Llama-3-8B"
 	Repository string          // on the Hugging Face Hub
-	Parameters int64           // as the Hub counts them, tied ones once
+	Parameters int64           // as the Hub counts them, tied ones once, without layers that predict further tokens
 	Config     json.RawMessage // the keys of its config.json that shape the model
 }
 

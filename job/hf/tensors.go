@@ -25,11 +25,12 @@ import (
 // model's names, shapes and supported types.
 type ModelTensors struct {
 	*safetensors.Reader
-	Names  map[string]string // names of parameters in the folder
-	Spare  []string          // tensors that are not parameters: buffers of the class, other heads
-	head   string            // the output layer among them, or ""
-	images int               // number of tensors of a wrapper's image part
-	unread []string          // spare tensors with values that may matter to someone
+	Names      map[string]string // names of parameters in the folder
+	Spare      []string          // tensors that are not parameters: buffers of the class, other heads
+	head       string            // the output layer among them, or ""
+	predicting int               // last layer on disk, if those after the model's predict further tokens
+	images     int               // number of tensors of a wrapper's image part
+	unread     []string          // spare tensors with values that may matter to someone
 
 	merged  []*Adapters // added to the parameters
 	digests []string    // of merged
@@ -160,6 +161,9 @@ func (t *ModelTensors) sort(m Model) (problems []string) {
 		}
 		t.Spare = append(t.Spare, show.Brief(x.Name))
 	}
+	if beyond > 0 && beyond < m.Layers+m.Predicting {
+		t.predicting, beyond = beyond, 0
+	}
 	if beyond > 0 {
 		problems = append(problems, fmt.Sprintf("it has layers up to number %d, counting from 0, but config.json has %d layers", beyond, m.Layers))
 	}
@@ -184,6 +188,9 @@ func several(names []string) string {
 func (t *ModelTensors) Note() (notes []string) {
 	if t.images > 0 {
 		notes = append(notes, fmt.Sprintf("%d tensors of images (vision_tower, multi_modal_projector) are left out", t.images))
+	}
+	if t.predicting > 0 {
+		notes = append(notes, fmt.Sprintf("layers up to number %d, which predict further tokens (num_nextn_predict_layers), are left out, also of exports", t.predicting))
 	}
 	if len(t.unread) > 0 {
 		notes = append(notes, "unused tensors, which are not parameters of the model: "+several(t.unread))

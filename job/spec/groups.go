@@ -44,8 +44,8 @@ func groupOf(groups []config.Group, p shard.Param) int {
 }
 
 // ruled returns the model with Muon for the matrices between its first and last module, and AdamW
-// for the rest, unless a group chooses otherwise. Parameters that are not matrices always use
-// AdamW.
+// for the rest, unless a group chooses otherwise. Parameters that are not matrices, and float32
+// routers, always use AdamW.
 func ruled(groups []config.Group, m *nn.Model) *nn.Model {
 	ends := map[string]bool{}
 	for _, mod := range []nn.Module{m.Modules[0], m.Modules[len(m.Modules)-1]} {
@@ -58,7 +58,7 @@ func ruled(groups []config.Group, m *nn.Model) *nn.Model {
 		if g := groupOf(groups, p); g >= 0 {
 			chosen = groups[g].Type
 		}
-		if len(p.Shape) != 2 || chosen == "adamw" || chosen == "" && ends[p.Name] {
+		if len(p.Shape) != 2 || p.Single || chosen == "adamw" || chosen == "" && ends[p.Name] {
 			return config.AdamWRule
 		}
 		return config.MuonRule
