@@ -150,15 +150,14 @@ func TestModelOfTheHub(t *testing.T) {
 	if err := errors.Join(os.Mkdir("m", 0o755), os.WriteFile("m/model.safetensors", []byte("\x80"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	for from, want := range map[string]string{
-		"https://huggingface.co/openai-community/gpt2":           "write hf://openai-community/gpt2 ",
-		"https://huggingface.co/openai-community/gpt2/tree/main": "write hf://openai-community/gpt2 ",
-		"hf://openai-community/gpt2/tree/main":                   "is not a model on the Hub; want hf://org/name",
-		"m/model.safetensors":                                    "m/model.safetensors is a file; want the folder",
+	for _, from := range []string{
+		"https://huggingface.co/openai-community/gpt2",
+		"https://huggingface.co/openai-community/gpt2/tree/main",
+		"hf://openai-community/gpt2/tree/main",
+		"m/model.safetensors",
 	} {
-		if _, err := Draft("job.yaml", []string{"model.from=" + from}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", from, err)
-		}
+		_, err := Draft("job.yaml", []string{"model.from=" + from})
+		said.Same(t, from, err)
 	}
 	for _, from := range []string{"./nothing", "/no/folder", "nothing"} {
 		if _, err := Draft("job.yaml", []string{"model.from=" + from}); err == nil || strings.Contains(err.Error(), "hf://") {

@@ -94,16 +94,7 @@ func TestGroupProblems(t *testing.T) {
     - {match: "*.bias", momentum: 1}
 `)
 	_, err := Load("job.yaml", nil)
-	want := `job.yaml:4:29: optimizer.groups[0].lr: fast is not a number; want a positive number, such as 1e-4
-job.yaml:4:49: optimizer.groups[0].weight_decay: -1 is out of range; want a number of at least 0, such as 0
-job.yaml:4:53: optimizer.groups[0].decay: unknown key; want one of match, lr, weight_decay, type
-job.yaml:5:8: optimizer.groups[1]: lacks match; want {match: "*.bias", lr: 1e-4, weight_decay: 0}
-job.yaml:6:7: optimizer.groups[2]: "*.bias" is not a mapping; want a group of parameters, such as {match: "*.bias", lr: 1e-4, weight_decay: 0}
-job.yaml:7:15: optimizer.groups[3].match: "[a" is not a pattern; want a pattern of names, such as "*.bias"
-job.yaml:8:25: optimizer.groups[4].momentum: unknown key; want one of match, lr, weight_decay, type`
-	if err == nil || err.Error() != want {
-		t.Errorf("got\n%v\nwant\n%s", err, want)
-	}
+	said.Same(t, "all", err)
 }
 
 // TestIdleGroups checks that groups without effect are rejected, with similar parameter names as
@@ -118,24 +109,15 @@ func TestIdleGroups(t *testing.T) {
     - {match: "model.layers.*.q_proj.weight", weight_decay: 0}
 `)
 	_, err := Load("job.yaml", nil)
-	want := `job.yaml:4:8: optimizer.groups[0]: "*.wieght" matches no trained parameter; there are transformer.wte.weight, transformer.wpe.weight, transformer.ln_f.weight
-job.yaml:5:8: optimizer.groups[1]: the group sets nothing for its parameters; want lr, weight_decay or both in addition to match
-job.yaml:7:8: optimizer.groups[3]: all 6 parameters that "transformer.h.3.*.bias" matches belong to earlier groups; put it first, or remove it
-job.yaml:8:8: optimizer.groups[4]: "model.layers.*.q_proj.weight" matches no trained parameter; there are transformer.h.*.attn.c_proj.weight, transformer.h.*.mlp.c_proj.weight, transformer.h.*.attn.c_attn.weight`
-	if err == nil || err.Error() != want {
-		t.Errorf("got\n%v\nwant\n%s", err, want)
-	}
+	said.Same(t, "all", err)
 	var many []string
 	for i := range config.MostGroups + 1 {
 		many = append(many, fmt.Sprintf(`{match: "*.%d.*", lr: 1}`, i))
 	}
 	_, err = Load("job.yaml", []string{"optimizer.groups=[" + strings.Join(many, ", ") + "]"})
-	if err == nil || !strings.Contains(err.Error(), "optimizer.groups: 101 items, more than 100") {
-		t.Error(err)
-	}
-	if _, err = Load("job.yaml", []string{"optimizer.groups=[{match: '" + strings.Repeat("*a", 200) + "', lr: 1}]"}); err == nil || !strings.Contains(err.Error(), "a pattern of 400 bytes, more than 200") {
-		t.Error(err)
-	}
+	said.Same(t, "many", err)
+	_, err = Load("job.yaml", []string{"optimizer.groups=[{match: '" + strings.Repeat("*a", 200) + "', lr: 1}]"})
+	said.Same(t, "a long pattern", err)
 }
 
 // TestGroupsOfGivenNetwork checks that groups apply to the parameters of a network given by the
@@ -209,19 +191,17 @@ func TestMuonKeys(t *testing.T) {
 	if o.AdamW.LR != 2e-4 || o.AdamW.WeightDecay != 0 {
 		t.Errorf("AdamW has %+v", o.AdamW)
 	}
-	for sets, want := range map[string]string{
-		"optimizer={type: muon, betas: [0.9, 0.9]}":                         "optimizer.betas: not used: muon has none; its AdamW uses optimizer.adamw.betas; remove it (--set optimizer.betas=null removes it)",
-		"optimizer={ns_steps: 5}":                                           "optimizer.ns_steps: not used: adamw has no ns_steps; remove it (--set optimizer.ns_steps=null removes it)",
-		"optimizer={type: sgd, adamw: {lr: 1e-3}}":                          "optimizer.adamw.lr: not used: sgd has no adamw.lr; remove it (--set optimizer.adamw.lr=null removes it)",
-		"optimizer={type: muon, ns_steps: 100}":                             "optimizer.ns_steps: 100 is more than 99; want a whole number from 1 to 99",
-		"optimizer={type: muon, adjust_lr_fn: orignal}":                     "optimizer.adjust_lr_fn: orignal is not a valid value; did you mean original?; want original, match_rms_adamw or spectral_unclamped",
-		`optimizer={type: muon, groups: [{match: "*.h.0.*", type: muon}]}`:  `optimizer.groups[0]: Muon is for matrices, and "*.h.0.*" matches transformer.h.0.ln_1.weight; want a pattern that matches only matrices`,
-		`optimizer={groups: [{match: "*.h.0.*", type: adamw}]}`:             "optimizer.groups[0]: type is for a job with Muon; this one's parameters are all updated by adamw; remove it, or want optimizer.type: muon",
-		"optimizer={type: muon, groups: [{match: \"*.h.0.*\", type: sgd}]}": "optimizer.groups[0].type: sgd is not a valid value; want adamw or muon",
+	for _, sets := range []string{
+		"optimizer={type: muon, betas: [0.9, 0.9]}",
+		"optimizer={ns_steps: 5}",
+		"optimizer={type: sgd, adamw: {lr: 1e-3}}",
+		"optimizer={type: muon, ns_steps: 100}",
+		"optimizer={type: muon, adjust_lr_fn: orignal}",
+		`optimizer={type: muon, groups: [{match: "*.h.0.*", type: muon}]}`,
+		`optimizer={groups: [{match: "*.h.0.*", type: adamw}]}`,
+		"optimizer={type: muon, groups: [{match: \"*.h.0.*\", type: sgd}]}",
 	} {
 		_, err := Load("job.yaml", strings.Split(strings.ReplaceAll(sets, " optimizer=", "\noptimizer="), "\n"))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s:\ngot  %v\nwant %s", sets, err, want)
-		}
+		said.Same(t, sets, err)
 	}
 }

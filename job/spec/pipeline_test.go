@@ -14,28 +14,27 @@ import (
 // TestPipelinesThatCannotBe checks that impossible pipelines are rejected with advice.
 func TestPipelinesThatCannotBe(t *testing.T) {
 	jobtest.InFolder(t, jobtest.Least)
-	for want, sets := range map[string][]string{
-		"train.accumulate: a step of 262145 micro-batches is too long; want at most 262144, such as by a larger train.micro_batch":                    {"train.accumulate=262145"},
-		"train.accumulate: a step of 131073 micro-batches is too long; want at most 131072, such as by a larger train.micro_batch":                    {"parallel={ranks: 2, pipeline: 2}", "train.accumulate=131073"},
-		"parallel.shard: shard 2 × replicate 1 × pipeline 2 = 4, but there are 6 ranks; want ranks: 4, or shard: -1 for ranks / replicate / pipeline": {"parallel={ranks: 6, pipeline: 2, shard: 2}"},
-		"parallel.ranks: 6 ranks cannot be divided by pipeline 4; want ranks 4 or 8":                                                                  {"parallel={ranks: 6, pipeline: 4}"},
-		"parallel.ranks: 2 ranks cannot be divided by pipeline 4; want ranks 4":                                                                       {"parallel={ranks: 2, pipeline: 4}", "zero.stage=0", "zero.offload.optimizer=host"},
-		"parallel.replicate: 8 ranks / (pipeline 2) cannot be divided into 3 equal replicas; want replicate 2 or 4":                                   {"parallel={ranks: 8, pipeline: 2, replicate: 3}"},
-		"parallel.pipeline: 6 micro-batches are not a multiple of 4 ranks; want train.accumulate 4 or 8, or the schedule 1F1B":                        {"parallel={ranks: 4, pipeline: 4}", "pipeline.schedule=Interleaved1F1B", "train.accumulate=6", "model.layers=8"},
-		"parallel.pipeline: 8 stages for 6 layers; want at most 6":                                                                                    {"parallel={ranks: 8, pipeline: 8}"},
-		"pipeline.virtual: GPipe has one stage per rank, not 2; want virtual: 1, or 2 and more with Interleaved1F1B":                                  {"parallel={ranks: 2, pipeline: 2}", "pipeline={schedule: GPipe, virtual: 2}"},
-		"pipeline.virtual: Interleaved1F1B needs several stages per rank, not one; want virtual: 1, or 2 and more with Interleaved1F1B":               {},
-		"pipeline.layers: 3 + 2 = 5 layers, but the model has 6; want as many, or leave it out":                                                       {"parallel={ranks: 2, pipeline: 2}", "pipeline.layers=[3, 2]"},
-		"pipeline.layers: layers for 3 stages, but there are 2; want a number for each stage, or leave it out":                                        {"parallel={ranks: 2, pipeline: 2}", "pipeline.layers=[2, 2, 2]"},
-		"train.batch: micro_batch 2 × accumulate 2 × shard × replicate 2 = 8, but batch is 16; want batch: 8, or leave one of the three out":          {"parallel={ranks: 4, pipeline: 2}", "train={micro_batch: 2, accumulate: 2, batch: 16}"},
-		"pipeline.virtual: not used: parallel.pipeline is 1: there are no stages; remove it":                                                          {"pipeline.virtual=2"},
+	for _, sets := range [][]string{
+		{"train.accumulate=262145"},
+		{"parallel={ranks: 2, pipeline: 2}", "train.accumulate=131073"},
+		{"parallel={ranks: 6, pipeline: 2, shard: 2}"},
+		{"parallel={ranks: 6, pipeline: 4}"},
+		{"parallel={ranks: 2, pipeline: 4}", "zero.stage=0", "zero.offload.optimizer=host"},
+		{"parallel={ranks: 8, pipeline: 2, replicate: 3}"},
+		{"parallel={ranks: 4, pipeline: 4}", "pipeline.schedule=Interleaved1F1B", "train.accumulate=6", "model.layers=8"},
+		{"parallel={ranks: 8, pipeline: 8}"},
+		{"parallel={ranks: 2, pipeline: 2}", "pipeline={schedule: GPipe, virtual: 2}"},
+		{},
+		{"parallel={ranks: 2, pipeline: 2}", "pipeline.layers=[3, 2]"},
+		{"parallel={ranks: 2, pipeline: 2}", "pipeline.layers=[2, 2, 2]"},
+		{"parallel={ranks: 4, pipeline: 2}", "train={micro_batch: 2, accumulate: 2, batch: 16}"},
+		{"pipeline.virtual=2"},
 	} {
 		if len(sets) == 0 {
 			sets = []string{"parallel={ranks: 2, pipeline: 2}", "pipeline={schedule: Interleaved1F1B, virtual: 1}"}
 		}
-		if _, err := Load("job.yaml", sets); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v\nwant %s", sets, err, want)
-		}
+		_, err := Load("job.yaml", sets)
+		said.Same(t, strings.Join(sets, " "), err)
 	}
 }
 

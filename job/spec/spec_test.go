@@ -250,39 +250,36 @@ func TestOneMistakeOneMessage(t *testing.T) {
 
 func TestTabsAndOtherNonsense(t *testing.T) {
 	jobtest.InFolder(t, jobtest.Least)
-	for _, c := range []struct{ file, want string }{
-		{"", "job.yaml: the job file is empty; it needs at least a line like: data: {text: [\"*.txt\"]}"},
-		{"# nothing\n", "job.yaml: the job file is empty; it needs at least a line like: data: {text: [\"*.txt\"]}"},
-		{"hello\n", "job.yaml:1:1: the job file is the single value hello, not a mapping; want sections like: data: {text: [\"*.txt\"]}"},
-		{"- a\n- b\n", "job.yaml:1:1: the job file is a list, not a mapping; want sections like: data: {text: [\"*.txt\"]}"},
-		{"data:\n\ttext: [a.txt]\n", "job.yaml:2:1: not YAML: found character '\\t' that cannot start any token; YAML indents with spaces, never with tabs"},
-		{"data: {text: [a.txt\n", "job.yaml:1:14: not YAML: sequence end token ']' not found"},
-		{"\xff\xfe", "job.yaml:1:1: this is text in UTF-16 or UTF-32; save it as UTF-8"},
-		{jobtest.Least + "train: {steps: 1, steps: 2}\n", "job.yaml:2:19: train.steps: given twice, first at job.yaml:2:9; remove one"},
-		{jobtest.Least + "---\n" + jobtest.Least, "job.yaml:2:1: a second document after ---; want one job in a file"},
-		{jobtest.Least + "zero: {stage: *s}\n", "job.yaml:2:15: zero.stage: *s refers to no anchor before it; want &s at the value it should repeat"},
-		{jobtest.Least + "1: 2\n", "job.yaml:2:1: 1: unknown key; want one of model, data, train, device, parallel, pipeline, zero, precision, optimizer, schedule, checkpoint, sample, report"},
+	for _, file := range []string{
+		"",
+		"# nothing\n",
+		"hello\n",
+		"- a\n- b\n",
+		"data:\n\ttext: [a.txt]\n",
+		"data: {text: [a.txt\n",
+		"\xff\xfe",
+		jobtest.Least + "train: {steps: 1, steps: 2}\n",
+		jobtest.Least + "---\n" + jobtest.Least,
+		jobtest.Least + "zero: {stage: *s}\n",
+		jobtest.Least + "1: 2\n",
 	} {
-		jobtest.Write(t, "job.yaml", c.file)
+		jobtest.Write(t, "job.yaml", file)
 		_, err := Load("job.yaml", nil)
-		if err == nil || err.Error() != c.want {
-			t.Errorf("%q:\n got %v\nwant %s", c.file, err, c.want)
-		}
+		said.Same(t, file, err)
 		if !input.IsInput(err) {
-			t.Errorf("%q: not the user's to mend", c.file)
+			t.Errorf("%q: not the user's to mend", file)
 		}
 	}
 }
 
 func TestUnreadableJob(t *testing.T) {
 	t.Chdir(t.TempDir())
-	for path, want := range map[string]string{
-		"gone.yaml": "gone.yaml: the job file cannot be read: no such file or directory; want the path of a job file in YAML, or - for the standard input; 'zeroth init' writes one",
-		".":         ".: the job file cannot be read: it is a folder, not a regular file; want the path of a job file in YAML, or - for the standard input; 'zeroth init' writes one",
+	for _, path := range []string{
+		"gone.yaml",
+		".",
 	} {
-		if _, err := Load(path, nil); err == nil || err.Error() != want {
-			t.Errorf("got %v\nwant %s", err, want)
-		}
+		_, err := Load(path, nil)
+		said.Same(t, path, err)
 	}
 }
 
@@ -328,76 +325,68 @@ func TestCombinations(t *testing.T) {
 		t.Fatal(err)
 	}
 	jobtest.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 100, Eps: 1e-5}}.ConfigJSON()))
-	for _, c := range []struct{ set, want string }{
-		{"zero.stage=5", "zero.stage: there is no stage 5; want 0 (nothing sharded), 1 (optimizer state), 2 (and gradients) or 3 (and parameters)"},
-		{"model={heads: 7}", "model.heads: 7 heads do not divide width 384; want heads 6 or 8"},
-		{"model={width: 100}", "model.width: 6 heads do not divide width 100; want heads 5 or 10"},
-		{"model={family: llama, heads: 7}", "model.heads: 7 heads do not divide width 384; want heads 6 or 8"},
-		{"model={family: llama, heads: 128}", "model.heads: 128 heads of width 3: rotary positions rotate pairs, so a head's width must be even; want heads 96 or 192"},
-		{"model={family: llama, width: 25, heads: 5}", "model.heads: 5 heads of width 5: rotary positions rotate pairs, so a head's width must be even; want an even width"},
-		{"model={family: llama, kv_heads: 4}", "model.kv_heads: 4 key and value heads do not divide 6 heads; want kv_heads 3 or 6"},
-		{"model={kv_heads: 2, tied: true}", "model.kv_heads: not used: gpt2 has no kv_heads; remove it (--set model.kv_heads=null removes it)\n" +
-			"model.tied: not used: gpt2 has no tied; remove it (--set model.tied=null removes it)"},
-		{"model={family: llama, rope_theta: 0}", "model.rope_theta: 0 is out of range; want a positive number, such as 10000"},
-		{"model={family: llama, tied: yes}", "model.tied: yes is neither true nor false; want true or false"},
-		{"model={from: hf, context: 17}", "model.context: sequences of 17 tokens, but the model of hf supports at most 16; want a context of at most 16\n" +
-			"model.from: the model's vocabulary has 100 tokens, but that of tokenizer bytes has 256; want a vocabulary of at least 256"},
-		{"model={vocab: 65}", "model.vocab: the model's vocabulary has 65 tokens, but that of tokenizer bytes has 256; want a vocabulary of at least 256"},
-		{"model={from: hf}", "model.from: the model's vocabulary has 100 tokens, but that of tokenizer bytes has 256; want a vocabulary of at least 256"},
-		{"model={from: hf, layers: 3, vocab: 300}", "model.from: the model's vocabulary has 100 tokens, but that of tokenizer bytes has 256; want a vocabulary of at least 256\n" +
-			"model.layers: not used: model.from brings its own config.json; remove it (--set model.layers=null removes it)\n" +
-			"model.vocab: not used: model.from brings its own config.json; remove it (--set model.vocab=null removes it)"},
-		{"model={family: gptj}", "model.family: gptj is not a valid value; want gpt2, llama or program"},
-		{"data={text: [a.txt], tokens: [a.bin]}", "data.tokens: text and tokens are both given; want one of the two"},
-		{"data={text: []}", `data.text: the list is empty: there is nothing to train on; want for example data: {text: ["docs/**/*.md"]} or data: {tokens: ["train.bin"]}`},
-		{"data={text: [empty.txt]}", "data.text: empty.txt is empty"},
-		{"data={tokens: ['e*.txt']}", "data.tokens: empty.txt is empty"},
-		{"data={text: [a.txt], format: chat}", "data.format: not used: there are no data.documents; remove it (--set data.format=null removes it)"},
-		{"data={text: [a.txt], documents: [a.txt]}", "data.documents: documents and text or tokens are given; want one of the three"},
-		{"data={documents: [{path: a.txt, weight: 1}, b.txt]}", "data.documents: 1 of the 2 items have a weight: the share of the others is unknown; want a list of texts, such as [\"a.txt\", \"docs/**/*.md\"], or with weights [{path: \"a.jsonl\", weight: 0.7}]"},
-		{"data={documents: [{path: a.txt, weight: 0}]}", "data.documents: item 1: weight: 0 is out of range; want a list of texts, such as [\"a.txt\", \"docs/**/*.md\"], or with weights [{path: \"a.jsonl\", weight: 0.7}]"},
-		{"data={documents: [{path: a.txt}]}", "data.documents: item 1: want both path, a text, and weight; want a list of texts, such as [\"a.txt\", \"docs/**/*.md\"], or with weights [{path: \"a.jsonl\", weight: 0.7}]"},
-		{"data={documents: [{path: a.txt, wheight: 1}]}", "data.documents: item 1: unknown key wheight; want path and weight; want a list of texts, such as [\"a.txt\", \"docs/**/*.md\"], or with weights [{path: \"a.jsonl\", weight: 0.7}]"},
-		{"data={text: [a.txt], pack: true}", "data.pack: not used: there are no data.documents; remove it (--set data.pack=null removes it)"},
-		{"data={documents: [a.txt], keys: {prompt: q}}", "data.keys.prompt: not used: records of the format text have no prompt; remove it (--set data.keys.prompt=null removes it)"},
-		{"data={documents: [a.txt], validation: 0.1, validation_documents: [a.txt]}", "data.validation: not used: data.validation_documents already lists the data to validate on; remove it (--set data.validation=null removes it)"},
-		{"data={documents: [none.jsonl]}", "data.documents: no file matches none.jsonl; relative paths start in the working directory"},
-		{"data={documents: [a.txt], tokenizer: none}", "data.tokenizer: text needs a tokenizer, but data.tokenizer is none; want bytes or gpt2"},
-		{"data={text: [a.txt], tokenizer: bytes, vocab: hf}", "data.vocab: not used: tokenizer bytes has no vocabulary of its own; remove it (--set data.vocab=null removes it)"},
-		{"data={text: [a.txt], tokenizer: gpt2, vocab: hf}", "data.vocab: the tokenizer in \"hf\" cannot be used: open hf/vocab.json: no such file or directory; want a folder with tokenizer.json, or vocab.json and merges.txt"},
-		{"data={text: [a.txt], validation: 1.5}", "data.validation: 1.5 is out of range; want a fraction from 0 to 0.5, such as 0.01"},
-		{"parallel={ranks: 6, shard: 4}", "parallel.shard: shard 4 × replicate 1 = 4, but there are 6 ranks; want ranks: 4, or shard: -1 for ranks / replicate"},
-		{"parallel={replicate: 3}", "parallel.replicate: 4 ranks cannot be divided into 3 equal replicas; want replicate 2 or 4"},
-		{"parallel={shard: -2}", "parallel.shard: -2 is negative; want a whole number of at least 1, or -1 for all ranks of a replica"},
-		{"parallel={ranks: 100000}", "parallel.ranks: 100000 is more than 65536; want a whole number from 1 to 65536, such as 4"},
-		{"train={batch: 30, micro_batch: 4}", "train.batch: batch 30 = micro_batch 4 × accumulate ? × ranks 4 has no whole solution: 30 is not a multiple of 16; want batch 16 or 32"},
-		{"train={batch: 30, accumulate: 2}", "train.batch: batch 30 = accumulate 2 × micro_batch ? × ranks 4 has no whole solution: 30 is not a multiple of 8; want batch 24 or 32"},
-		{"train={batch: 2}", "train.batch: batch 2 = micro_batch ? × ranks 4 has no whole solution: 2 is not a multiple of 4; want batch 4"},
-		{"train={batch: 64, micro_batch: 4, accumulate: 2}", "train.batch: micro_batch 4 × accumulate 2 × ranks 4 = 32, but batch is 64; want batch: 32, or leave one of the three out (--set train.accumulate=null)"},
-		{"train={clip: -1}", "train.clip: -1 is out of range; want a number of at least 0, where 0 is off, such as 1.0"},
-		{"train={steps: 99999999999999999999}", "train.steps: 99999999999999999999 is too large; want a whole number from 1 to 1000000000, such as 200"},
-		{"train={seed: 1.5}", "train.seed: 1.5 is not a whole number; want a whole number of at least 0"},
-		{"schedule={min_lr: 1e-3}", "schedule.min_lr: min_lr 1e-3 is above lr 6e-4; want a min_lr of at most lr"},
-		{"schedule={type: constant, min_lr: 1e-4}", "schedule.min_lr: not used: a constant schedule does not fall; remove it (--set schedule.min_lr=null removes it)"},
-		{"schedule={type: cosin}", "schedule.type: cosin is not a valid value; did you mean cosine?; want constant, linear, cosine, wsd or inverse_sqrt"},
-		{"optimizer={type: sgd, betas: [0.9, 0.9], eps: 1e-8}", "optimizer.betas: not used: sgd has no betas; remove it (--set optimizer.betas=null removes it)\n" +
-			"optimizer.eps: not used: sgd has no eps; remove it (--set optimizer.eps=null removes it)"},
-		{"optimizer={momentum: 0.9}", "optimizer.momentum: not used: adamw has no momentum; remove it (--set optimizer.momentum=null removes it)"},
-		{"optimizer={lr: 1e999}", "optimizer.lr: 1e999 is too large; want a positive number, such as 6e-4"},
-		{"optimizer={lr: -.inf}", "optimizer.lr: -.inf is not finite; want a positive number, such as 6e-4"},
-		{"optimizer={betas: [0.9]}", "optimizer.betas: a list of 1 items is not a list of two numbers; want two numbers of at least 0 and below 1, such as [0.9, 0.95]"},
-		{"parallel={timeout: -1s}", "parallel.timeout: -1s is not positive; want a number with its unit, such as 30s or 5m"},
-		{"parallel={timeout: [5m]}", "parallel.timeout: a list is not a time span; want a number with its unit, such as 30s or 5m"},
-		{"parallel=[4]", "parallel: a list is not a mapping; want parallel: {ranks: ...}"},
-		{"train={lr: 1}", "train.lr: unknown key; did you mean optimizer.lr?"},
-		{"steps=5", "steps: unknown key; did you mean train.steps?"},
-		{"parallel.rank=8", "parallel.rank: unknown key; did you mean ranks?"},
+	for _, set := range []string{
+		"zero.stage=5",
+		"model={heads: 7}",
+		"model={width: 100}",
+		"model={family: llama, heads: 7}",
+		"model={family: llama, heads: 128}",
+		"model={family: llama, width: 25, heads: 5}",
+		"model={family: llama, kv_heads: 4}",
+		"model={kv_heads: 2, tied: true}",
+		"model={family: llama, rope_theta: 0}",
+		"model={family: llama, tied: yes}",
+		"model={from: hf, context: 17}",
+		"model={vocab: 65}",
+		"model={from: hf}",
+		"model={from: hf, layers: 3, vocab: 300}",
+		"model={family: gptj}",
+		"data={text: [a.txt], tokens: [a.bin]}",
+		"data={text: []}",
+		"data={text: [empty.txt]}",
+		"data={tokens: ['e*.txt']}",
+		"data={text: [a.txt], format: chat}",
+		"data={text: [a.txt], documents: [a.txt]}",
+		"data={documents: [{path: a.txt, weight: 1}, b.txt]}",
+		"data={documents: [{path: a.txt, weight: 0}]}",
+		"data={documents: [{path: a.txt}]}",
+		"data={documents: [{path: a.txt, wheight: 1}]}",
+		"data={text: [a.txt], pack: true}",
+		"data={documents: [a.txt], keys: {prompt: q}}",
+		"data={documents: [a.txt], validation: 0.1, validation_documents: [a.txt]}",
+		"data={documents: [none.jsonl]}",
+		"data={documents: [a.txt], tokenizer: none}",
+		"data={text: [a.txt], tokenizer: bytes, vocab: hf}",
+		"data={text: [a.txt], tokenizer: gpt2, vocab: hf}",
+		"data={text: [a.txt], validation: 1.5}",
+		"parallel={ranks: 6, shard: 4}",
+		"parallel={replicate: 3}",
+		"parallel={shard: -2}",
+		"parallel={ranks: 100000}",
+		"train={batch: 30, micro_batch: 4}",
+		"train={batch: 30, accumulate: 2}",
+		"train={batch: 2}",
+		"train={batch: 64, micro_batch: 4, accumulate: 2}",
+		"train={clip: -1}",
+		"train={steps: 99999999999999999999}",
+		"train={seed: 1.5}",
+		"schedule={min_lr: 1e-3}",
+		"schedule={type: constant, min_lr: 1e-4}",
+		"schedule={type: cosin}",
+		"optimizer={type: sgd, betas: [0.9, 0.9], eps: 1e-8}",
+		"optimizer={momentum: 0.9}",
+		"optimizer={lr: 1e999}",
+		"optimizer={lr: -.inf}",
+		"optimizer={betas: [0.9]}",
+		"parallel={timeout: -1s}",
+		"parallel={timeout: [5m]}",
+		"parallel=[4]",
+		"train={lr: 1}",
+		"steps=5",
+		"parallel.rank=8",
 	} {
-		_, err := Load("job.yaml", []string{c.set})
-		want := "--set " + c.set + ": " + strings.ReplaceAll(c.want, "\n", "\n--set "+c.set+": ")
-		if err == nil || err.Error() != want {
-			t.Errorf("\n got %v\nwant %s", err, want)
-		}
+		_, err := Load("job.yaml", []string{set})
+		said.Same(t, set, err)
 	}
 }
 
@@ -405,14 +394,13 @@ func TestCombinations(t *testing.T) {
 // that causes it.
 func TestCombinationsOfSections(t *testing.T) {
 	jobtest.InFolder(t, jobtest.Least)
-	for _, c := range []struct{ sets, want string }{
-		{"zero.stage=0 parallel.replicate=2", "--set parallel.replicate=2: parallel.replicate: stage 0 shards nothing, so there are no shards to replicate 2 times: every rank is a full replica already; want replicate: 1, or stage 1, 2 or 3"},
-		{"data.validation=0 train.eval_every=10", "--set train.eval_every=10: train.eval_every: eval_every is 10, but data.validation is 0: there is nothing to evaluate; want eval_every: 0, or a data.validation such as 0.01"},
-		{"parallel.ranks=8 train.batch=12", "--set train.batch=12: train.batch: batch 12 = micro_batch ? × ranks 8 has no whole solution: 12 is not a multiple of 8; want batch 8 or 16"},
+	for _, sets := range []string{
+		"zero.stage=0 parallel.replicate=2",
+		"data.validation=0 train.eval_every=10",
+		"parallel.ranks=8 train.batch=12",
 	} {
-		if _, err := Load("job.yaml", strings.Fields(c.sets)); err == nil || err.Error() != c.want {
-			t.Errorf("%s:\n got %v\nwant %s", c.sets, err, c.want)
-		}
+		_, err := Load("job.yaml", strings.Fields(sets))
+		said.Same(t, sets, err)
 	}
 }
 
@@ -449,20 +437,18 @@ func TestScoreCapIsReported(t *testing.T) {
 
 func TestMalformedSets(t *testing.T) {
 	jobtest.InFolder(t, jobtest.Least+"zero: {stage: 3}\n")
-	for _, c := range []struct{ set, want string }{
-		{"zero.stage", "--set zero.stage: there is no key=value here; want for example --set train.steps=20"},
-		{"=3", "--set =3: there is no key=value here; want for example --set train.steps=20"},
-		{"zero.stage.x=3", "--set zero.stage.x=3: zero.stage.x: stage is the single value 3 and has no keys"},
-		{"zero=3", "--set zero=3: zero: 3 is not a mapping; want zero: {stage: ...}"},
-		{"sample.prompt=\"a", "--set sample.prompt=\"a: sample.prompt: not YAML: could not find end character of double-quoted text; put the value into quotes, as YAML does"},
-		{"sample.stop=['x', '']", "--set sample.stop=['x', '']: sample.stop: a stop text is empty; want at least one character in each"},
-		{"sample.prompt=a: b", "--set sample.prompt=a: b: sample.prompt: a mapping is not text; want text, in quotes if it has : or # or brackets"},
-		{"train.=3", "--set train.=3: train.: unknown key; want one of steps, epochs, batch, micro_batch, accumulate, clip, delayed_update, seed, eval_every, eval_batches, loss_chunk, early_stop, final_model, freeze, lora"},
+	for _, set := range []string{
+		"zero.stage",
+		"=3",
+		"zero.stage.x=3",
+		"zero=3",
+		"sample.prompt=\"a",
+		"sample.stop=['x', '']",
+		"sample.prompt=a: b",
+		"train.=3",
 	} {
-		_, err := Load("job.yaml", []string{c.set})
-		if err == nil || err.Error() != c.want {
-			t.Errorf("\n got %v\nwant %s", err, c.want)
-		}
+		_, err := Load("job.yaml", []string{set})
+		said.Same(t, set, err)
 	}
 }
 

@@ -111,9 +111,7 @@ func TestTokenizerFolder(t *testing.T) {
 		}
 	}
 	_, err := Load("job.yaml", []string{"data.tokenizer=folder"})
-	if want := "--set data.tokenizer=folder: data.tokenizer: data.tokenizer is folder, but no folder is given; want data.vocab: a folder with tokenizer.json"; err == nil || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
-	}
+	said.Same(t, "no folder", err)
 }
 
 // TestTokenizerOfTokens checks that token files without a tokenizer only default to GPT-2's if the
@@ -126,15 +124,13 @@ func TestTokenizerOfTokens(t *testing.T) {
 			t.Errorf("%s: %s, want %s", set, c.Data.Tokenizer, want)
 		}
 	}
-	for _, c := range []struct{ sets, want string }{
-		{"data.tokenizer=none", "--set data.tokenizer=none: data.tokenizer: the number of tokens is unknown if data.tokenizer is none; want model.vocab"},
-		{"data.dtype=uint8", "--set data.dtype=uint8: data.dtype: uint8 is not a valid value; want uint16, uint32, int32 or int64"},
-		{"data.text=[job.yaml] data.tokens= data.dtype=uint16", "--set data.dtype=uint16: data.dtype: not used: text has no ids yet; remove it (--set data.dtype=null removes it)"},
-		{"model.vocab=60 data.tokenizer=gpt2 sample.prompt=abc", "--set sample.prompt=abc: sample.prompt: the prompt has the token \"abc\", number 39305, but the model knows only the first 60; want another prompt, or a vocabulary that contains it"},
+	for _, sets := range []string{
+		"data.tokenizer=none",
+		"data.dtype=uint8",
+		"data.text=[job.yaml] data.tokens= data.dtype=uint16",
+		"model.vocab=60 data.tokenizer=gpt2 sample.prompt=abc",
 	} {
-		_, err := Load("job.yaml", strings.Fields(c.sets))
-		if err == nil || err.Error() != c.want {
-			t.Errorf("%s:\n got %v\nwant %s", c.sets, err, c.want)
-		}
+		_, err := Load("job.yaml", strings.Fields(sets))
+		said.Same(t, sets, err)
 	}
 }

@@ -101,41 +101,40 @@ func TestTranslated(t *testing.T) {
 func TestTranslatedRefuses(t *testing.T) {
 	nightly.Long(t)
 	jobtest.InFolder(t, jobtest.Least)
-	for theirs, want := range map[string]string{
-		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_quantized_weights": true}}`:                                                             "theirs.json:1:85: zero_optimization.zero_quantized_weights: true is not supported; quantized collectives are not supported; want false",
-		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}`:                                                               "zero_optimization.zero_hpz_partition_size: 8 is not supported; sharding a second copy",
-		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "overlap_com": true}}`:                                                                        "zero_optimization.overlap_com: unknown key of DeepSpeed; did you mean overlap_comm?",
-		`{"train_batch_size": 8, "bf16": {"enabled": true}, "fp16": {"enabled": true}}`:                                                                          "fp16.enabled: bf16 is enabled, too; enable one of them",
-		`{"train_batch_size": 8, "bfp16": {"enabled": true}}`:                                                                                                    "bfp16: unknown key of DeepSpeed; did you mean",
-		`{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 100}}}`:                                                        "DeepSpeed's default, a logarithmic warmup, is not supported",
-		`{"train_batch_size": 8, "scheduler": {"type": "OneCycle"}}`:                                                                                             `scheduler.type: "OneCycle" is not supported; want WarmupCosineLR, WarmupDecayLR, WarmupLR`,
-		`{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 128}}`:                                                                                  "fp16.loss_scale: 128 is not supported",
-		`{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2}`:                                                         "train.batch",
-		`{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}`:                                                         "zero.offload.parameters",
-		"distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n":                                                                     "name that file itself",
-		`{"train_batch_size": 8, "elasticity": {"enabled": true}}`:                                                                                               "elasticity.enabled: true is not supported; the batch does not depend",
-		`{"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 1e-4}}, "scheduler": {"type": "WarmupLR", "params": {"warmup_type": "linear"}}}`: "warmup_max_lr: it is missing, which means optimizer.params.lr in new versions of DeepSpeed and 0.001 in old ones",
-		`{"output_dir": "x", "lr_scheduler_kwargs": {"num_cycles": 3}}`:                                                                                          "lr_scheduler_kwargs: a mapping is not supported",
-		`{"output_dir": "x", "save_strategy": "epoch"}`:                                                                                                          "want steps and save_steps",
-		`{"output_dir": "x", "load_best_model_at_end": true}`:                                                                                                    "keep: {best: val_loss}",
-		`{"output_dir": "x", "fsdp": "full_shard", "fsdp_config": "fsdp.json"}`:                                                                                  "write the keys of that file here",
-		`{"output_dir": "x", "bf16": true, "fp16": true}`:                                                                                                        "fp16: bf16 is true, too",
-		`{"train_batch_size": 8, "optimizer": {"type": "SGD", "params": {"adam_w_mode": false}}}`:                                                                `adam_w_mode: "SGD" does not have it; remove it`,
-		`{"train_batch_size": 8, "optimizer": {"params": {"lr": 1}}}`:                                                                                            "optimizer.params: DeepSpeed ignores it without optimizer.type; write optimizer.type, or remove it",
-		`{"train_batch_size": 8, "amp": {"enabled": true, "opt_level": "O1"}}`:                                                                                   "amp: a mapping is not supported; want fp16: {enabled: true}",
-		`{"train_batch_size": 8, "data_efficiency": {"data_sampling": {"enabled": true}}}`:                                                                       "data_efficiency: a mapping is not supported; remove it, or set enabled to false",
-		`{"train_batch_size": 8, "zero_optimization": {"stage": {"a": 1}}}`:                                                                                      "zero_optimization.stage: a mapping is not supported; want a plain value",
-		`{"output_dir": "x", "lr_scheduler_type": "warmup_stable_decay"}`:                                                                                        "lr_scheduler_type: \"warmup_stable_decay\" is not supported",
-		"distributed_type: MULTI_GPU\ndeepspeed_config: {zero_stage: 3}\n":                                                                                       "deepspeed_config: Accelerate ignores it without distributed_type: DEEPSPEED; write distributed_type: DEEPSPEED, or remove it",
-		`{"output_dir": "x", "warmup_ratio": 0.1}`:                                                                                                               "want warmup_steps",
-		"data: {text: [job.yaml]}\ntrain_batch_size: 8\n":                                                                                                        "train_batch_size: unknown key; train_batch_size of DeepSpeed is train.batch here: write train: {batch: ...}",
-		"data: {text: [job.yaml]}\noptimizer: {learning_rate: 1}\n":                                                                                              "learning_rate of TrainingArguments is optimizer.lr here",
-		"data: {text: [job.yaml]}\ntrain: {per_device_train_batch_size: 1, num_train_epochs: 2}\n":                                                               "num_train_epochs of TrainingArguments is train.epochs here",
+	for _, theirs := range []string{
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_quantized_weights": true}}`,
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}`,
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 3, "overlap_com": true}}`,
+		`{"train_batch_size": 8, "bf16": {"enabled": true}, "fp16": {"enabled": true}}`,
+		`{"train_batch_size": 8, "bfp16": {"enabled": true}}`,
+		`{"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 100}}}`,
+		`{"train_batch_size": 8, "scheduler": {"type": "OneCycle"}}`,
+		`{"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale": 128}}`,
+		`{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2}`,
+		`{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}`,
+		"distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n",
+		`{"train_batch_size": 8, "elasticity": {"enabled": true}}`,
+		`{"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 1e-4}}, "scheduler": {"type": "WarmupLR", "params": {"warmup_type": "linear"}}}`,
+		`{"output_dir": "x", "lr_scheduler_kwargs": {"num_cycles": 3}}`,
+		`{"output_dir": "x", "save_strategy": "epoch"}`,
+		`{"output_dir": "x", "load_best_model_at_end": true}`,
+		`{"output_dir": "x", "fsdp": "full_shard", "fsdp_config": "fsdp.json"}`,
+		`{"output_dir": "x", "bf16": true, "fp16": true}`,
+		`{"train_batch_size": 8, "optimizer": {"type": "SGD", "params": {"adam_w_mode": false}}}`,
+		`{"train_batch_size": 8, "optimizer": {"params": {"lr": 1}}}`,
+		`{"train_batch_size": 8, "amp": {"enabled": true, "opt_level": "O1"}}`,
+		`{"train_batch_size": 8, "data_efficiency": {"data_sampling": {"enabled": true}}}`,
+		`{"train_batch_size": 8, "zero_optimization": {"stage": {"a": 1}}}`,
+		`{"output_dir": "x", "lr_scheduler_type": "warmup_stable_decay"}`,
+		"distributed_type: MULTI_GPU\ndeepspeed_config: {zero_stage: 3}\n",
+		`{"output_dir": "x", "warmup_ratio": 0.1}`,
+		"data: {text: [job.yaml]}\ntrain_batch_size: 8\n",
+		"data: {text: [job.yaml]}\noptimizer: {learning_rate: 1}\n",
+		"data: {text: [job.yaml]}\ntrain: {per_device_train_batch_size: 1, num_train_epochs: 2}\n",
 	} {
 		jobtest.Write(t, "theirs.json", theirs)
-		if _, err := Load("theirs.json", []string{"data.text=[job.yaml]"}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s:\n%v\nwant %s", theirs, err, want)
-		}
+		_, err := Load("theirs.json", []string{"data.text=[job.yaml]"})
+		said.Same(t, theirs, err)
 	}
 }
 

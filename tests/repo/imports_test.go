@@ -21,7 +21,7 @@ import (
 // package may import packages of lower lines, and packages of its own line that an arrow points
 // to.
 var table = [][]string{
-	{"input", "input/jsonread", "input/s3 → input", "input/s3/s3test", "device", "shard", "pipe", "data → data/chat data/parquet data/tokenizer input input/jsonread input/s3", "data/chat → input/jsonread", "data/parquet → input/jsonread", "data/tokenizer → input/jsonread", "device/cuda/driver", "job/machine → device/cuda/driver", "job/launch → input job/show", "job/show", "job/launch/launchtest → tests/nightly", "job/jobtest", "tests/nightly", "tests/generated"},
+	{"input", "input/jsonread", "input/s3 → input", "input/s3/s3test", "device", "shard", "pipe", "data → data/chat data/parquet data/tokenizer input input/jsonread input/s3", "data/chat → input/jsonread", "data/parquet → input/jsonread", "data/tokenizer → input/jsonread", "device/cuda/driver", "job/machine → device/cuda/driver", "job/launch → input job/show", "job/show", "job/launch/launchtest → tests/nightly", "job/jobtest", "tests/nightly", "tests/generated", "tests/messages"},
 	{"device/cuda → device/cpu/kernel device/cuda/kernel", "device/cuda/kernel", "device/cuda/fake",
 		"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "checkpoint → checkpoint/safetensors checkpoint/store checkpoint/vfs", "checkpoint/store → checkpoint/vfs",
 		"checkpoint/safetensors → checkpoint/vfs", "checkpoint/checkpointtest → checkpoint", "checkpoint/safetensors/safetensorstest → checkpoint/safetensors", "checkpoint/torchfile → checkpoint/safetensors checkpoint/vfs", "checkpoint/vfs", "checkpoint/vfs/vfstest → checkpoint/vfs", "input/hub", "input/hub/hubtest"},
@@ -68,7 +68,7 @@ var foreign = map[string][]string{
 }
 
 // forTests are packages that only tests import, and each other.
-var forTests = []string{"tests/nightly", "tests/generated", "checkpoint/vfs/vfstest", "checkpoint/checkpointtest", "checkpoint/safetensors/safetensorstest", "input/hub/hubtest", "input/s3/s3test", "job/jobtest", "job/launch/launchtest", "job/spec/spectest", "zero/zerotest", "collective/collectivetest", "device/cuda/fake"}
+var forTests = []string{"tests/nightly", "tests/generated", "tests/messages", "checkpoint/vfs/vfstest", "checkpoint/checkpointtest", "checkpoint/safetensors/safetensorstest", "input/hub/hubtest", "input/s3/s3test", "job/jobtest", "job/launch/launchtest", "job/spec/spectest", "zero/zerotest", "collective/collectivetest", "device/cuda/fake"}
 
 // empty lists package names that say nothing about the contents.
 var empty = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}

@@ -1,0 +1,74 @@
+// Package messages compares the texts of errors with a table that tests write themselves,
+// testdata/messages.txt of a package: tests name the input, and the table has each message once.
+// After a change of words,
+//
+//	go test ./PACKAGE -messages
+//
+// writes the table again, for review.
+package messages
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+var update = flag.Bool("messages", false, "write testdata/messages.txt")
+
+// Table is a package's messages. Its tests share one, created before they change their folder.
+type Table struct {
+	path string // absolute
+
+	mu   sync.Mutex
+	want map[string]string // by test and input
+}
+
+// Open reads the table of the package whose tests run. It must be called before a test starts.
+func Open() *Table {
+	dir, err := os.Getwd()
+	if err != nil {
+		panic(err)
+	}
+	t := &Table{path: dir + "/testdata/messages.txt", want: map[string]string{}}
+	text, err := os.ReadFile(t.path)
+	if err != nil && !*update {
+		return t
+	}
+	for entry := range strings.SplitSeq(string(text), "\n\n") {
+		if of, message, ok := strings.Cut(strings.TrimSpace(entry), "\n"); ok {
+			t.want[of] = strings.ReplaceAll(message, "\n\t", "\n")[1:]
+		}
+	}
+	return t
+}
+
+// Same compares the text of an error with the table's message for this test and input.
+func (t *Table) Same(tb testing.TB, input string, err error) {
+	tb.Helper()
+	of, got := fmt.Sprintf("%s %.200q", tb.Name(), input), fmt.Sprint(err)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if *update {
+		t.want[of] = got
+		t.write(tb)
+	}
+	if want, ok := t.want[of]; err == nil || !ok || got != want {
+		tb.Errorf("%s:\n got %s\nwant %s\n(-messages writes testdata/messages.txt again)", of, got, cmp.Or(want, "a message"))
+	}
+}
+
+func (t *Table) write(tb testing.TB) {
+	var b strings.Builder
+	for _, of := range slices.Sorted(maps.Keys(t.want)) {
+		fmt.Fprintf(&b, "%s\n\t%s\n\n", of, strings.ReplaceAll(t.want[of], "\n", "\n\t"))
+	}
+	if err := os.WriteFile(t.path, []byte(strings.TrimSuffix(b.String(), "\n")), 0o666); err != nil {
+		tb.Fatal(err)
+	}
+}
