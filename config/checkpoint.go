@@ -17,6 +17,7 @@ import (
 // Checkpointing says when and how a run saves its state.
 type Checkpointing struct {
 	Every      int           // steps between saves; 0 is never
+	Part       float64       // of the run's steps that Every is, below 1; 0: Every is given
 	Interval   time.Duration // time between saves, if Every is 0; 0 is never
 	Dir        string        // folder of checkpoints, also s3://bucket/folder; empty: ckpt in the run folder
 	Local      string        // folder on each host's disk for checkpoints on their way to object storage; empty: ckpt in the run folder
@@ -41,9 +42,9 @@ func (k Checkpointing) Compression() checkpoint.Compression {
 func (c *Config) checkpointKeys() []field {
 	k, t := &c.Checkpoint, &c.Train
 	return []field{
-		{key: "checkpoint.every", value: often(&k.Every, &k.Interval),
+		{key: "checkpoint.every", value: orPart(often(&k.Every, &k.Interval), &k.Every, &k.Part),
 			initial: "0", like: "100", lasts: true,
-			doc: "steps, or a time such as 30m, between checkpoints; 0: none"},
+			doc: "steps, a share of the run, or a time such as 30m, between checkpoints; 0: none"},
 		{key: "checkpoint.dir", value: path(&k.Dir, objects),
 			rule: "ckpt in the run folder", like: "/data/ckpt",
 			doc: "folder of checkpoints, also s3://bucket/folder",

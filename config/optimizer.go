@@ -145,8 +145,9 @@ const (
 // Schedule is the learning rate over the steps: a linear warmup from 0 over Warmup steps, then the
 // curve of Type from Optimizer.LR to MinLR.
 type Schedule struct {
-	Type   string // "constant", "linear", "cosine", "wsd" or "inverse_sqrt"
-	Warmup int    // steps
+	Type   string  // "constant", "linear", "cosine", "wsd" or "inverse_sqrt"
+	Warmup int     // steps
+	Part   float64 // of the run's steps that Warmup is, below 1; 0: Warmup is given
 	MinLR  float64
 	Decay  int // wsd: number of final steps in which the rate falls
 	Lag    int // steps by which all of it is later than in llm.c
@@ -163,9 +164,9 @@ func (c *Config) scheduleKeys() []field {
 	return []field{
 		{key: "schedule.type", value: choice(&s.Type, curves), initial: "cosine", lasts: true,
 			doc: "constant | linear | cosine | wsd | inverse_sqrt: the learning rate after the warmup"},
-		{key: "schedule.warmup", value: count(&s.Warmup, 0, MostSteps),
+		{key: "schedule.warmup", value: orPart(count(&s.Warmup, 0, MostSteps), &s.Warmup, &s.Part),
 			rule: "20, or steps if fewer", like: "100", lasts: true,
-			doc: "steps of linear warmup from 0; a shorter run never reaches the highest rate, and " +
+			doc: "steps of linear warmup from 0, or their share of the run; a shorter run never reaches the highest rate, and " +
 				"reports that"},
 		{key: "schedule.min_lr", value: least0(&s.MinLR), rule: "lr / 10", like: "6e-5", lasts: true,
 			doc:     "learning rate at the last step; not for constant and inverse_sqrt",

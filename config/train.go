@@ -21,6 +21,7 @@ type Training struct {
 	Delayed     bool    // forward and backward use the parameters from before the last update
 	Seed        uint64  // of initial parameters and data order
 	EvalEvery   int     // steps between evaluations; 0: never
+	EvalPart    float64 // of the run's steps that EvalEvery is, below 1; 0: EvalEvery is given
 	EvalBatches int     // batches of Batch sequences per evaluation
 	LossChunk   int     // tokens whose logits are in memory at the same time
 	EarlyStop   EarlyStop
@@ -91,9 +92,9 @@ func (c *Config) trainKeys(on string) []field {
 				"precision", "optimizer.type", "zero.offload.optimizer", "zero.offload.parameters")},
 		{key: "train.seed", value: seed(&t.Seed), initial: "1", lasts: true,
 			doc: "seed of the initial parameters and the order of the data"},
-		{key: "train.eval_every", value: count(&t.EvalEvery, 0, MostSteps),
+		{key: "train.eval_every", value: orPart(count(&t.EvalEvery, 0, MostSteps), &t.EvalEvery, &t.EvalPart),
 			rule: "50; 0 without validation", like: "100",
-			doc: "steps between evaluations; 0: never"},
+			doc: "steps between evaluations, or their share of the run; 0: never"},
 		{key: "train.eval_batches", value: count(&t.EvalBatches, 1, hf.Most), initial: "8",
 			doc: "batches per evaluation, each with train.batch sequences; the same ones on any number of " +
 				"ranks, each once"},

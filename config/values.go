@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	gopath "path"
 	"regexp"
 	"slices"
@@ -78,6 +79,34 @@ func count(p *int, lo, hi int) value {
 		return int(x), wrong
 	}, strconv.Itoa)
 	v.number = true
+	return v
+}
+
+// orPart is v, a count stored in steps, or a fraction of the run's steps, stored in part. Until the length of the run
+// is known, a fraction is MostSteps.
+func orPart(v value, steps *int, part *float64) value {
+	set, write := v.set, v.yaml
+	v.set = func(n *tree.Node) string {
+		if x, wrong := tree.Number(n); wrong == "" && x > 0 && x < 1 {
+			*steps, *part = MostSteps, x
+			return ""
+		}
+		wrong := set(n)
+		if wrong == "" {
+			*part = 0
+		}
+		return wrong
+	}
+	v.yaml = func() string {
+		if *part > 0 {
+			return FormatReal(*part)
+		}
+		return write()
+	}
+	v.want += ", or a fraction of the run such as 0.03"
+	v.schema = maps.Clone(v.schema)
+	v.schema["type"] = append(slices.Clone(types(v.schema)), "number")
+	v.schema["not"] = object{"type": "number", "exclusiveMinimum": 1, "not": object{"type": "integer"}}
 	return v
 }
 

@@ -373,7 +373,7 @@ func (r *resolver) resolveEvaluation() {
 		if c.Data.Program {
 			lacks, want = "job.Options.Validation is nil", "samples in job.Options.Validation"
 		}
-		r.Refuse(fmt.Sprintf("eval_every is %d, but %s: there is nothing to evaluate", t.EvalEvery, lacks), "want eval_every: 0, or "+want, "train.eval_every", "data.validation")
+		r.Refuse(fmt.Sprintf("eval_every is %s, but %s: there is nothing to evaluate", c.Text("train.eval_every"), lacks), "want eval_every: 0, or "+want, "train.eval_every", "data.validation")
 	}
 	if !c.measures(t.EarlyStop.Metric) {
 		r.Refuse(t.EarlyStop.Metric+" is not a metric of the job's evaluations", "want "+show.Either(c.measured()), "train.early_stop.metric")
@@ -383,6 +383,11 @@ func (r *resolver) resolveEvaluation() {
 // resolveSteps derives the settings that depend on the number of steps.
 func (c *Job) resolveSteps() {
 	t, s := &c.Train, &c.Schedule
+	for steps, part := range map[*int]float64{&s.Warmup: s.Part, &t.EvalEvery: t.EvalPart, &c.Checkpoint.Every: c.Checkpoint.Part} {
+		if part > 0 {
+			*steps = int(math.Ceil(float64(t.Steps) * part)) // as transformers does
+		}
+	}
 	if !c.Sets("schedule.warmup") {
 		s.Warmup = min(20, t.Steps)
 	}
