@@ -403,12 +403,24 @@ func paths(cmd *cobra.Command, args []string) error {
 		if !slices.Contains([]string{"file", "folder", "checkpoint", "model", "name"}, kind) {
 			return
 		}
-		full, err := config.Path(f.Value.String(), scheme.FindAllString(f.Usage, -1)...)
-		if err != nil {
-			wrong = append(wrong, fmt.Errorf("--%s %w", f.Name, err))
+		list, many := f.Value.(pflag.SliceValue)
+		values := []string{f.Value.String()}
+		if many {
+			values = list.GetSlice()
+		}
+		for i, value := range values {
+			full, err := config.Path(value, scheme.FindAllString(f.Usage, -1)...)
+			if err != nil {
+				wrong = append(wrong, fmt.Errorf("--%s %w", f.Name, err))
+				return
+			}
+			values[i] = full
+		}
+		if many {
+			wrong = append(wrong, list.Replace(values))
 			return
 		}
-		wrong = append(wrong, f.Value.Set(full))
+		wrong = append(wrong, f.Value.Set(values[0]))
 	})
 	return errors.Join(wrong...)
 }

@@ -20,7 +20,7 @@ import (
 // initJob returns "zeroth init", which writes a job file for a goal.
 func (a *app) initJob() *cobra.Command {
 	var names []string
-	list, model, from := "", "", ""
+	list, model, from := "", "", []string(nil)
 	for _, g := range spec.Goals() {
 		names = append(names, g.Name)
 		list += fmt.Sprintf("  %-11s %s\n", g.Name, g.For)
@@ -31,14 +31,15 @@ func (a *app) initJob() *cobra.Command {
 		SuggestFor: []string{"new", "create"},
 		Long: `Write a commented job file for a goal, for you to edit, to GOAL.yaml, to another FILE,
 or with - to standard output. Existing files are never overwritten. --from converts a
-configuration of DeepSpeed or Accelerate, or TrainingArguments, and prints the job.
+configuration of DeepSpeed, Accelerate, Axolotl or LLaMA-Factory, or TrainingArguments,
+and prints the job.
 Goals:
 
 ` + strings.TrimRight(list, "\n"),
 		Example: "  zeroth init quickstart\n  zeroth init chat --model Qwen3-1.7B\n  zeroth init pretrain - | less\n  zeroth init --from ds_config.json > job.yaml",
 		Args:    arguments(0, 2),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
-			if from != "" {
+			if len(from) > 0 {
 				return a.translate(from, args)
 			}
 			if len(args) == 0 {
@@ -65,21 +66,21 @@ Goals:
 	}
 	cmd.Flags().StringVar(&model, "model", "", "`model` to start from, for chat, finetune and lora: a folder, hf://org/name, or a published one such as Llama-3.2-1B")
 	must(cmd.RegisterFlagCompletionFunc("model", oneOf(publishedNames()...)))
-	cmd.Flags().StringVar(&from, "from", "", "configuration `file` of DeepSpeed or Accelerate, or TrainingArguments, to convert")
+	cmd.Flags().StringArrayVar(&from, "from", nil, "configuration `file` of another program to convert; twice for TrainingArguments and the DeepSpeed configuration that they use")
 	return cmd
 }
 
 // translate prints the job of another program's configuration.
-func (a *app) translate(file string, more []string) error {
+func (a *app) translate(files, more []string) error {
 	if len(more) > 0 {
-		return input.BadInput(fmt.Errorf("init --from prints the job of one file; want no goal (%s)", strings.Join(more, " ")))
+		return input.BadInput(fmt.Errorf("init --from prints a job; want no goal (%s)", strings.Join(more, " ")))
 	}
-	text, ok, err := dialect.Translate(file)
+	text, ok, err := dialect.Translate(files...)
 	if err != nil {
 		return err
 	}
 	if !ok {
-		return input.BadInput(fmt.Errorf("%s is not a configuration of DeepSpeed or Accelerate, nor TrainingArguments", file))
+		return input.BadInput(fmt.Errorf("%s is no configuration of DeepSpeed, Accelerate, Axolotl or LLaMA-Factory, nor TrainingArguments", strings.Join(files, " or ")))
 	}
 	_, err = io.WriteString(a.out, text)
 	return err

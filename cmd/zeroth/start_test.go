@@ -101,6 +101,17 @@ func TestInit(t *testing.T) {
 	zeroth(t, 0, "train", "quickstart.yaml", "--set", "train.steps=1", "--set", "model={width: 8, heads: 1, layers: 1, context: 8}", "--set", "sample.tokens=1", "--out", "r")
 }
 
+// TestInitFromTwoFiles checks that TrainingArguments and a DeepSpeed configuration make one job, in either order.
+func TestInitFromTwoFiles(t *testing.T) {
+	inFolder(t)
+	write(t, "args.json", `{"output_dir": "x", "learning_rate": 2e-5}`)
+	write(t, "ds.json", `{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}`)
+	for _, files := range [][2]string{{"args.json", "ds.json"}, {"ds.json", "args.json"}} {
+		out, _ := zeroth(t, 0, "init", "--from", files[0], "--from", files[1])
+		contains(t, out, "# From args.json, a configuration of TrainingArguments.", "lr: 2e-5\n", "stage: 2\n", "micro_batch: 8\n")
+	}
+}
+
 func first(out, _ string) string { return out }
 
 // TestSchemaCommand checks that schema prints JSON to standard output.

@@ -49,6 +49,14 @@ func deepSpeedJob(t *Translation) {
 	t.everywhere = t.their("optimizer.type").Text != ""
 }
 
+// known returns the value of a key of the job or of the arguments that use it, or nil.
+func (t *Translation) known(key string) *tree.Node {
+	if n := t.has(key); n != nil || t.args == nil {
+		return n
+	}
+	return t.args.known(key)
+}
+
 // text returns the text of a key of the job, "" if the job lacks it.
 func (t *Translation) text(key string) string {
 	if n := t.has(key); n != nil {
@@ -96,7 +104,7 @@ func (t *Translation) scaleOfFP16() {
 	}
 	for key, want := range map[string]string{"loss_scale": "0", "initial_scale_power": "16", "loss_scale_window": "1000", "hysteresis": "2", "min_loss_scale": "1"} {
 		if n := t.their("fp16." + key); n.Kind != tree.Nothing && !sameValue(n.Text, want) {
-			t.wrong(n.At, "fp16."+key, n.String()+" is not supported", t.from.keys()["fp16."+key].Note)
+			t.wrong(n.At, "fp16."+key, n.String()+" is not supported", t.words["fp16."+key].Note)
 		}
 	}
 }
@@ -116,7 +124,7 @@ func (t *Translation) offload(section string) {
 // warmup checks the warmup, which is logarithmic by default and has at least two steps, and computes the
 // lowest rate of a cosine.
 func (t *Translation) warmup() {
-	kind, steps, curve := t.their("scheduler.type"), t.has("schedule.warmup"), t.their("scheduler.params.warmup_type")
+	kind, steps, curve := t.their("scheduler.type"), t.known("schedule.warmup"), t.their("scheduler.params.warmup_type")
 	if kind.Text == "" {
 		return
 	}
@@ -133,7 +141,7 @@ func (t *Translation) warmup() {
 	if kind.Text != "WarmupCosineLR" {
 		return
 	}
-	ratio, lr := t.their("scheduler.params.cos_min_ratio"), t.has("optimizer.lr")
+	ratio, lr := t.their("scheduler.params.cos_min_ratio"), t.known("optimizer.lr")
 	if ratio.Kind == tree.Nothing {
 		ratio = &tree.Node{At: kind.At, Kind: tree.Scalar, Text: "0.0001"}
 	}
@@ -152,13 +160,16 @@ func (t *Translation) highest() {
 	if kind.Text == "" || kind.Text == "WarmupCosineLR" {
 		return
 	}
-	lr := t.has("optimizer.lr")
+	lr := t.known("optimizer.lr")
 	switch {
 	case rate.Text == "auto" && lr != nil: // the Trainer accepts only one rate
 		return
 	case rate.Text == "auto":
 		t.byTrainer("optimizer.lr")
-		rate = t.has("optimizer.lr")
+		if rate = t.has("optimizer.lr"); rate == nil { // the arguments have it
+			t.autos = append(t.autos, "optimizer.lr")
+			return
+		}
 	case rate.Kind == tree.Nothing && kind.Text == "WarmupLR" && (lr == nil || !sameValue(lr.Text, "1e-3")):
 		t.wrong(kind.At, "scheduler.params.warmup_max_lr", "it is missing, which means optimizer.params.lr in new versions of DeepSpeed and 0.001 in old ones", "write it")
 		return

@@ -1,3 +1,3 @@
-// Package dialect translates configurations of DeepSpeed, Accelerate and the Hugging Face Trainer
-// into jobs.
+// Package dialect translates configurations of DeepSpeed, Accelerate, the Hugging Face Trainer, Axolotl and
+// LLaMA-Factory into jobs.
 package dialect

@@ -53,7 +53,7 @@ var ofArguments = slices.Concat(ofTrainer, []preset{
 	{key: "data.validation", note: decided},
 	{key: "checkpoint.every", theirs: "save_steps save_strategy", value: "500"},
 	{key: "checkpoint.keep", theirs: "save_total_limit", value: "{every_steps: 1}"},
-	{key: "zero.stage", theirs: "fsdp fsdp_config", value: "0", when: says("fsdp", "")},
+	{key: "zero.stage", theirs: "fsdp fsdp_config", value: "0", when: whole},
 	{key: "zero.stage", theirs: "fsdp_config", value: "3"},
 	{key: "zero.recompute", theirs: "gradient_checkpointing activation_checkpointing fsdp_config", value: "none"},
 	{key: "zero.offload.optimizer", theirs: "fsdp_config", value: "none"},
@@ -144,7 +144,14 @@ func ofTorch(t *Translation) bool {
 
 // evaluates holds if TrainingArguments ask for evaluations.
 func evaluates(t *Translation) bool {
-	return !says("eval_strategy", "", "no")(t) || !says("evaluation_strategy", "", "no")(t)
+	return t.from.Name == "Axolotl" && t.has("train.eval_every") != nil ||
+		!says("eval_strategy", "", "no")(t) || !says("evaluation_strategy", "", "no")(t)
+}
+
+// whole holds if FSDP does not shard parameters.
+func whole(t *Translation) bool {
+	n := t.their("fsdp")
+	return n.Kind == tree.Nothing || n.Kind == tree.List && len(n.Items) == 0 || n.Kind == tree.Scalar && allows([]string{"", "false"}, n)
 }
 
 func idle(t *Translation) bool { return !evaluates(t) }
@@ -177,6 +184,9 @@ func (t *Translation) complete() {
 // byTrainer gives the job the Hugging Face Trainer's defaults of a key, or of a section that ends with a dot,
 // which a script's TrainingArguments may replace.
 func (t *Translation) byTrainer(key string) {
+	if t.args != nil {
+		return // they decide
+	}
 	base := &Translation{from: arguments, root: &tree.Node{At: t.root.At}, Job: &tree.Node{At: t.root.At, Kind: tree.Mapping}}
 	base.complete()
 	for _, p := range arguments.presets {

@@ -8,67 +8,147 @@ import (
 	"strconv"
 	"strings"
 
+	"zeroth/config"
 	"zeroth/config/tree"
 	"zeroth/config/words"
+	"zeroth/input"
+	"zeroth/job/hf"
 )
 
 // dialect is the configuration of another program.
 type dialect struct {
 	Name    string // in the table of words
 	presets []preset
+	reads   bool // the program reads a configuration of DeepSpeed
 	is      func(root *tree.Node) bool
 	after   func(t *Translation) // what follows from several keys
 }
 
-// keys returns what the program's keys are in a job.
-func (d dialect) keys() map[string]words.Word { return words.Of(d.Name) }
-
 // Dialects returns the configurations of other programs that are accepted as jobs.
-func Dialects() []dialect { return []dialect{deepSpeed, arguments, accelerate} }
+func Dialects() []dialect {
+	return []dialect{deepSpeed, axolotl, llamaFactory, arguments, accelerate}
+}
 
 // Translation is a configuration on its way to a job.
 type Translation struct {
 	from       dialect
+	words      map[string]words.Word // of that program
 	root       *tree.Node
+	args       *Translation // of a DeepSpeed configuration: the Trainer's arguments that use it; nil: unknown
 	Job        *tree.Node
 	Problems   tree.Problems
-	dropped    []string // keys without a meaning here, and why, for people
-	autos      []string // keys of the job with the value "auto"
-	guessed    []string // keys of the job with defaults of the Trainer
-	differs    []preset // that a user may not expect
-	everywhere bool     // weight decay applies to biases and norms, too
+	given      map[string]bool // keys of the job that the file itself sets
+	dropped    []words.Word    // keys without a meaning here, with the reason
+	autos      []string        // keys of the job with the value "auto"
+	guessed    []string        // keys of the job with defaults of the Trainer
+	differs    []preset        // that a user may not expect
+	everywhere bool            // weight decay applies to biases and norms, too
 }
 
-// Translated returns the job of a file that is the configuration of another program, with the
-// positions of that file; nil for any other file.
-func Translated(root *tree.Node) *Translation {
+// Name returns the name of the program.
+func (t *Translation) Name() string { return t.from.Name }
+
+// of returns the dialect of a file, nil if it is no configuration of another program.
+func of(root *tree.Node) *dialect {
 	if slices.ContainsFunc(root.Pairs, func(p *tree.Pair) bool { return slices.Contains(ownSections, p.Key) }) {
 		return nil
 	}
 	for _, d := range Dialects() {
-		if !d.is(root) {
-			continue
+		if d.is(root) {
+			return &d
 		}
-		t := &Translation{from: d, root: root, Job: &tree.Node{At: root.At, Kind: tree.Mapping}}
-		t.keys("", root)
-		for _, key := range t.autos {
-			t.byTrainer(key)
-		}
-		d.after(t)
-		return t
 	}
 	return nil
+}
+
+// Translated returns the job of a file that is the configuration of another program, with the
+// positions of that file; nil for any other file. A configuration of DeepSpeed that it names is followed.
+func Translated(root *tree.Node) *Translation {
+	d := of(root)
+	if d == nil {
+		return nil
+	}
+	t := d.translate(root, nil)
+	if more := t.their("deepspeed"); d.reads && more.Kind == tree.Mapping {
+		t.join(more)
+	} else if d.reads && more.Text != "" {
+		if with, problems := read(more.Text); len(problems) > 0 {
+			t.wrong(more.At, "deepspeed", problems[0].Wrong, "want the path of DeepSpeed's configuration")
+		} else {
+			t.join(with)
+		}
+	}
+	return t
+}
+
+// read returns the mapping in a file.
+func read(file string) (*tree.Node, tree.Problems) {
+	at := tree.Position{File: file}
+	raw, err := tree.ReadJob(file)
+	if err != nil {
+		return nil, tree.Fatal(at, "the file cannot be read: "+input.Cause(err).Error(), "")
+	}
+	top, problems := tree.Parse(tree.WithoutComments(raw), at)
+	if len(problems) == 0 && (top == nil || top.Kind != tree.Mapping) {
+		problems = tree.Fatal(at, tree.FileName(file)+" is not a mapping", "")
+	}
+	return top, problems
+}
+
+// translate returns the job of a file's keys. Those of DeepSpeed may complete the arguments of the Trainer.
+func (d dialect) translate(root *tree.Node, args *Translation) *Translation {
+	t := &Translation{from: d, words: words.Of(d.Name), root: root, args: args, Job: &tree.Node{At: root.At, Kind: tree.Mapping}, given: map[string]bool{}}
+	t.keys("", root)
+	for _, key := range config.Keys() {
+		t.given[key] = t.has(key) != nil
+	}
+	for _, key := range t.autos {
+		t.byTrainer(key)
+	}
+	if from := t.has("model.from"); from != nil && hf.Address(from.Text) != "" {
+		t.set("model.from", hf.Address(from.Text), from.At)
+	}
+	d.after(t)
+	return t
+}
+
+// join completes the arguments of the Trainer by DeepSpeed's configuration, in which "auto" is the arguments' value.
+// It refuses values that contradict each other, as transformers does.
+func (t *Translation) join(root *tree.Node) {
+	d := deepSpeed.translate(root, t)
+	decides := func(key string) bool { // also about keys that the file lacks
+		section, _ := tree.Split(key)
+		return key == "zero.stage" || section == "zero.offload" || section == "schedule" && !lacksTheir("scheduler.type")(d) ||
+			strings.HasPrefix(key, "optimizer.") && !lacksTheir("optimizer.type")(d)
+	}
+	for _, key := range config.Keys() {
+		theirs, ours := d.has(key), t.has(key)
+		switch {
+		case slices.Contains(d.autos, key):
+		case theirs == nil && decides(key):
+			t.Job.Remove(key)
+		case theirs == nil || !d.given[key] && !decides(key):
+		case d.given[key] && t.given[key] && !sameValue(inline(theirs), inline(ours)):
+			d.wrong(theirs.At, key, fmt.Sprintf("%s, but %s has %s at %s", inline(theirs), t.from.Name, inline(ours), ours.At), `want "auto", or the same value in both`)
+		default:
+			tree.Put(t.Job, key, theirs)
+		}
+	}
+	t.Problems, t.dropped, t.everywhere = append(t.Problems, d.Problems...), append(t.dropped, d.dropped...), d.everywhere
+	t.differs = slices.DeleteFunc(t.differs, func(p preset) bool { return decides(p.key) })
+	t.differs = append(t.differs, slices.DeleteFunc(d.differs, func(p preset) bool { return !decides(p.key) })...)
 }
 
 // keys translates the keys of a mapping.
 func (t *Translation) keys(in string, n *tree.Node) {
 	for _, p := range n.Pairs {
 		key := tree.Join(in, p.Key)
-		entry, ok := t.from.keys()[key]
+		entry, ok := t.words[key]
 		switch {
 		case (ok || t.section(key)) && off(p.Value, 3):
 		case p.Value.Kind == tree.Mapping && t.section(key):
 			t.keys(key, p.Value)
+		case !ok && p.Value.Kind == tree.Nothing:
 		case !ok:
 			t.unknown(in, p)
 		default:
@@ -91,7 +171,7 @@ func off(n *tree.Node, depth int) bool {
 
 // section reports whether there are keys of the dialect below a key.
 func (t *Translation) section(key string) bool {
-	for k := range t.from.keys() {
+	for k := range t.words {
 		if strings.HasPrefix(k, key+".") {
 			return true
 		}
@@ -101,7 +181,7 @@ func (t *Translation) section(key string) bool {
 
 func (t *Translation) unknown(in string, p *tree.Pair) {
 	var names []string
-	for k := range t.from.keys() {
+	for k := range t.words {
 		rest := k
 		if in != "" {
 			var ok bool
@@ -132,17 +212,17 @@ func (t *Translation) one(key string, e words.Word, p *tree.Pair) {
 	switch {
 	case v.Kind == tree.Nothing || v.Kind != tree.Scalar && len(v.Pairs)+len(v.Items) == 0:
 	case e.Ours == "" && e.Only == nil:
-		if e.Note != "" && !strings.EqualFold(text, "false") {
-			t.dropped = append(t.dropped, key+": "+e.Note)
+		if e.Note != "" && !strings.EqualFold(text, "false") && !strings.HasSuffix(e.Note, "determines it") {
+			t.dropped = append(t.dropped, e)
 		}
-	case e.Ours == "" && v.Kind == tree.Scalar && slices.ContainsFunc(e.Only, func(s string) bool { return sameValue(s, text) }):
+	case e.Ours == "" && allows(e.Only, v):
 	case e.Ours == "":
-		t.wrong(v.At, key, v.String()+" is not supported", cmp.Or(e.Note, "want "+strings.Join(e.Only, " or ")))
+		t.wrong(v.At, key, v.String()+" is not supported", cmp.Or(e.Note, strings.ReplaceAll("want "+strings.Join(e.Only, " or "), "want none", "remove it")))
 	case e.Ours == "zero.recompute" && v.Kind == tree.Mapping: // DeepSpeed's section of what its script switches on
 		if slices.ContainsFunc(v.Pairs, func(p *tree.Pair) bool { return !slices.Contains([]string{"", "false", "0"}, p.Value.Text) }) {
 			t.set(e.Ours, "block", v.At)
 		}
-	case v.Kind == tree.Scalar && text == "auto":
+	case v.Kind == tree.Scalar && text == "auto" && e.Values[text] == "":
 		t.autos = append(t.autos, e.Ours)
 	case e.Values != nil:
 		to, ok := e.Values[text]
@@ -154,11 +234,21 @@ func (t *Translation) one(key string, e words.Word, p *tree.Pair) {
 		} else if to != "" {
 			t.set(e.Ours, to, v.At)
 		}
+	case strings.HasSuffix(e.Ours, "documents") && v.Kind == tree.List:
+		tree.Put(t.Job, e.Ours, v)
 	case v.Kind == tree.Mapping || slices.ContainsFunc(v.Items, func(n *tree.Node) bool { return n.Kind != tree.Scalar }):
 		t.wrong(v.At, key, v.String()+" is not supported", "want a plain value")
 	default:
 		tree.Put(t.Job, e.Ours, v)
 	}
+}
+
+// allows reports whether a value, or every item of a list, is one of some.
+func allows(some []string, v *tree.Node) bool {
+	if v.Kind == tree.List {
+		return !slices.ContainsFunc(v.Items, func(n *tree.Node) bool { return !allows(some, n) })
+	}
+	return v.Kind == tree.Scalar && slices.ContainsFunc(some, func(s string) bool { return sameValue(s, v.Text) })
 }
 
 // sameValue compares values of YAML: numbers by their value.
@@ -190,35 +280,65 @@ func (t *Translation) their(key string) *tree.Node {
 }
 
 // Translate returns the job of another program's configuration as a commented job file, or ok false if
-// the file is none.
-func Translate(file string) (text string, ok bool, err error) {
-	raw, err := tree.ReadJob(file)
-	if err != nil {
-		return "", false, tree.Fatal(tree.Position{File: file}, "the file cannot be read: "+err.Error(), "")
+// a file is none. Of two files, one is the DeepSpeed configuration that the other's program reads.
+func Translate(files ...string) (text string, ok bool, err error) {
+	var roots []*tree.Node
+	for _, file := range files {
+		root, problems := read(file)
+		if len(problems) > 0 {
+			return "", false, problems
+		}
+		if of(root) == nil {
+			return "", false, nil
+		}
+		roots = append(roots, root)
 	}
-	top, problems := tree.Parse(tree.WithoutComments(raw), tree.Position{File: file})
-	if problems.Fatal() || top == nil || top.Kind != tree.Mapping {
-		return "", false, problems
+	if len(roots) > 1 && of(roots[0]).Name == "DeepSpeed" {
+		slices.Reverse(roots)
 	}
-	t := Translated(top)
-	if t == nil {
-		return "", false, nil
+	t := Translated(roots[0])
+	if len(roots) == 2 && t.from.reads && of(roots[1]).Name == "DeepSpeed" && t.their("deepspeed").Kind == tree.Nothing {
+		t.join(roots[1])
+	} else if len(roots) > 1 {
+		return "", true, tree.Fatal(roots[1].At, "these files are not read together", "want one file, or DeepSpeed's with TrainingArguments, Axolotl's or LLaMA-Factory's")
 	}
-	if problems = append(problems, t.Problems...); len(problems) > 0 {
-		problems.Sort()
-		return "", true, problems
+	if len(t.Problems) > 0 {
+		t.Problems.Sort()
+		return "", true, t.Problems
 	}
 	t.Finish(t.Job)
-	if t.Job.Lookup("data.documents") == nil {
-		t.set("data.documents", `["YOUR-DATA.jsonl"]`, top.At)
+	for key, value := range map[string]string{"model.from": "YOUR-MODEL", "data.documents": `["YOUR-DATA.jsonl"]`} {
+		if t.has(key) == nil {
+			t.set(key, value, roots[0].At)
+		}
 	}
+	return t.write(), true, nil
+}
+
+// write returns the job with comments.
+func (t *Translation) write() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# From %s, a configuration of %s.\n", tree.FileName(file), t.from.Name)
-	for _, note := range append(t.dropped, t.Notes(t.Job)...) {
+	fmt.Fprintf(&b, "# From %s, a configuration of %s.\n# Replace what is marked YOUR: a model is a folder with config.json, or hf://org/name.\n", tree.FileName(t.root.At.File), t.from.Name)
+	var reasons []string
+	keys := map[string][]string{}
+	for _, w := range t.dropped {
+		if keys[w.Note] == nil {
+			reasons = append(reasons, w.Note)
+		}
+		keys[w.Note] = append(keys[w.Note], w.Key)
+	}
+	for _, reason := range reasons {
+		fmt.Fprintf(&b, "# %s: %s\n", strings.Join(keys[reason], ", "), reason)
+	}
+	for _, note := range t.Notes(t.Job) {
 		fmt.Fprintf(&b, "# %s\n", note)
 	}
+	order := func(p *tree.Pair) int {
+		return slices.IndexFunc(config.Keys(), func(key string) bool { return key == p.Key || strings.HasPrefix(key, p.Key+".") })
+	}
+	slices.SortStableFunc(t.Job.Pairs, func(a, b *tree.Pair) int { return order(a) - order(b) })
 	writeNode(&b, t.Job, 0)
-	return b.String(), true, nil
+	return b.String()
 }
 
 // writeNode writes a mapping as YAML.

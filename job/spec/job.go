@@ -90,6 +90,10 @@ func (h Environment) load(file string, in contents, sets []string, checks ...fun
 	if in.from != nil {
 		in.from.Finish(in.root)
 		r.Job.Notes = in.from.Notes(in.root)
+		if in.root.Find("model") == nil && !h.Resumes {
+			problems = append(problems, tree.NewProblem(in.root.At, "model", "the configuration of "+in.from.Name()+" names no model",
+				"write --set model.from=FOLDER or hf://org/name, or --set model.family=gpt2 for a fresh one"))
+		}
 	}
 	r.Problems, r.Job.env, r.draft = problems, h, len(checks) == 0
 	if !problems.Fatal() {

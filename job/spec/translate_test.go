@@ -68,7 +68,7 @@ func TestTranslated(t *testing.T) {
 	} {
 		jobtest.Write(t, "theirs.json", test.theirs)
 		jobtest.Write(t, "ours.yaml", test.ours)
-		sets := []string{"data.text=[job.yaml]"}
+		sets := []string{"data.text=[job.yaml]", "model={from: null, family: gpt2}"}
 		got, err := Load("theirs.json", sets)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -116,8 +116,9 @@ func TestTranslatedRefuses(t *testing.T) {
 		`{"train_batch_size": 8, "elasticity": {"enabled": true}}`,
 		`{"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 1e-4}}, "scheduler": {"type": "WarmupLR", "params": {"warmup_type": "linear"}}}`,
 		`{"output_dir": "x", "lr_scheduler_kwargs": {"num_cycles": 3}}`,
-		`{"output_dir": "x", "save_strategy": "epoch"}`,
-		`{"output_dir": "x", "load_best_model_at_end": true}`,
+		`{"output_dir": "x", "eval_strategy": "epoch", "max_steps": 9}`,
+		`{"output_dir": "x", "eval_strategy": "steps", "load_best_model_at_end": true, "metric_for_best_model": "f1"}`,
+		`{"output_dir": "x", "deepspeed": "none.json"}`,
 		`{"output_dir": "x", "fsdp": "full_shard", "fsdp_config": "fsdp.json"}`,
 		`{"output_dir": "x", "bf16": true, "fp16": true}`,
 		`{"train_batch_size": 8, "optimizer": {"type": "SGD", "params": {"adam_w_mode": false}}}`,
@@ -127,14 +128,34 @@ func TestTranslatedRefuses(t *testing.T) {
 		`{"train_batch_size": 8, "zero_optimization": {"stage": {"a": 1}}}`,
 		`{"output_dir": "x", "lr_scheduler_type": "warmup_stable_decay"}`,
 		"distributed_type: MULTI_GPU\ndeepspeed_config: {zero_stage: 3}\n",
-		`{"output_dir": "x", "warmup_ratio": 0.1}`,
 		"data: {text: [job.yaml]}\ntrain_batch_size: 8\n",
 		"data: {text: [job.yaml]}\noptimizer: {learning_rate: 1}\n",
 		"data: {text: [job.yaml]}\ntrain: {per_device_train_batch_size: 1, num_train_epochs: 2}\n",
 	} {
 		jobtest.Write(t, "theirs.json", theirs)
-		_, err := Load("theirs.json", []string{"data.text=[job.yaml]"})
+		_, err := Load("theirs.json", []string{"data.text=[job.yaml]", "model.family=gpt2"})
 		said.Same(t, theirs, err)
+	}
+}
+
+// TestTranslatedJobsNameTheirModel checks that no job for a model that a script chooses trains another one.
+func TestTranslatedJobsNameTheirModel(t *testing.T) {
+	jobtest.InFolder(t, jobtest.Least)
+	jobtest.Write(t, "theirs.json", `{"train_batch_size": 8, "activation_checkpointing": {"partition_activations": true}}`)
+	if _, err := Load("theirs.json", []string{"data.text=[job.yaml]"}); err == nil || !strings.Contains(err.Error(), "names no model; write --set model.from=FOLDER") {
+		t.Error(err)
+	}
+	text, ok, err := dialect.Translate("theirs.json")
+	if err != nil || !ok || !strings.Contains(text, "from: YOUR-MODEL\n") || !strings.Contains(text, "recompute: block\n") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	jobtest.Write(t, "written.yaml", text)
+	if _, err := Load("written.yaml", nil); err == nil || !strings.Contains(err.Error(), "YOUR-MODEL") {
+		t.Error(err)
+	}
+	jobtest.Write(t, "other.json", `{"output_dir": "x"}`)
+	if _, _, err := dialect.Translate("other.json", "other.json"); err == nil || !strings.Contains(err.Error(), "not read together") {
+		t.Error(err)
 	}
 }
 
@@ -158,7 +179,7 @@ func TestWords(t *testing.T) {
 func TestAutoIsReported(t *testing.T) {
 	jobtest.InFolder(t, jobtest.Least)
 	jobtest.Write(t, "theirs.json", `{"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto"}`)
-	c, err := Load("theirs.json", []string{"data.text=[job.yaml]", "train.clip=2"})
+	c, err := Load("theirs.json", []string{"data.text=[job.yaml]", "model.family=gpt2", "train.clip=2"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ var table = [][]string{
 	{"nn", "collective", "collective/collectivetest → collective", "collective/flight → collective", "collective/socket → collective", "collective/mpi → collective", "collective/rendezvous → collective", "optim", "offload"},
 	{"fsdp", "checkpoint/foreign"},
 	{"zero"},
-	{"job/hf", "config → config/tree config/words job/hf", "config/tree", "config/words", "config/dialect → config config/tree config/words", "job/spec → config config/dialect config/tree config/words job/hf"},
+	{"job/hf", "config → config/tree config/words job/hf", "config/tree", "config/words", "config/dialect → config config/tree config/words job/hf", "job/spec → config config/dialect config/tree config/words job/hf"},
 	{"job/world → job/setup", "job/setup → job/shadow", "job/shadow", "job/state → job/setup", "job/trace → job/setup", "job/spec/spectest → job/setup", "zero/zerotest → job/setup"},
 	{"forecast", "job/report", "job/watch → job/report"},
 	{"job/generate", "job → job/generate", "job/bench → job"},
