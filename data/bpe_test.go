@@ -259,25 +259,25 @@ func writeFolder(t *testing.T, dir, vocab, merges string) {
 
 func TestBrokenVocabularies(t *testing.T) {
 	good, _ := small("")
-	for _, c := range []struct{ vocab, merges, want string }{
-		{"{\n\"a\": 1,\n\"b\": x}", "", "vocab.json:3: not an object of token to id"},
-		{"{\n\"a\": 1,\n\"b\": -1}", "", "vocab.json:3: not an object of token to id"},
-		{`{"a": 1}`, "", "for the byte 0x"},
-		{`{"a": 1, "b": 1}`, "", "id 1 is given to"},
-		{`{"a": 4000000000}`, "", `"a": 4000000000 where a number from 0 to 1048575 is expected`},
-		{good, "#version: 0.2\na b\nabc", `merges.txt:3: "abc" is not two tokens`},
-		{good, "a b c", `merges.txt:1: "a b c" is not two tokens`},
-		{good, "a b\nx y", `merges.txt:2: "xy" is not in the vocabulary`},
-		{good, "a b\nqq y", `merges.txt:2: "qq" is not in the vocabulary`},
-		{good, "a b\nb c\na b", `merges.txt:3: duplicate merge "a b"`},
+	for _, c := range []struct{ vocab, merges string }{
+		{"{\n\"a\": 1,\n\"b\": x}", ""},
+		{"{\n\"a\": 1,\n\"b\": -1}", ""},
+		{`{"a": 1}`, ""},
+		{`{"a": 4000000000}`, ""},
+		{good, "#version: 0.2\na b\nabc"},
+		{good, "a b c"},
+		{good, "a b\nx y"},
+		{good, "a b\nqq y"},
+		{good, "a b\nb c\na b"},
 	} {
 		dir := t.TempDir()
 		writeFolder(t, dir, c.vocab, c.merges)
-		if _, err := NewTokenizer(dir); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("vocab %.30q merges %q: %v, want %q", c.vocab, c.merges, err, c.want)
-		}
+		_, err := NewTokenizer(dir)
+		said.Same(t, c.vocab[:min(len(c.vocab), 40)]+" "+c.merges, err)
 	}
-	for _, name := range []string{"gpt3", "", t.TempDir()} {
+	twice := t.TempDir()
+	writeFolder(t, twice, `{"a": 1, "b": 1}`, "")
+	for _, name := range []string{"gpt3", "", t.TempDir(), twice} {
 		if _, err := NewTokenizer(name); err == nil || name != "" && !strings.Contains(err.Error(), name) {
 			t.Errorf("tokenizer %q: %v", name, err)
 		}

@@ -193,44 +193,44 @@ func TestRecognizedTokenizers(t *testing.T) {
 	type files map[string]string
 	for name, c := range map[string]struct {
 		files files
-		want  string // "" if it is read
+		fails bool
 	}{
-		"class":        {files{"tokenizer_config.json": class}, ""},
-		"fast class":   {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2TokenizerFast", "add_prefix_space": false, "auto_map": null, "pad_token": "[PAD]", "model_max_length": 1e30}`}, ""},
-		"whole":        {files{"tokenizer.json": whole(t, vocab, pairs)}, ""},
-		"old whole":    {files{"tokenizer.json": whole(t, base, lines, "added_tokens", two, "model.type", "", "pre_tokenizer", map[string]any{"type": "ByteLevel", "add_prefix_space": false})}, ""},
-		"v5":           {files{"tokenizer.json": whole(t, vocab, pairs), "tokenizer_config.json": `{"tokenizer_class": "TokenizersBackend"}`}, ""},
-		"both":         {files{"tokenizer.json": whole(t, vocab, pairs), "tokenizer_config.json": class}, ""},
-		"added":        {files{"tokenizer_config.json": class, "added_tokens.json": `{"[PAD]": 258}`, "special_tokens_map.json": `{"pad_token": {"content": "[PAD]"}, "eos_token": "<|endoftext|>", "additional_special_tokens": ["[PAD]"]}`}, ""},
-		"decoder":      {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": {"258": {"content": "[PAD]", "special": true}}}`}, ""},
-		"nothing":      {files{}, "no file describes how text is split"},
-		"generic":      {files{"tokenizer_config.json": `{"tokenizer_class": "PreTrainedTokenizerFast"}`}, "no file describes how text is split"},
-		"Qwen2":        {files{"tokenizer_config.json": `{"tokenizer_class": "Qwen2Tokenizer"}`}, `names the tokenizer class "Qwen2Tokenizer"`},
-		"whole Qwen2":  {files{"tokenizer_config.json": `{"tokenizer_class": "Qwen2Tokenizer"}`, "tokenizer.json": whole(t, vocab, pairs)}, "Qwen2Tokenizer, which splits text otherwise than tokenizer.json"},
-		"prefix space": {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true}`}, "add_prefix_space in tokenizer_config.json is set"},
-		"bos":          {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "add_bos_token": true}`}, "add_bos_token"},
-		"eos":          {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "add_eos_token": true}`}, "add_eos_token"},
-		"code":         {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "auto_map": {"AutoTokenizer": ["x.Y", null]}}`}, "auto_map"},
-		"new pad":      {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "pad_token": "<pad>"}`}, `the special token "<pad>" is not in vocab.json`},
-		"map":          {files{"tokenizer_config.json": class, "special_tokens_map.json": `{"mask_token": {"content": "<mask>"}}`}, `the special token "<mask>" is not in vocab.json`},
-		"new word":     {files{"tokenizer_config.json": class, "added_tokens.json": `{"<new>": 259}`}, `the added token "<new>", id 259, is not in vocab.json`},
-		"other id":     {files{"tokenizer_config.json": class, "added_tokens.json": `{"[PAD]": 3}`}, `the added token "[PAD]", id 3, is not in vocab.json`},
-		"a word":       {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": {"256": {"content": "th", "special": false}}}`}, `the added token "th" must be matched in text`},
-		"no JSON":      {files{"tokenizer_config.json": `{"tokenizer_class": 5}`}, "tokenizer_config.json: unexpected content"},
-		"no record":    {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "zeroth": {"sha256": "x"}}`}, "was changed"},
+		"class":        {files{"tokenizer_config.json": class}, false},
+		"fast class":   {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2TokenizerFast", "add_prefix_space": false, "auto_map": null, "pad_token": "[PAD]", "model_max_length": 1e30}`}, false},
+		"whole":        {files{"tokenizer.json": whole(t, vocab, pairs)}, false},
+		"old whole":    {files{"tokenizer.json": whole(t, base, lines, "added_tokens", two, "model.type", "", "pre_tokenizer", map[string]any{"type": "ByteLevel", "add_prefix_space": false})}, false},
+		"v5":           {files{"tokenizer.json": whole(t, vocab, pairs), "tokenizer_config.json": `{"tokenizer_class": "TokenizersBackend"}`}, false},
+		"both":         {files{"tokenizer.json": whole(t, vocab, pairs), "tokenizer_config.json": class}, false},
+		"added":        {files{"tokenizer_config.json": class, "added_tokens.json": `{"[PAD]": 258}`, "special_tokens_map.json": `{"pad_token": {"content": "[PAD]"}, "eos_token": "<|endoftext|>", "additional_special_tokens": ["[PAD]"]}`}, false},
+		"decoder":      {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": {"258": {"content": "[PAD]", "special": true}}}`}, false},
+		"nothing":      {files{}, true},
+		"generic":      {files{"tokenizer_config.json": `{"tokenizer_class": "PreTrainedTokenizerFast"}`}, true},
+		"Qwen2":        {files{"tokenizer_config.json": `{"tokenizer_class": "Qwen2Tokenizer"}`}, true},
+		"whole Qwen2":  {files{"tokenizer_config.json": `{"tokenizer_class": "Qwen2Tokenizer"}`, "tokenizer.json": whole(t, vocab, pairs)}, true},
+		"prefix space": {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true}`}, true},
+		"bos":          {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "add_bos_token": true}`}, true},
+		"eos":          {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "add_eos_token": true}`}, true},
+		"code":         {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "auto_map": {"AutoTokenizer": ["x.Y", null]}}`}, true},
+		"new pad":      {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "pad_token": "<pad>"}`}, true},
+		"map":          {files{"tokenizer_config.json": class, "special_tokens_map.json": `{"mask_token": {"content": "<mask>"}}`}, true},
+		"new word":     {files{"tokenizer_config.json": class, "added_tokens.json": `{"<new>": 259}`}, true},
+		"other id":     {files{"tokenizer_config.json": class, "added_tokens.json": `{"[PAD]": 3}`}, true},
+		"a word":       {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": {"256": {"content": "th", "special": false}}}`}, true},
+		"no JSON":      {files{"tokenizer_config.json": `{"tokenizer_class": 5}`}, true},
+		"no record":    {files{"tokenizer_config.json": `{"tokenizer_class": "GPT2Tokenizer", "zeroth": {"sha256": "x"}}`}, true},
 
-		"normalizer":  {files{"tokenizer.json": whole(t, vocab, pairs, "normalizer", map[string]any{"type": "Nmt"})}, `normalizer: type "Nmt" is not supported`},
-		"digits":      {files{"tokenizer_config.json": class, "tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer", split)}, "pre_tokenizer.pretokenizers[0]: individual_digits: false at this place"},
-		"no cut":      {files{"tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer", nil)}, "no token <0x00>"},
-		"no template": {files{"tokenizer.json": whole(t, vocab, pairs, "post_processor", map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"Sequence": map[string]any{"id": "A"}}}})}, ""},
-		"template":    {files{"tokenizer.json": whole(t, vocab, pairs, "post_processor", map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"SpecialToken": map[string]any{"id": EndOfText}}}})}, `post_processor.special_tokens has no "<|endoftext|>"`},
-		"unigram":     {files{"tokenizer.json": whole(t, vocab, pairs, "model.type", "Unigram")}, `model: type "Unigram" is not supported`},
-		"dropout":     {files{"tokenizer.json": whole(t, vocab, pairs, "model.dropout", 0.1)}, "model: dropout 0.1 is not supported"},
-		"suffix":      {files{"tokenizer.json": whole(t, vocab, pairs, "model.end_of_word_suffix", "</w>")}, "marking parts of words"},
-		"other ids":   {files{"tokenizer.json": whole(t, other, pairs)}, "of vocab.json"},
-		"more tokens": {files{"tokenizer.json": whole(t, func() map[string]int { m := maps.Clone(vocab); m["more"] = 259; return m }(), pairs)}, "has 260 tokens, vocab.json has 259"},
-		"no merges":   {files{"tokenizer.json": whole(t, vocab, [][]string{})}, "has 0 merges, merges.txt has 1"},
-		"other merge": {files{"tokenizer.json": whole(t, swapped, [][]string{{"h", "t"}})}, "tokenizer.json has 260 tokens"},
+		"normalizer":  {files{"tokenizer.json": whole(t, vocab, pairs, "normalizer", map[string]any{"type": "Nmt"})}, true},
+		"digits":      {files{"tokenizer_config.json": class, "tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer", split)}, true},
+		"no cut":      {files{"tokenizer.json": whole(t, vocab, pairs, "pre_tokenizer", nil)}, true},
+		"no template": {files{"tokenizer.json": whole(t, vocab, pairs, "post_processor", map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"Sequence": map[string]any{"id": "A"}}}})}, false},
+		"template":    {files{"tokenizer.json": whole(t, vocab, pairs, "post_processor", map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"SpecialToken": map[string]any{"id": EndOfText}}}})}, true},
+		"unigram":     {files{"tokenizer.json": whole(t, vocab, pairs, "model.type", "Unigram")}, true},
+		"dropout":     {files{"tokenizer.json": whole(t, vocab, pairs, "model.dropout", 0.1)}, true},
+		"suffix":      {files{"tokenizer.json": whole(t, vocab, pairs, "model.end_of_word_suffix", "</w>")}, true},
+		"other ids":   {files{"tokenizer.json": whole(t, other, pairs)}, true},
+		"more tokens": {files{"tokenizer.json": whole(t, func() map[string]int { m := maps.Clone(vocab); m["more"] = 259; return m }(), pairs)}, true},
+		"no merges":   {files{"tokenizer.json": whole(t, vocab, [][]string{})}, true},
+		"other merge": {files{"tokenizer.json": whole(t, swapped, [][]string{{"h", "t"}})}, true},
 	} {
 		dir := t.TempDir()
 		write(t, filepath.Join(dir, "vocab.json"), mustJSON(t, vocab))
@@ -239,13 +239,8 @@ func TestRecognizedTokenizers(t *testing.T) {
 			write(t, filepath.Join(dir, name), text)
 		}
 		tok, err := NewTokenizer(dir)
-		switch {
-		case c.want == "" && err != nil:
-			t.Errorf("%s: %v", name, err)
-		case c.want == "" && (tok.Separator() != 257 || !slices.Equal(tok.Encode([]byte("th<|")), []int32{256, '<', '|'})):
+		if said.Fails(t, name, err, c.fails); err == nil && (tok.Separator() != 257 || !slices.Equal(tok.Encode([]byte("th<|")), []int32{256, '<', '|'})) {
 			t.Errorf("%s: separator %d, th<| is %v", name, tok.Separator(), tok.Encode([]byte("th<|")))
-		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
-			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
 	}
 }
@@ -258,24 +253,24 @@ func TestTokenizerJSONAlone(t *testing.T) {
 	delete(base, "[PAD]")
 	two := []any{map[string]any{"id": 257, "content": EndOfText, "special": true}, map[string]any{"id": 258, "content": "[PAD]", "special": true}}
 	lines := []string{"t h"}
-	for name, c := range map[string]struct{ file, class, want string }{
-		"whole":       {whole(t, vocab, lines), "GPT2Tokenizer", ""},
-		"added":       {whole(t, base, lines, "added_tokens", two), "GPT2Tokenizer", ""},
-		"Llama":       {whole(t, vocab, lines), "LlamaTokenizer", ""},
-		"unigram":     {whole(t, nil, nil, "model", map[string]any{"type": "Unigram", "vocab": []any{[]any{"a", -1.5}}}), "LlamaTokenizer", `tokenizer.json: model: unk_id "" is not the id of a piece`},
-		"no tokens":   {whole(t, nil, lines), "", "model.vocab: null where an object is expected"},
-		"other added": {whole(t, vocab, lines, "added_tokens", []any{map[string]any{"id": 3, "content": "[PAD]", "special": true}}), "", `added_tokens: "[PAD]" has id 3, but the reference gives it id 258`},
-		"no merge":    {whole(t, vocab, []string{"t x"}), "", `line 1, column 260: the merge of "t" and "x": "tx" is not in the vocabulary`},
+	for name, c := range map[string]struct {
+		file, class string
+		fails       bool
+	}{
+		"whole":       {whole(t, vocab, lines), "GPT2Tokenizer", false},
+		"added":       {whole(t, base, lines, "added_tokens", two), "GPT2Tokenizer", false},
+		"Llama":       {whole(t, vocab, lines), "LlamaTokenizer", false},
+		"unigram":     {whole(t, nil, nil, "model", map[string]any{"type": "Unigram", "vocab": []any{[]any{"a", -1.5}}}), "LlamaTokenizer", true},
+		"no tokens":   {whole(t, nil, lines), "", true},
+		"other added": {whole(t, vocab, lines, "added_tokens", []any{map[string]any{"id": 3, "content": "[PAD]", "special": true}}), "", true},
+		"no merge":    {whole(t, vocab, []string{"t x"}), "", true},
 	} {
 		dir := t.TempDir()
 		write(t, filepath.Join(dir, "tokenizer.json"), c.file)
 		write(t, filepath.Join(dir, "tokenizer_config.json"), `{"tokenizer_class": "`+c.class+`"}`)
 		tok, err := NewTokenizer(dir)
-		switch {
-		case c.want == "" && (err != nil || tok.Separator() != 257 || !slices.Equal(tok.Encode([]byte("th<|")), []int32{256, '<', '|'})):
-			t.Errorf("%s: %v, %v", name, tok, err)
-		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
-			t.Errorf("%s: %v, want %s", name, err, c.want)
+		if said.Fails(t, name, err, c.fails); err == nil && (tok.Separator() != 257 || !slices.Equal(tok.Encode([]byte("th<|")), []int32{256, '<', '|'})) {
+			t.Errorf("%s: %v", name, tok)
 		}
 	}
 	dir := t.TempDir()
@@ -291,34 +286,35 @@ func TestTokenizerJSONAlone(t *testing.T) {
 func TestVocabularyLimits(t *testing.T) {
 	good, _ := written()
 	with := func(more string) string { return strings.TrimSuffix(mustJSON(t, good), "}") + more + "}" }
-	for _, c := range []struct{ vocab, merges, want string }{
-		{with(`, "a": 7`), "", `vocab.json:1: not an object of token to id: duplicate key "a"`},
-		{with(`, "": 300`), "", "id 300 is an empty token"},
-		{with(`, "` + strings.Repeat("x", maxToken+1) + `": 300`), "", "is longer than 1024 bytes"},
-		{with(`, "` + strings.Repeat("x", maxToken) + `": 300`), "", ""},
-		{with(`, "` + strings.Repeat("Ġ", maxToken) + `": 300`), "", ""},
-		{with(`, "far": 1048576`), "", `"far": 1048576 where a number from 0 to 1048575 is expected`},
-		{with(`, "far": 1048575`), "", ""},
-		{with(`, "far": 18446744073709551617`), "", `"far": 18446744073709551617 where a number`},
-		{with(`, "far": 1.0`), "", `"far": 1.0 where a number`},
-		{with(`, "far": "5"`), "", `"far": a string where a number`},
-		{with(`, "far": [[[[`), "", `"far": an array where a number`},
-		{with(`, "\ud800": 300`), "", `\ud800 is half of a surrogate pair`},
-		{with(`, "日本": 300, "æĹ¥æľ¬": 301`), "", "ids 300 and 301 are both"},
-		{with("") + "x", "", `unexpected text after the value: "x"`},
-		{with("") + "{}", "", `unexpected text after the value: "{}"`},
-		{"[]", "", "an array where an object is expected"},
-		{"", "", "the text ends where an object should be"},
-		{"\xff{}", "", "where an object should be"},
-		{strings.Repeat("[", 1<<20), "", "an array where an object is expected"},
-		{with(""), strings.Repeat("x", 1<<20), "is not two tokens"},
+	for i, c := range []struct {
+		vocab, merges string
+		fails         bool
+	}{
+		{with(`, "a": 7`), "", true},
+		{with(`, "": 300`), "", true},
+		{with(`, "` + strings.Repeat("x", maxToken+1) + `": 300`), "", true},
+		{with(`, "` + strings.Repeat("x", maxToken) + `": 300`), "", false},
+		{with(`, "` + strings.Repeat("Ġ", maxToken) + `": 300`), "", false},
+		{with(`, "far": 1048576`), "", true},
+		{with(`, "far": 1048575`), "", false},
+		{with(`, "far": 18446744073709551617`), "", true},
+		{with(`, "far": 1.0`), "", true},
+		{with(`, "far": "5"`), "", true},
+		{with(`, "far": [[[[`), "", true},
+		{with(`, "\ud800": 300`), "", true},
+		{with(`, "日本": 300, "æĹ¥æľ¬": 301`), "", true},
+		{with("") + "x", "", true},
+		{with("") + "{}", "", true},
+		{"[]", "", true},
+		{"", "", true},
+		{"\xff{}", "", true},
+		{strings.Repeat("[", 1<<20), "", true},
+		{with(""), strings.Repeat("x", 1<<20), true},
 	} {
 		dir := t.TempDir()
 		writeFolder(t, dir, c.vocab, c.merges)
 		_, err := NewTokenizer(dir)
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 600) {
-			t.Errorf("%.30q... %.30q: %v, want %q", c.vocab[max(0, len(c.vocab)-40):], c.merges, err, c.want)
-		}
+		said.Fails(t, fmt.Sprint(i), err, c.fails)
 	}
 	for _, name := range []string{"vocab.json", "merges.txt", "tokenizer_config.json", "tokenizer.json", "added_tokens.json", "special_tokens_map.json"} {
 		dir := t.TempDir()

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,9 @@ import (
 )
 
 var update = flag.Bool("messages", false, "write testdata/messages.txt")
+
+// temporary matches folders of t.TempDir.
+var temporary = regexp.MustCompile(regexp.QuoteMeta(os.TempDir()) + `/Test[^/ ]*/\d+`)
 
 // Table is a package's messages. Its tests share one, created before they change their folder.
 type Table struct {
@@ -51,7 +55,7 @@ func Open() *Table {
 // Same compares the text of an error with the table's message for this test and input.
 func (t *Table) Same(tb testing.TB, input string, err error) {
 	tb.Helper()
-	of, got := fmt.Sprintf("%s %.200q", tb.Name(), input), fmt.Sprint(err)
+	of, got := fmt.Sprintf("%s %.200q", tb.Name(), input), temporary.ReplaceAllString(fmt.Sprint(err), "DIR")
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if *update {
@@ -60,6 +64,16 @@ func (t *Table) Same(tb testing.TB, input string, err error) {
 	}
 	if want, ok := t.want[of]; err == nil || !ok || got != want {
 		tb.Errorf("%s:\n got %s\nwant %s\n(-messages writes testdata/messages.txt again)", of, got, cmp.Or(want, "a message"))
+	}
+}
+
+// Fails compares like Same if fails is true; otherwise there must be no error.
+func (t *Table) Fails(tb testing.TB, input string, err error, fails bool) {
+	tb.Helper()
+	if fails {
+		t.Same(tb, input, err)
+	} else if err != nil {
+		tb.Errorf("%.200q: %v", input, err)
 	}
 }
 
