@@ -66,75 +66,72 @@ func TestModelConfigKeys(t *testing.T) {
 	}
 }
 
-// refused checks that a config of the family with some keys is refused with an error that starts
-// with the wanted reason.
-func refused(t *testing.T, family string, keys map[string]string) {
+// refused checks that a config of the family with some keys is refused with the table's message.
+func refused(t *testing.T, family string, keys []string) {
 	t.Helper()
-	for in, want := range keys {
+	for _, in := range keys {
 		raw := fmt.Sprintf(`{"model_type": %q, %s}`, family, in)
-		if _, err := parseModelConfig([]byte(raw)); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%s: %v; want %s", raw, err, want)
-		}
+		_, err := parseModelConfig([]byte(raw))
+		said.Same(t, raw, err)
 	}
 }
 
 func TestModelConfigRefusals(t *testing.T) {
-	refused(t, "bert", map[string]string{`"n_layer": 0`: `model_type "bert" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, granitemoeshared, glm4_moe, dots1 or minimax_m2`})
-	refused(t, "gpt2", map[string]string{
-		`"n_layer": 0`:             "n_layer 0 is out of range",
-		`"torch_dtype": 32`:        "torch_dtype 32 is not a string",
-		`"dtype": {"": "float32"}`: `dtype {"":"float32"} is not a string`,
-		`"n_layer": -1`:            "n_layer -1 is out of range",
-		`"n_layer": 10001`:         "10001 layers exceed the limit of 10000",
-		`"n_layer": null`:          "n_layer null is not a whole number",
-		`"n_layer": 2.5`:           "n_layer 2.5 is not a whole number",
-		`"n_layer": "two"`:         `n_layer "two" is not a whole number`,
-		`"n_layer": 1e40`:          "n_layer 1e40 is not a whole number",
-		`"n_layer": [12]`:          "n_layer [12] is not a whole number",
-		`"n_layer": "\u202e` + strings.Repeat("x", 199) + `"`: `n_layer "\u202e` + strings.Repeat("x", 93) + `... is not a whole number`,
-		`"vocab_size": 99999999`:                              "vocab_size 99999999 is out of range",
-		`"n_head": 5`:                                         "n_head 5 does not divide n_embd 768",
-		`"n_head": 12, "num_attention_heads": 6`:              "n_head 12 and num_attention_heads 6 differ: keep the one that the model was trained with",
-		`"num_hidden_layers": 0`:                              "num_hidden_layers 0 is out of range",
-		`"n_inner": 0`:                                        "n_inner 0 is out of range",
-		`"activation_function": "mish"`:                       `activation_function "mish" is not supported; want gelu, gelu_accurate, gelu_fast, gelu_new, `,
-		`"layer_norm_epsilon": 0`:                             "layer_norm_epsilon 0 is out of range",
-		`"tie_word_embeddings": null`:                         "tie_word_embeddings null is not true or false",
-		`"scale_attn_weights": 0`:                             "scale_attn_weights 0 is not true or false",
-		`"scale_attn_by_inverse_layer_idx": null`:             "scale_attn_by_inverse_layer_idx null is not true or false",
-		`"add_cross_attention": true`:                         "add_cross_attention true is not supported",
-		`"is_causal": false`:                                  "is_causal false is not supported; want true, or remove the key",
-		`"per_layer_config": {"0": {"n_head": 6}}`:            `per_layer_config {"0":{"n_head":6}} is not supported; want null or {}, or remove the key`,
-		`"quantization_config": {"bits": 4}`:                  `quantization_config {"bits":4} is not supported; want null, or remove the key`,
-		`"is_causal": null`:                                   "is_causal null is not supported",
-		`"is_encoder_decoder": true`:                          "is_encoder_decoder true is not supported",
-		`"pruned_heads": {"0": [1]}`:                          `pruned_heads {"0":[1]} is not supported`,
-		`"architectures": ["GPT2ForSequenceClassification"]`:  `architectures "GPT2ForSequenceClassification" is not supported; want GPT2LMHeadModel`,
-		`"architectures": "GPT2LMHeadModel"`:                  `architectures "GPT2LMHeadModel" is not a list of strings`,
-		`"auto_map": {"AutoModelForCausalLM": "a.B"}`:         `auto_map names custom code for this model (AutoModelForCausalLM "a.B"), which is not executed`,
-		`"attn_pdrop": -0.1`:                                  "attn_pdrop -0.1 is out of range",
-		`"eos_token_id": "x"`:                                 `eos_token_id "x" is neither a token's number nor a list of them`,
-		`"n_layer": 0, "n_head": 5, "is_causal": false`:       "n_layer 0 is out of range; n_head 5 does not divide n_embd 768; is_causal false is not supported",
+	refused(t, "bert", []string{`"n_layer": 0`})
+	refused(t, "gpt2", []string{
+		`"n_layer": 0`,
+		`"torch_dtype": 32`,
+		`"dtype": {"": "float32"}`,
+		`"n_layer": -1`,
+		`"n_layer": 10001`,
+		`"n_layer": null`,
+		`"n_layer": 2.5`,
+		`"n_layer": "two"`,
+		`"n_layer": 1e40`,
+		`"n_layer": [12]`,
+		`"n_layer": "\u202e` + strings.Repeat("x", 199) + `"`,
+		`"vocab_size": 99999999`,
+		`"n_head": 5`,
+		`"n_head": 12, "num_attention_heads": 6`,
+		`"num_hidden_layers": 0`,
+		`"n_inner": 0`,
+		`"activation_function": "mish"`,
+		`"layer_norm_epsilon": 0`,
+		`"tie_word_embeddings": null`,
+		`"scale_attn_weights": 0`,
+		`"scale_attn_by_inverse_layer_idx": null`,
+		`"add_cross_attention": true`,
+		`"is_causal": false`,
+		`"per_layer_config": {"0": {"n_head": 6}}`,
+		`"quantization_config": {"bits": 4}`,
+		`"is_causal": null`,
+		`"is_encoder_decoder": true`,
+		`"pruned_heads": {"0": [1]}`,
+		`"architectures": ["GPT2ForSequenceClassification"]`,
+		`"architectures": "GPT2LMHeadModel"`,
+		`"auto_map": {"AutoModelForCausalLM": "a.B"}`,
+		`"attn_pdrop": -0.1`,
+		`"eos_token_id": "x"`,
+		`"n_layer": 0, "n_head": 5, "is_causal": false`,
 	})
-	for raw, want := range map[string]string{
-		`{}`:                             `model_type "" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, granitemoeshared, glm4_moe, dots1 or minimax_m2`,
-		`{"model_type": "phi"}`:          `model_type "phi" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, granitemoeshared, glm4_moe, dots1 or minimax_m2`,
-		`{"model_type": "starcoder2"}`:   `model_type "starcoder2" is not supported; want gpt2, llama, mistral, qwen2, qwen3, olmo2, olmo3, phi3, smollm3, granite, gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, olmoe, granitemoe, granitemoeshared, glm4_moe, dots1 or minimax_m2`,
-		`{"model_type": 2}`:              `model_type 2 is not a string`,
-		`[]`:                             `not a model's config: line 1, column 1: an array where an object is expected`,
-		`null`:                           `not a model's config: line 1, column 1: null where an object is expected`,
-		"{\n\"model_type\":\n\"gpt2\",}": `not a model's config: line 3, column 8: "}" where a string should be`,
-		`{"model_type": "gpt2"} 5`:       `not a model's config: line 1, column 24: unexpected text after the value: "5"`,
-		`{"model_type": "gpt2", "n_head": 4, "n_head": 2}`:                 `not a model's config: line 1, column 37: duplicate key "n_head"`,
-		`{"model_type": "gpt2", "a": [{"b": 1, "b": 2}]}`:                  `not a model's config: line 1, column 39: duplicate key "b"`,
-		`{"a": ` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`: `not a model's config: line 1, column 70: more than 64 nested objects and arrays`,
-		"\xef\xbb\xbf{}":                `not a model's config: line 1, column 1: the text begins with a byte order mark`,
-		"{\"model_type\": \"gpt\xff\"}": `not a model's config: line 1, column 16: invalid UTF-8 in a string`,
-		"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n": "not a model's config: it is a Git LFS pointer, not the file itself: fetch the file with `git lfs pull`",
+	for _, raw := range []string{
+		`{}`,
+		`{"model_type": "phi"}`,
+		`{"model_type": "starcoder2"}`,
+		`{"model_type": 2}`,
+		`[]`,
+		`null`,
+		"{\n\"model_type\":\n\"gpt2\",}",
+		`{"model_type": "gpt2"} 5`,
+		`{"model_type": "gpt2", "n_head": 4, "n_head": 2}`,
+		`{"model_type": "gpt2", "a": [{"b": 1, "b": 2}]}`,
+		`{"a": ` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`,
+		"\xef\xbb\xbf{}",
+		"{\"model_type\": \"gpt\xff\"}",
+		"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n",
 	} {
-		if _, err := parseModelConfig([]byte(raw)); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%s: %v; want %s", raw, err, want)
-		}
+		_, err := parseModelConfig([]byte(raw))
+		said.Same(t, raw, err)
 	}
 	_, err := ReadModelConfig("gone")
 	if err == nil || err.Error() != "gone/config.json cannot be read: no such file or directory" || !input.IsInput(err) {

@@ -55,7 +55,7 @@ func Open() *Table {
 // Same compares the text of an error with the table's message for this test and input.
 func (t *Table) Same(tb testing.TB, input string, err error) {
 	tb.Helper()
-	of, got := fmt.Sprintf("%s %.200q", tb.Name(), input), temporary.ReplaceAllString(fmt.Sprint(err), "DIR")
+	of, got := fmt.Sprintf("%s %#.200q", tb.Name(), input), temporary.ReplaceAllString(fmt.Sprint(err), "DIR")
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if *update {
