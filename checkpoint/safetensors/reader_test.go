@@ -156,45 +156,42 @@ func TestStrictHeader(t *testing.T) {
 	for _, c := range []struct {
 		what string
 		b    []byte
-		err  string
 	}{
-		{"empty file", nil, "too short"},
-		{"header longer than the limit", long, "not a safetensors file"},
-		{"header length that overflows", huge, "not a safetensors file"},
-		{"header longer than the file", file("{}", 0)[:9], "not a safetensors file"},
-		{"leading space", file(" {}", 0), "'{'"},
-		{"no JSON", file("{nope", 0), "near byte"},
-		{"text behind the object", file("{} x", 0), "unexpected text"},
-		{"a line end behind the object", file("{}\n", 0), "not padding"},
-		{"a shape of too many dimensions", file(`{"a":{"dtype":"F32","shape":[`+strings.Repeat("1,", 64)+`1],"data_offsets":[0,4]}}`, 4), "more than 64 numbers"},
-		{"too much metadata", file(`{"__metadata__":{`+many(1<<16+1)+`}}`, 0), "more than 65536"},
-		{"metadata twice", file(`{"__metadata__":{},"__metadata__":{}}`, 0), "duplicate key"},
-		{"a key twice in metadata", file(`{"__metadata__":{"a":"","a":""}}`, 0), "duplicate key"},
-		{"a name that goes on", file(`{"`+strings.Repeat("a", 1<<20)+`":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4), `aaa": 4 bytes at`},
-		{"not UTF-8", file("{\"\xff\":1}", 0), "invalid UTF-8"},
-		{"hole", file("{"+entry("a", "[0,4]")+","+entry("b", "[8,12]")+"}", 12), `"b": begins at data offset 8`},
-		{"hole at the start", file("{"+entry("a", "[4,8]")+"}", 8), `"a": begins`},
-		{"overlap", file("{"+entry("a", "[0,4]")+","+entry("b", "[2,6]")+"}", 6), `"b": begins at data offset 2`},
-		{"data behind the last tensor", file("{"+entry("a", "[0,4]")+"}", 5), "tensors end at data offset 4"},
-		{"data missing", file("{"+entry("a", "[0,4]")+"}", 3), "the file at 3"},
-		{"duplicate name", file("{"+entry("a", "[0,4]")+","+entry("\\u0061", "[4,8]")+"}", 8), `near byte 62: duplicate key "a"`},
-		{"duplicate field", file(`{"a":{"dtype":"F32","dtype":"F32","data_offsets":[0,4]}}`, 4), `"a": duplicate key "dtype"`},
-		{"unknown field", file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1}}`, 4), "unknown key"},
-		{"missing field", file(`{"a":{"dtype":"F32","data_offsets":[0,4]}}`, 4), "needs dtype"},
-		{"unknown dtype", file(`{"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}}`, 4), "F31"},
-		{"size unlike shape", file(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4), "needs 8"},
-		{"shape that overflows to the right size", file(`{"a":{"dtype":"F32","shape":[4611686018427387905,4],"data_offsets":[0,16]}}`, 16), "2^63"},
-		{"bytes that overflow to the right size", file(`{"a":{"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]}}`, 0), "2^63"},
-		{"half a byte", file(`{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}}`, 1), "whole number of bytes"},
-		{"negative dimension", file(`{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}`, 4), "-1 is not a valid size"},
-		{"fractional offset", file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4.0]}}`, 4), `data_offsets: 4.0 where a whole number`},
-		{"reversed offsets", file("{"+entry("a", "[4,0]")+"}", 4), "data_offsets"},
-		{"metadata that is not strings", file(`{"__metadata__":{"a":1}}`, 0), "where a string"},
+		{"empty file", nil},
+		{"header longer than the limit", long},
+		{"header length that overflows", huge},
+		{"header longer than the file", file("{}", 0)[:9]},
+		{"leading space", file(" {}", 0)},
+		{"no JSON", file("{nope", 0)},
+		{"text behind the object", file("{} x", 0)},
+		{"a line end behind the object", file("{}\n", 0)},
+		{"a shape of too many dimensions", file(`{"a":{"dtype":"F32","shape":[`+strings.Repeat("1,", 64)+`1],"data_offsets":[0,4]}}`, 4)},
+		{"too much metadata", file(`{"__metadata__":{`+many(1<<16+1)+`}}`, 0)},
+		{"metadata twice", file(`{"__metadata__":{},"__metadata__":{}}`, 0)},
+		{"a key twice in metadata", file(`{"__metadata__":{"a":"","a":""}}`, 0)},
+		{"a name that goes on", file(`{"`+strings.Repeat("a", 1<<20)+`":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4)},
+		{"not UTF-8", file("{\"\xff\":1}", 0)},
+		{"hole", file("{"+entry("a", "[0,4]")+","+entry("b", "[8,12]")+"}", 12)},
+		{"hole at the start", file("{"+entry("a", "[4,8]")+"}", 8)},
+		{"overlap", file("{"+entry("a", "[0,4]")+","+entry("b", "[2,6]")+"}", 6)},
+		{"data behind the last tensor", file("{"+entry("a", "[0,4]")+"}", 5)},
+		{"data missing", file("{"+entry("a", "[0,4]")+"}", 3)},
+		{"duplicate name", file("{"+entry("a", "[0,4]")+","+entry("\\u0061", "[4,8]")+"}", 8)},
+		{"duplicate field", file(`{"a":{"dtype":"F32","dtype":"F32","data_offsets":[0,4]}}`, 4)},
+		{"unknown field", file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1}}`, 4)},
+		{"missing field", file(`{"a":{"dtype":"F32","data_offsets":[0,4]}}`, 4)},
+		{"unknown dtype", file(`{"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}}`, 4)},
+		{"size unlike shape", file(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4)},
+		{"shape that overflows to the right size", file(`{"a":{"dtype":"F32","shape":[4611686018427387905,4],"data_offsets":[0,16]}}`, 16)},
+		{"bytes that overflow to the right size", file(`{"a":{"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]}}`, 0)},
+		{"half a byte", file(`{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}}`, 1)},
+		{"negative dimension", file(`{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}`, 4)},
+		{"fractional offset", file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4.0]}}`, 4)},
+		{"reversed offsets", file("{"+entry("a", "[4,0]")+"}", 4)},
+		{"metadata that is not strings", file(`{"__metadata__":{"a":1}}`, 0)},
 	} {
 		_, _, err := ParseHeader(bytes.NewReader(c.b), int64(len(c.b)))
-		if err == nil || !strings.Contains(err.Error(), c.err) || len(err.Error()) > 500 {
-			t.Errorf("%s: got %.1000v, want %q", c.what, err, c.err)
-		}
+		said.Same(t, c.what, err)
 	}
 	for what, b := range map[string][]byte{
 		"padding":      file("{}     ", 0),
@@ -209,15 +206,15 @@ func TestStrictHeader(t *testing.T) {
 
 func TestStrictFolder(t *testing.T) {
 	good := file(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4)
-	for _, c := range []struct{ what, index, err string }{
-		{"no index", "", "has neither"},
-		{"path out of the folder", `{"weight_map":{"a":"../p"}}`, "plain file name"},
-		{"part missing", `{"weight_map":{"a":"q"}}`, "q: no such file"},
-		{"tensor missing", `{"weight_map":{"a":"p","b":"p"}}`, `no tensor "b"`},
-		{"tensor not in the index", `{"weight_map":{"b":"p"}}`, `tensor "a" is not`},
-		{"tensor twice", `{"weight_map":{"a":"p","a":"p"}}`, `line 1, column 24: duplicate key "a"`},
-		{"no weight_map", `{"metadata":{"total_size":4}}`, "no weight_map"},
-		{"two objects", `{"weight_map":{"a":"p"}}{}`, "unexpected text"},
+	for _, c := range []struct{ what, index string }{
+		{"no index", ""},
+		{"path out of the folder", `{"weight_map":{"a":"../p"}}`},
+		{"part missing", `{"weight_map":{"a":"q"}}`},
+		{"tensor missing", `{"weight_map":{"a":"p","b":"p"}}`},
+		{"tensor not in the index", `{"weight_map":{"b":"p"}}`},
+		{"tensor twice", `{"weight_map":{"a":"p","a":"p"}}`},
+		{"no weight_map", `{"metadata":{"total_size":4}}`},
+		{"two objects", `{"weight_map":{"a":"p"}}{}`},
 	} {
 		dir := t.TempDir()
 		os.WriteFile(filepath.Join(dir, "p"), good, 0o644)
@@ -225,9 +222,7 @@ func TestStrictFolder(t *testing.T) {
 			os.WriteFile(filepath.Join(dir, indexName), []byte(c.index), 0o644)
 		}
 		r, err := Open(dir)
-		if err == nil || !strings.Contains(err.Error(), c.err) {
-			t.Errorf("%s: got %v, want %q", c.what, err, c.err)
-		}
+		said.Same(t, c.what, err)
 		if r != nil {
 			r.Close()
 		}
@@ -242,17 +237,17 @@ func TestFolderWithTwoModels(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		files map[string]string
-		err   string
+		fails bool
 	}{
-		{"an index of the whole", map[string]string{single: good, indexName: `{"weight_map":{"a":"` + single + `"}}`}, ""},
-		{"a whole beside parts", map[string]string{single: good, part: good, indexName: `{"weight_map":{"a":"` + part + `"}}`}, "remove those that do not belong to the model"},
-		{"a whole beside a broken index", map[string]string{single: good, indexName: `{`}, indexName},
+		{"an index of the whole", map[string]string{single: good, indexName: `{"weight_map":{"a":"` + single + `"}}`}, false},
+		{"a whole beside parts", map[string]string{single: good, part: good, indexName: `{"weight_map":{"a":"` + part + `"}}`}, true},
+		{"a whole beside a broken index", map[string]string{single: good, indexName: `{`}, true},
 		{"a part of another", map[string]string{part: good, "model-00002-of-00003.safetensors": good, indexName: `{"weight_map":{"a":"` + part + `"}}`},
-			indexName + " names no tensor in the existing file model-00002-of-00003.safetensors"},
-		{"other files", map[string]string{part: good, "optimizer.safetensors": "x", indexName: `{"weight_map":{"a":"` + part + `"}}`}, ""},
-		{"a pointer", map[string]string{indexName: "version https://git-lfs.github.com/spec/v1\n"}, "it is a Git LFS pointer"},
-		{"pointers to parts", map[string]string{part: "version https://git-lfs.github.com/spec/v1\n", indexName: `{"weight_map":{"a":"` + part + `"}}`}, part + ": it is a Git LFS pointer"},
-		{"GGUF", map[string]string{single: "GGUF\x03\x00\x00\x00"}, "it is a GGUF file, not a safetensors file"},
+			true},
+		{"other files", map[string]string{part: good, "optimizer.safetensors": "x", indexName: `{"weight_map":{"a":"` + part + `"}}`}, false},
+		{"a pointer", map[string]string{indexName: "version https://git-lfs.github.com/spec/v1\n"}, true},
+		{"pointers to parts", map[string]string{part: "version https://git-lfs.github.com/spec/v1\n", indexName: `{"weight_map":{"a":"` + part + `"}}`}, true},
+		{"GGUF", map[string]string{single: "GGUF\x03\x00\x00\x00"}, true},
 	} {
 		dir := t.TempDir()
 		for name, content := range c.files {
@@ -261,9 +256,7 @@ func TestFolderWithTwoModels(t *testing.T) {
 			}
 		}
 		r, err := Open(dir)
-		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
-			t.Errorf("%s: got %v, want %q", c.what, err, c.err)
-		}
+		said.Fails(t, c.what, err, c.fails)
 		if r != nil {
 			r.Close()
 		}
