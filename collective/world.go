@@ -19,6 +19,10 @@ type Ranks struct {
 	Updates Group // the ranks of Tensor, for whole-matrix updates that overlap other operations
 	Joint   Group // Tensor and Shard together (Replica if Shard is one rank); nil if Tensor is
 	Context Group // ranks that divide positions (context parallelism); nil if none do
+	Experts Group // ranks that divide experts, together with those of Tensor; nil if none do
+
+	// Shard and Replica of experts; nil if Experts is.
+	ExpertShard, ExpertReplica Group
 
 	// Links are the rank's pipeline links: groups of two in which rank 0 sends and rank 1 receives.
 	// They are nil without a pipeline.
@@ -51,19 +55,23 @@ const (
 	Updates
 	Joint
 	Context
+	Experts
+	ExpertShard
+	ExpertReplica
 	Forward  // links from each stage to the next
 	Backward // links from each stage to the previous one
 	roles
 )
 
 func (r Role) String() string {
-	return [roles]string{"world", "saves", "shard", "replica", "ends", "tensor", "updates", "joint", "context", "forward link", "backward link"}[r]
+	return [roles]string{"world", "saves", "shard", "replica", "ends", "tensor", "updates", "joint", "context", "experts", "expert shard", "expert replica", "forward link", "backward link"}[r]
 }
 
 // slot returns the field for the group of a role in which the rank has index at, or nil for Saves,
 // which is not a field.
 func (r *Ranks) slot(role Role, at int) *Group {
 	return [roles]*Group{&r.World, nil, &r.Shard, &r.Replica, &r.Ends, &r.Tensor, &r.Updates, &r.Joint, &r.Context,
+		&r.Experts, &r.ExpertShard, &r.ExpertReplica,
 		&r.Links[ToNext+Link(at&1)], &r.Links[ToPrevious+Link(at&1)]}[role]
 }
 
@@ -154,7 +162,7 @@ type groupAxes struct {
 // dimensions lists the roles of a mesh's groups, except links. Here, Ends groups also contain the
 // ranks of inner pipeline stages.
 func dimensions(m shard.Mesh) []groupAxes {
-	world := []shard.Axis{shard.Pipeline, shard.Replicate, shard.Shard, shard.Context, shard.Tensor}
+	world := []shard.Axis{shard.Pipeline, shard.Replicate, shard.Shard, shard.Expert, shard.Context, shard.Tensor}
 	share, same := m.Holders()
 	all := []groupAxes{{World, world}, {Saves, world}, {Shard, share}, {Replica, same}}
 	if m.Pipeline > 1 {
@@ -166,6 +174,10 @@ func dimensions(m shard.Mesh) []groupAxes {
 	}
 	if m.Context > 1 {
 		all = append(all, groupAxes{Context, []shard.Axis{shard.Context}})
+	}
+	if m.Expert > 1 {
+		share, same := m.ExpertHolders()
+		all = append(all, groupAxes{Experts, []shard.Axis{shard.Expert, shard.Tensor}}, groupAxes{ExpertShard, share}, groupAxes{ExpertReplica, same})
 	}
 	return all
 }

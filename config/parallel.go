@@ -9,12 +9,13 @@ import (
 )
 
 // Parallel is the arrangement of the ranks. Ranks = Pipeline × Context × Tensor × Replicate ×
-// Shard.
+// Shard × Expert.
 type Parallel struct {
 	Ranks      int
 	Pipeline   int           // ranks that divide the model's layers
 	Shard      int           // ranks that together hold one copy of the state
 	Replicate  int           // replicas of each shard group; more than 1 is hybrid sharding
+	Expert     int           // ranks that divide the experts of a layer
 	Context    int           // ranks that divide the positions of a sequence
 	Tensor     int           // ranks that divide the model's matrices
 	Master     bool          // only rank 0 holds the optimizer state and updates
@@ -44,7 +45,9 @@ func (p Parallel) DataRanks() int { return p.Ranks / p.Models() }
 func (p Parallel) Models() int { return max(1, p.Pipeline) * max(1, p.Context) * max(1, p.Tensor) }
 
 // DataName returns the name for the number of ranks with their own data.
-func (p Parallel) DataName() string { return pick(p.Models() > 1, "shard × replicate", "ranks") }
+func (p Parallel) DataName() string {
+	return pick(p.Models() > 1, "shard × replicate"+pick(p.Expert > 1, " × expert", ""), "ranks")
+}
 
 // parallelKeys returns the keys of ranks and their devices.
 func (c *Config) parallelKeys(on string) []field {
@@ -54,16 +57,16 @@ func (c *Config) parallelKeys(on string) []field {
 			doc: "auto | cpu | cuda: device of the ranks; auto: GPUs if this binary supports them and " +
 				"finds any, else the CPU"},
 		{key: "parallel.ranks", value: count(&p.Ranks, 1, MostRanks),
-			rule: "4, or pipeline × shard × replicate × context × tensor; on GPUs, one per GPU", like: "4",
+			rule: "4, or pipeline × shard × replicate × expert × context × tensor; on GPUs, one per GPU", like: "4",
 			doc: "number of ranks, which share the state and the batch"},
 		{key: "parallel.pipeline", value: count(&p.Pipeline, 1, MostRanks), initial: "1",
 			doc: "ranks that divide the model's layers (pipeline parallelism); train.accumulate " +
 				"micro-batches pass from rank to rank"},
 		{key: "parallel.shard", value: shards(&p.Shard), initial: "-1",
 			doc: "ranks that together hold one copy of the state; -1 is ranks / replicate / pipeline / " +
-				"context / tensor",
-			remark: fmt.Sprintf("%d = ranks / replicate%s%s%s", p.Shard, pick(p.Pipeline > 1, " / pipeline", ""),
-				pick(p.Context > 1, " / context", ""), pick(p.Tensor > 1, " / tensor", ""))},
+				"expert / context / tensor",
+			remark: fmt.Sprintf("%d = ranks / replicate%s%s%s%s", p.Shard, pick(p.Pipeline > 1, " / pipeline", ""),
+				pick(p.Expert > 1, " / expert", ""), pick(p.Context > 1, " / context", ""), pick(p.Tensor > 1, " / tensor", ""))},
 		{key: "parallel.replicate", value: count(&p.Replicate, 1, MostRanks), initial: "1",
 			doc:  "copies of the sharded state; above 1: hybrid sharding (HSDP)",
 			when: "at zero.stage 1, 2 and 3",
@@ -71,6 +74,10 @@ func (c *Config) parallelKeys(on string) []field {
 				fmt.Sprintf("stage 0 shards nothing, so there are no shards to replicate %d times: "+
 					"every rank is a full replica already", p.Replicate),
 				"want replicate: 1, or stage 1, 2 or 3", "zero.stage")},
+		{key: "parallel.expert", value: count(&p.Expert, 1, MostRanks), initial: "1",
+			doc: "ranks that divide the experts of each layer (expert parallelism); they exchange the rows of " +
+				"their micro-batches, and otherwise have data and state as those of shard; best within a host",
+			when: "of models with experts"},
 		{key: "parallel.context", value: count(&p.Context, 1, MostRanks), initial: "1",
 			doc: "ranks that divide the positions of each sequence (context parallelism); attention " +
 				"gathers all keys and values"},

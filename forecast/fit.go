@@ -206,6 +206,7 @@ func onRanks(c *spec.Job, ranks int) *spec.Job {
 		x.Parallel.Pipeline, x.Parallel.Context, x.Parallel.Tensor = 1, 1, 1
 		x.Pipeline = plain
 	}
+	x.Parallel.Expert = 1
 	data := x.Parallel.DataRanks()
 	x.Parallel.Shard, x.Parallel.Replicate = data, 1
 	a := x.Train.MicroBatch * x.Train.Accumulate
@@ -233,6 +234,7 @@ func differs(c *spec.Job, x *spec.Job) (sets []string) {
 		{"pipeline.layers", layersSet(x), layersSet(c)},
 		{"parallel.context", x.Parallel.Context, asked(c, "parallel.context", c.Parallel.Context)},
 		{"parallel.tensor", x.Parallel.Tensor, asked(c, "parallel.tensor", c.Parallel.Tensor)},
+		{"parallel.expert", x.Parallel.Expert, c.Parallel.Expert},
 		{"parallel.shard", x.Parallel.Shard, c.Parallel.Shard},
 		{"parallel.replicate", x.Parallel.Replicate, c.Parallel.Replicate},
 		{"train.micro_batch", x.Train.MicroBatch, c.Train.MicroBatch},

@@ -7,6 +7,7 @@ import (
 	"zeroth/job/hf"
 	"zeroth/job/setup"
 	"zeroth/job/spec"
+	"zeroth/shard"
 	"zeroth/zero"
 )
 
@@ -170,6 +171,7 @@ type Sent struct {
 	Pipeline  int64 `json:"pipeline,omitempty"`
 	Context   int64 `json:"context,omitempty"`
 	Tensor    int64 `json:"tensor,omitempty"`
+	Expert    int64 `json:"expert,omitempty"`
 }
 
 // NewPlan plans a job by a dry run of a step on a device that only counts. It reads no data and
@@ -196,7 +198,7 @@ func plan(c *spec.Job, m Machine, micros int) (*Plan, error) {
 			most = p
 		}
 	}
-	if spec.Mesh(c).World() == spec.Mesh(c).DataRanks() && len(all) == 1 {
+	if m := spec.Mesh(c); m.World() == m.DataRanks() && m.Size(shard.Expert) == 1 && len(all) == 1 {
 		return most, nil
 	}
 	whole := *most
@@ -236,7 +238,7 @@ func planAt(c *spec.Job, m Machine, micros, at int) (*Plan, error) {
 			p.By.Pipeline += *g.(collective.Dry).Sent
 		}
 	}
-	p.Sent = p.By.Shard + p.By.Replicate + p.By.Pipeline + p.By.Context + p.By.Tensor
+	p.Sent = p.By.Shard + p.By.Replicate + p.By.Pipeline + p.By.Context + p.By.Tensor + p.By.Expert
 	for _, u := range t.Units() {
 		p.Parameters += int64(u.Parameters())
 	}

@@ -139,6 +139,9 @@ func (p *Plan) byPlace() *show.Columns {
 	if p.Config.Parallel.Context > 1 {
 		row("sent per step, context", func(x *Plan) string { return show.ByteSize(x.By.Context) })
 	}
+	if p.Config.Parallel.Expert > 1 {
+		row("sent per step, expert", func(x *Plan) string { return show.ByteSize(x.By.Expert) })
+	}
 	if p.Config.Parallel.Tensor > 1 {
 		row("sent per step, tensor", func(x *Plan) string { return show.ByteSize(x.By.Tensor) })
 	}
@@ -280,7 +283,7 @@ func (p *Plan) header() [][2]string {
 	if c.Zero.Stage > 0 {
 		ranks = fmt.Sprintf("%d = shard %d × replicate %d, stage %d, %s", mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision)
 	}
-	if mesh.World() > mesh.DataRanks() {
+	if mesh.World() > mesh.DataRanks() || mesh.Expert > 1 {
 		ranks = fmt.Sprintf("%d = %s, stage %d, %s", mesh.World(), mesh.Dimensions(), c.Zero.Stage, c.Precision)
 	}
 	if c.Parallel.Master {

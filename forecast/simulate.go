@@ -141,9 +141,12 @@ func groups(m shard.Mesh) map[collective.Role]Group {
 	if m.Copies {
 		stride = m.Size(shard.Tensor)
 	}
+	experts, copies := m.ExpertHolders()
+	apart := m.Size(shard.Expert, shard.Context, shard.Tensor) // ranks of neighbouring shards of experts
 	return map[collective.Role]Group{
 		collective.Shard: {shared, m.Size(shard.Tensor)}, collective.Replica: {replicas, stride}, collective.Context: {m.Size(shard.Context), m.Size(shard.Tensor)},
 		collective.Tensor: {m.Size(shard.Tensor), 1}, collective.Updates: {m.Size(shard.Tensor), 1}, collective.Joint: {m.Size(collective.JointAxes(m)...), 1},
+		collective.Experts: {m.Size(shard.Expert, shard.Tensor), m.Size(shard.Context)}, collective.ExpertShard: {m.Size(experts...), apart}, collective.ExpertReplica: {m.Size(copies...), apart * m.Size(shard.Shard)},
 	}
 }
 

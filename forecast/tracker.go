@@ -71,7 +71,7 @@ func (w *Tracker) Event(e fsdp.Event) {
 	if e.Micro == 1 {
 		w.second.add(e)
 	}
-	if e.Op == fsdp.Exchange || e.Op == fsdp.ExchangeKeys {
+	if e.Units == nil {
 		return
 	}
 	u := e.Units[0]
@@ -159,6 +159,8 @@ func (s *Sent) add(e fsdp.Event) {
 		s.Tensor += e.Sent
 	case fsdp.ExchangeKeys:
 		s.Context += e.Sent
+	case fsdp.ExchangeRows:
+		s.Expert += e.Sent
 	default:
 		s.Shard += e.Sent
 	}
@@ -193,6 +195,7 @@ func (w *Tracker) extend(micros int) {
 	w.sent.Replicate += int64(more) * w.second.Replicate
 	w.sent.Tensor += int64(more) * w.second.Tensor
 	w.sent.Context += int64(more) * w.second.Context
+	w.sent.Expert += int64(more) * w.second.Expert
 	w.micros = micros
 }
 

@@ -27,13 +27,14 @@ const (
 	ShareUpdate   // and to the replicas
 	Exchange      // modules gather or reduce activations; belongs to no unit
 	ExchangeKeys  // keys and values, or their gradients; belongs to no unit
+	ExchangeRows  // rows for experts of other ranks, or their gradients; belongs to no unit
 	InUse         // the memory in use for it changes: see Event.Use and Bytes
 	ops
 )
 
 var opNames = [ops]string{"forward", "recompute", "backward", "weight gradient", "all-gather", "reduce-scatter", "all-reduce",
 	"gradient to host", "gradient from host", "vacate", "norm", "update",
-	"all-gather of the update", "reduce-scatter of the update", "all-reduce of the update", "exchange of activations", "exchange of keys and values", "memory in use"}
+	"all-gather of the update", "reduce-scatter of the update", "all-reduce of the update", "exchange of activations", "exchange of keys and values", "exchange of rows", "memory in use"}
 
 func (o Op) String() string { return opNames[o] }
 

@@ -9,9 +9,9 @@ import (
 // Mesh arranges the ranks of a world in a grid of named dimensions, from the outermost to the
 // innermost: ranks that differ only in Tensor are adjacent. A size of 0 means 1.
 type Mesh struct {
-	Pipeline, Replicate, Shard, Context, Tensor int
+	Pipeline, Replicate, Shard, Expert, Context, Tensor int
 
-	Copies bool // ranks along Context have copies of the state; otherwise they share one
+	Copies bool // ranks along Expert and Context have copies of the state, except experts; otherwise they share one
 }
 
 // Axis is a dimension of a Mesh.
@@ -22,22 +22,24 @@ type Axis int
 //	Pipeline   have different layers of the model
 //	Replicate  have the same state and different data
 //	Shard      share one copy of the state and have different data
+//	Expert     have different experts and different data, and share one copy of the rest
 //	Context    have different positions of the same sequences
 //	Tensor     have different parts of the same matrices
 const (
 	Pipeline Axis = iota
 	Replicate
 	Shard
+	Expert
 	Context
 	Tensor
 	axes
 )
 
 // data lists the dimensions along which ranks read different data.
-var data = []Axis{Replicate, Shard}
+var data = []Axis{Replicate, Shard, Expert}
 
 func (m Mesh) sizes() [axes]int {
-	all := [axes]int{m.Pipeline, m.Replicate, m.Shard, m.Context, m.Tensor}
+	all := [axes]int{m.Pipeline, m.Replicate, m.Shard, m.Expert, m.Context, m.Tensor}
 	for a, n := range all {
 		if n < 0 {
 			panic(fmt.Sprintf("shard: mesh %+v", m))
@@ -47,12 +49,12 @@ func (m Mesh) sizes() [axes]int {
 	return all
 }
 
-// Dimensions formats the sizes of the dimensions: the data dimensions, and others larger than 1.
+// Dimensions formats the sizes of the dimensions: shard and replicate, and others larger than 1.
 func (m Mesh) Dimensions() string {
 	var words []string
 	all := m.sizes()
-	for a, name := range [axes]string{"pipeline", "replicate", "shard", "context", "tensor"} {
-		if all[a] > 1 || slices.Contains(data, Axis(a)) {
+	for a, name := range [axes]string{"pipeline", "replicate", "shard", "expert", "context", "tensor"} {
+		if all[a] > 1 || Axis(a) == Replicate || Axis(a) == Shard {
 			words = append(words, fmt.Sprintf("%s %d", name, all[a]))
 		}
 	}
@@ -72,13 +74,20 @@ func (m Mesh) Size(in ...Axis) int {
 // which they hold the same part of it.
 func (m Mesh) Holders() (share, same []Axis) {
 	if m.Copies {
-		return []Axis{Shard}, []Axis{Replicate, Context}
+		return []Axis{Shard}, []Axis{Replicate, Expert, Context}
 	}
-	return []Axis{Shard, Context}, []Axis{Replicate}
+	return []Axis{Shard, Expert, Context}, []Axis{Replicate}
+}
+
+// ExpertHolders is Holders of experts: ranks along Expert have different ones.
+func (m Mesh) ExpertHolders() (share, same []Axis) {
+	share, same = m.Holders()
+	other := func(a Axis) bool { return a == Expert }
+	return slices.DeleteFunc(share, other), slices.DeleteFunc(same, other)
 }
 
 // World returns the number of ranks.
-func (m Mesh) World() int { return m.Size(Pipeline, Replicate, Shard, Context, Tensor) }
+func (m Mesh) World() int { return m.Size(Pipeline, Replicate, Shard, Expert, Context, Tensor) }
 
 // Group returns the ranks that differ from rank only along some dimensions, ascending. Rank is at
 // index Index.

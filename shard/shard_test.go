@@ -176,7 +176,7 @@ func TestIntersect(t *testing.T) {
 func TestMeshPartitions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := func(name string) int { return rapid.IntRange(0, 3).Draw(t, name) }
-		m := Mesh{Pipeline: size("pipeline"), Replicate: size("replicate"), Shard: size("shard"), Context: size("context"), Tensor: size("tensor")}
+		m := Mesh{Pipeline: size("pipeline"), Replicate: size("replicate"), Shard: size("shard"), Expert: size("expert"), Context: size("context"), Tensor: size("tensor")}
 		set := rapid.IntRange(0, 1<<axes-1).Draw(t, "dimensions")
 		var in, others []Axis
 		for a := range axes {
@@ -201,12 +201,17 @@ func TestMeshPartitions(t *testing.T) {
 
 // TestMeshOrder checks along which dimension ranks are adjacent.
 func TestMeshOrder(t *testing.T) {
-	m := Mesh{Pipeline: 2, Replicate: 2, Shard: 2, Context: 2, Tensor: 2}
-	for a, want := range [][]int{{13, 29}, {5, 13}, {9, 13}, {13, 15}, {12, 13}} {
+	m := Mesh{Pipeline: 2, Replicate: 2, Shard: 2, Expert: 1, Context: 2, Tensor: 2}
+	for a, want := range [][]int{{13, 29}, {5, 13}, {9, 13}, {13}, {13, 15}, {12, 13}} {
 		if got := m.Group(13, Axis(a)); !slices.Equal(got, want) {
 			t.Errorf("rank 13's group of dimension %d is %v, want %v", a, got, want)
 		}
 	}
+	m.Expert = 2
+	if got, want := m.Group(13, Expert), []int{9, 13}; !slices.Equal(got, want) {
+		t.Errorf("rank 13's group of experts is %v, want %v", got, want)
+	}
+	m.Expert = 1
 	if got, want := m.Group(13, Replicate, Shard), []int{1, 5, 9, 13}; !slices.Equal(got, want) || m.DataRank(13) != 3 || m.DataRanks() != 4 {
 		t.Errorf("ranks with data of their own: %v, rank 13 is %d of %d; want %v", got, m.DataRank(13), m.DataRanks(), want)
 	}

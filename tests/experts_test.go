@@ -30,6 +30,7 @@ const expertModels = "testdata/experts"
 // mixture is what transformers computes with a model.
 type mixture struct {
 	folder   string
+	zero     string    // parameters whose names end so are zero
 	IDs      [][]int32 `json:"input_ids"`
 	Loss     float64
 	AuxLoss  float64 `json:"aux_loss"`
@@ -98,6 +99,11 @@ func (m mixture) train(t *testing.T, steps int, sets ...string) (got mixtureRun)
 	t.Helper()
 	c := m.job(t, sets...)
 	weights := readModel(t, c.Model.From)
+	for name, w := range weights {
+		if m.zero != "" && strings.HasSuffix(name, m.zero) {
+			clear(w)
+		}
+	}
 	ranks, err := setup.Open(setup.Local(c))
 	if err != nil {
 		t.Fatal(err)
@@ -279,6 +285,57 @@ func TestExpertsBits(t *testing.T) {
 	})
 }
 
+// TestExpertsRanks compares the gradients of jobs whose ranks divide experts with those of one rank, and checks that
+// stages, what is gathered ahead, and recomputation have the same bits.
+func TestExpertsRanks(t *testing.T) {
+	eachMixture(t, func(t *testing.T, m mixture) {
+		if filepath.Base(m.folder) == "granitemoe" {
+			return // its experts are one tensor
+		}
+		want := m.train(t, 1, "parallel.ranks=1", "model.context=12", "train.batch=8")
+		for i, sets := range [][]string{
+			{"parallel.expert=2", "parallel.ranks=2", "zero.stage=0"}, {"parallel.expert=2", "parallel.ranks=4", "zero.stage=3", "zero.recompute=block"},
+			{"parallel.expert=2", "parallel.ranks=4", "parallel.replicate=2", "zero.stage=2"}, {"parallel.expert=2", "parallel.context=2", "parallel.ranks=8", "zero.stage=3"},
+			{"parallel.expert=2", "parallel.pipeline=2", "parallel.ranks=4", "train.micro_batch=1"},
+			{"parallel.expert=2", "parallel.tensor=2", "parallel.ranks=4", "zero.stage=0"}, {"parallel.expert=2", "parallel.tensor=2", "parallel.ranks=8", "zero.stage=3"},
+		} {
+			if filepath.Base(m.folder) == "olmoe" && i > 4 {
+				continue // it has norms over all heads
+			}
+			got := m.train(t, 1, append(sets, "model.context=12", "train.batch=8")...)
+			within(t, fmt.Sprint(sets, ": the loss"), got.Losses[0], want.Losses[0], 1e-6)
+			for name, w := range want.State {
+				if param, is := strings.CutPrefix(name, "momentum_buffer "); is {
+					sameGradient(t, fmt.Sprint(sets, ": ", param), got.State[name], w)
+				}
+			}
+		}
+		for _, precision := range []string{"fp32", "bf16"} {
+			run := func(sets ...string) mixtureRun {
+				return m.train(t, 3, append(sets, "precision="+precision, "parallel.expert=2", "parallel.ranks=4", "train.batch=8", "optimizer.type=adamw", "train.clip=1")...)
+			}
+			want := run("zero.stage=0")
+			for _, sets := range [][]string{{"zero.stage=1"}, {"zero.stage=2", "zero.prefetch=0"}, {"zero.stage=3", "zero.recompute=block"}} {
+				sameRun(t, fmt.Sprint(precision, sets), run(sets...), want)
+			}
+		}
+	})
+}
+
+// TestExpertsOfOneRank checks that a router that sends every row to the experts of one rank changes neither the memory
+// nor, beyond rounding, the loss.
+func TestExpertsOfOneRank(t *testing.T) {
+	m := readMixture(t, filepath.Join(expertModels, "qwen3_moe"))
+	m.zero = "mlp.gate.weight" // all scores are equal: the first experts are chosen
+	want := m.train(t, 3, "parallel.ranks=1", "train.batch=4")
+	for _, n := range []int{2, 4} {
+		got := m.train(t, 3, fmt.Sprint("parallel.expert=", n), fmt.Sprint("parallel.ranks=", n), "train.batch=4", "zero.stage=3")
+		for i, w := range want.Losses {
+			within(t, fmt.Sprintf("expert %d: the loss of step %d", n, i+1), got.Losses[i], w, 1e-6)
+		}
+	}
+}
+
 func (m mixture) layers(t *testing.T) int { return m.job(t, "parallel.ranks=1").Model.Layers }
 
 // sameRun fails unless two runs have the same bits.
@@ -401,4 +458,20 @@ func TestExpertsReadPieceByPiece(t *testing.T) {
 			t.Errorf("logits %v, want %v", got[:4], want[:4])
 		}
 	})
+}
+
+// TestExpertsResume checks that a run resumes from checkpoints of ranks that divide experts otherwise: the exported
+// model has the bytes of that of a run whose ranks never change, if the steps in between change nothing.
+func TestExpertsResume(t *testing.T) {
+	m := readMixture(t, filepath.Join(expertModels, "qwen2_moe"))
+	meshes := [][]string{{"parallel.expert=2", "parallel.ranks=2", "zero.stage=3"}, {"parallel.expert=1", "parallel.ranks=1"}, {"parallel.expert=3", "parallel.ranks=6"}, {"parallel.expert=2", "parallel.tensor=2", "parallel.ranks=4", "zero.stage=1"}}
+	out, resume := t.TempDir(), ""
+	for i, mesh := range meshes {
+		c := m.job(t, append(mesh, "model.context=12", "train.batch=6", fmt.Sprint("train.steps=", i+1), "optimizer.type=adamw", "optimizer.lr=1e-300", "checkpoint.every=1")...)
+		if err := job.Run(t.Context(), c, job.Options{Out: out, Resume: resume}); err != nil {
+			t.Fatal(mesh, err)
+		}
+		resume = "latest"
+		sameFolders(t, filepath.Join(out, "model"), filepath.Join(m.folder, "model"))
+	}
 }

@@ -37,7 +37,7 @@ func (s Stage) Policy(prefetch int, recompute nn.Recompute) fsdp.Policy {
 // different sizes.
 func (s Stage) Mesh(m shard.Mesh) shard.Mesh {
 	if s == 0 {
-		m.Replicate, m.Shard, m.Copies = m.DataRanks(), 1, m.Context > 1
+		m.Replicate, m.Shard, m.Copies = m.Size(shard.Replicate, shard.Shard), 1, m.Size(shard.Expert, shard.Context) > 1
 	}
 	return m
 }

@@ -302,6 +302,9 @@ func (c *Config) groups(u nn.Unit, tied bool) (g fsdp.Groups) {
 		return g
 	}
 	g = fsdp.Groups{Shard: c.Groups.Shard, Replica: c.Groups.Replica, Tied: tied}
+	if c.Groups.Experts != nil && u.Params[0].Expert {
+		return fsdp.Groups{Shard: c.Groups.ExpertShard, Replica: c.Groups.ExpertReplica}
+	}
 	if c.Master {
 		g.Shard = collective.Master{Group: g.Shard}
 	}
@@ -362,7 +365,7 @@ func (t *Trainer) allocate() error {
 		t.metrics = append(t.metrics, alloc(c.Device, device.F32, rows, device.Stats))
 	}
 	for range t.pipeline.inputs.most {
-		in := input{batch: nn.Batch{B: sequences, T: positions, Tensor: t.exchange(c.Groups.Tensor, fsdp.Exchange), Context: t.exchange(c.Groups.Context, fsdp.ExchangeKeys),
+		in := input{batch: nn.Batch{B: sequences, T: positions, Tensor: t.exchange(c.Groups.Tensor, fsdp.Exchange), Context: t.exchange(c.Groups.Context, fsdp.ExchangeKeys), Experts: t.exchange(c.Groups.Experts, fsdp.ExchangeRows),
 			Compute: c.DType, Chunk: c.Chunk, Pad: c.Pad, Loss: loss, Metrics: slices.Clone(t.metrics)}}
 		for i, f := range c.fields() {
 			in.fields = append(in.fields, open(types[f.Type], c.B*f.Len, device.Inputs))

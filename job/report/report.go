@@ -21,6 +21,7 @@ type Header struct {
 	Master        bool // rank 0 is one
 	Context       int
 	Tensor        int
+	Expert        int
 	Shard         int
 	Replicate     int
 	Stage         int
@@ -214,8 +215,8 @@ func (p *pace) eta(left int) time.Duration {
 // Rows returns the header's lines, each a word and its value.
 func (h Header) Rows() [][2]string {
 	ranks := fmt.Sprintf("%d, stage %d, %s", h.Ranks, h.Stage, h.Precision)
-	if h.Pipeline > 1 || h.Context > 1 || h.Tensor > 1 {
-		mesh := shard.Mesh{Pipeline: h.Pipeline, Replicate: h.Replicate, Shard: h.Shard, Context: h.Context, Tensor: h.Tensor}
+	if max(h.Pipeline, h.Context, h.Tensor, h.Expert) > 1 {
+		mesh := shard.Mesh{Pipeline: h.Pipeline, Replicate: h.Replicate, Shard: h.Shard, Expert: h.Expert, Context: h.Context, Tensor: h.Tensor}
 		ranks = fmt.Sprintf("%d = %s, stage %d, %s", h.Ranks, mesh.Dimensions(), h.Stage, h.Precision)
 	} else if h.Replicate > 1 {
 		ranks = fmt.Sprintf("%d = shard %d × replicate %d, stage %d, %s", h.Ranks, h.Shard, h.Replicate, h.Stage, h.Precision)

@@ -226,7 +226,7 @@ func (r *Rank) stage(c *Job) error {
 
 // insideModules reports whether groups with a role use the queue of modules, not that of units.
 func insideModules(role collective.Role) bool {
-	return role == collective.Tensor || role == collective.Context
+	return role == collective.Tensor || role == collective.Context || role == collective.Experts
 }
 
 // share makes a device that supports it allocate send buffers where other processes can read them.

@@ -6,6 +6,7 @@ import (
 	"zeroth/config"
 	"zeroth/device"
 	"zeroth/job/spec"
+	"zeroth/nn"
 	"zeroth/optim"
 	"zeroth/pipe"
 	"zeroth/shard"
@@ -64,7 +65,7 @@ func lossScale(c *spec.Job) optim.LossScale {
 // Trainer returns the configuration of a rank's trainer, without a device.
 func Trainer(c *spec.Job, rank int) zero.Config {
 	stage, mesh, pad := zero.Stage(c.Zero.Stage), spec.Mesh(c), 0
-	model, rules := spec.Part(c, mesh.At(rank, shard.Tensor), mesh.Size(shard.Tensor)), Rules(c)
+	model, rules := spec.Part(c, cut(mesh, rank, shard.Tensor), cut(mesh, rank, shard.Expert)), Rules(c)
 	if c.On() == "cuda" {
 		model, pad = model.Joined(zero.Begin(rules)), 64 // elements: 128 bytes of the smaller types, the width of a load in products
 	}
@@ -77,10 +78,15 @@ func Trainer(c *spec.Job, rank int) zero.Config {
 	}
 }
 
+// cut returns a rank's part along a dimension of the mesh.
+func cut(m shard.Mesh, rank int, a shard.Axis) nn.Cut {
+	return nn.Cut{Index: m.At(rank, a), Count: m.Size(a)}
+}
+
 // trims reports whether ranks omit positions that are padding in all sequences of a micro-batch.
 // GPUs compute all of them: products of other shapes would need their own algorithms.
 func trims(c *spec.Job) bool {
-	return len(c.Data.Documents) > 0 && c.On() != "cuda" && Pipeline(c) < 2 && c.Parallel.Context < 2 && c.AttentionDropout == 0
+	return len(c.Data.Documents) > 0 && c.On() != "cuda" && Pipeline(c) < 2 && c.Parallel.Context < 2 && c.Parallel.Expert < 2 && c.AttentionDropout == 0
 }
 
 // pipeline describes how the job's model is divided into stages.

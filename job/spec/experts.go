@@ -14,8 +14,17 @@ import (
 func (r *resolver) resolveExperts() {
 	c := r.Job
 	x := c.Model.Experts
-	if x.Count == 0 || c.unknown() || len(r.Problems) > 0 {
+	if c.unknown() || len(r.Problems) > 0 {
 		return
+	}
+	if n := c.Parallel.Expert; x.Count%n != 0 || n > 1 && x.Count == 0 {
+		r.Refuse(fmt.Sprintf("%d experts cannot be divided over %d ranks", x.Count, n), wantNear("expert", n, func(n int) bool { return x.Count%n == 0 && n <= max(1, x.Count) }), "parallel.expert")
+	}
+	if x.Count == 0 {
+		return
+	}
+	if c.Parallel.Expert > 1 {
+		r.resolveExpertRanks()
 	}
 	if c.on == "cuda" {
 		r.Refuse("experts run only on processors", "want device: cpu", "device", "model.experts.count", "model.from")
@@ -33,6 +42,22 @@ func (r *resolver) resolveExperts() {
 		r.Refuse(fmt.Sprintf("the %d elements of an expert's matrix are not whole blocks of %d", n, device.BlockLen), "want optimizer.type: adamw, or experts of another width", "optimizer.type", "model.experts.width")
 	}
 	r.checkExperts()
+}
+
+// resolveExpertRanks rejects what does not work with ranks that divide experts.
+func (r *resolver) resolveExpertRanks() {
+	c := r.Job
+	if n, k := c.Parallel.Expert, c.Model.Experts.Router.TopK; n > k {
+		c.note("%d ranks divide the experts, and each token has %d: they send %.3g times the bytes of an all-to-all; want parallel.expert of at most %d", n, k, float64(n)/float64(k), k)
+	}
+	wrong := func(wrong string, is bool) {
+		if is {
+			r.Refuse(wrong+", but ranks divide the experts", "want expert: 1", "parallel.expert")
+		}
+	}
+	wrong("the model has the experts of a layer in one tensor", c.Model.Experts.Names.Up == "")
+	wrong("the master has the whole model", c.Parallel.Master)
+	wrong("Muon spreads the updates of matrices over ranks that have all of them", c.Optimizer.Type == "muon")
 }
 
 // checkExperts rejects adapters of experts, and settings that treat some experts of a layer differently: their

@@ -35,7 +35,7 @@ type Job struct {
 // one rank. With a master there is a single group, and the master holds all of its shards.
 func Mesh(c *Job) shard.Mesh {
 	p := c.Parallel
-	m := shard.Mesh{Pipeline: p.Pipeline, Shard: p.Shard, Replicate: p.Replicate, Context: p.Context, Tensor: p.Tensor}
+	m := shard.Mesh{Pipeline: p.Pipeline, Shard: p.Shard, Replicate: p.Replicate, Expert: p.Expert, Context: p.Context, Tensor: p.Tensor}
 	if p.Master {
 		return m
 	}

@@ -225,15 +225,14 @@ func unusable(m *nn.Model) error {
 }
 
 // Network returns the model that the job trains.
-func Network(c *Job) *nn.Model { return Part(c, 0, 1) }
+func Network(c *Job) *nn.Model { return Part(c, nn.Cut{}, nn.Cut{}) }
 
-// Part returns the rank's part of Network if its matrices are divided into the given number of
-// parts.
-func Part(c *Job, index, total int) *nn.Model {
+// Part returns a rank's part of Network: of its matrices, and of its experts.
+func Part(c *Job, matrices, experts nn.Cut) *nn.Model {
 	m := c.Own.Model
 	if m == nil {
 		whole := c.Model
-		whole.Shape.Cut = nn.Cut{Index: index, Count: total}
+		whole.Shape.Cut, whole.Experts.Own = matrices, experts
 		m = whole.Network(Adapters(c))
 	}
 	if Tunes(c) {

@@ -191,7 +191,7 @@ func (r *resolver) resolveDevice() {
 func (r *resolver) resolveParallel() {
 	p, env := &r.Job.Parallel, r.Job.env
 	r.boundMesh()
-	copies := p.Models() * p.Replicate // ranks per shard of a shard group
+	copies := p.Models() * p.Replicate * p.Expert // ranks per shard of a shard group
 	if !r.Has("parallel.ranks") {
 		p.Ranks = 4
 		if n := cmp.Or(len(p.GPUs), env.GPUs); r.Job.on == "cuda" && n > 0 {
@@ -202,7 +202,7 @@ func (r *resolver) resolveParallel() {
 		}
 		if env.Processes > 1 && p.Shard <= 0 || env.Ranks > 0 {
 			p.Ranks = min(config.MostRanks, max(1, env.Processes)*max(1, env.Ranks))
-		} else if p.Models() > 1 && p.Shard <= 0 && p.Ranks%copies != 0 && copies <= config.MostRanks {
+		} else if copies > p.Replicate && p.Shard <= 0 && p.Ranks%copies != 0 && copies <= config.MostRanks {
 			p.Ranks = copies
 		}
 	}
@@ -215,12 +215,12 @@ func (r *resolver) resolveParallel() {
 	}
 	r.Unfit("parallel")
 	keys := []string{"parallel.shard", "parallel.replicate", "parallel.ranks"}
-	product, by, left := fmt.Sprintf("shard %d × replicate %d", p.Shard, p.Replicate), "replicate", p.Ranks/p.Models()
+	product, by, left := fmt.Sprintf("shard %d × replicate %d", p.Shard, p.Replicate), "replicate", p.Ranks/p.Models()/p.Expert
 	var models []string
 	for _, d := range []struct {
 		name string
 		n    int
-	}{{"pipeline", p.Pipeline}, {"context", p.Context}, {"tensor", p.Tensor}} {
+	}{{"pipeline", p.Pipeline}, {"expert", p.Expert}, {"context", p.Context}, {"tensor", p.Tensor}} {
 		if d.n > 1 {
 			models, keys = append(models, fmt.Sprintf("%s %d", d.name, d.n)), append(keys, "parallel."+d.name)
 			by += " / " + d.name
@@ -235,9 +235,9 @@ func (r *resolver) resolveParallel() {
 	case p.Shard > 0 && p.Shard*copies != p.Ranks:
 		r.Refuse(fmt.Sprintf("%s = %d, but there are %d ranks", product, p.Shard*copies, p.Ranks),
 			fmt.Sprintf("want ranks: %d, or shard: -1 for ranks / %s", p.Shard*copies, by), keys...)
-	case p.Shard < 0 && p.Ranks%p.Models() != 0:
+	case p.Shard < 0 && p.Ranks%(p.Models()*p.Expert) != 0:
 		r.Refuse(fmt.Sprintf("%d ranks cannot be divided by %s", p.Ranks, strings.Join(models, " × ")),
-			wantNear("ranks", p.Ranks, func(n int) bool { return n%p.Models() == 0 }), keys[2:]...)
+			wantNear("ranks", p.Ranks, func(n int) bool { return n%(p.Models()*p.Expert) == 0 }), keys[2:]...)
 	case p.Shard < 0 && left%p.Replicate != 0:
 		r.Refuse(fmt.Sprintf("%s cannot be divided into %d equal replicas", divided, p.Replicate),
 			wantNear("replicate", p.Replicate, func(n int) bool { return left%n == 0 }), keys[1:]...)
@@ -250,16 +250,16 @@ func (r *resolver) resolveParallel() {
 // boundMesh refuses a mesh with more ranks than a job can have, and sets its dimensions to 1 for later checks.
 func (r *resolver) boundMesh() {
 	p := &r.Job.Parallel
-	if float64(p.Models())*float64(p.Replicate)*float64(max(1, p.Shard)) <= config.MostRanks {
+	if float64(p.Models())*float64(p.Expert)*float64(p.Replicate)*float64(max(1, p.Shard)) <= config.MostRanks {
 		return
 	}
-	keys := []string{"parallel.context", "parallel.tensor", "parallel.pipeline", "parallel.replicate", "parallel.shard"}
-	r.Refuse(fmt.Sprintf("pipeline %d × shard %d × replicate %d × context %d × tensor %d is more than %d ranks",
-		p.Pipeline, max(1, p.Shard), p.Replicate, p.Context, p.Tensor, config.MostRanks), "want smaller ones", keys...)
+	keys := []string{"parallel.context", "parallel.tensor", "parallel.expert", "parallel.pipeline", "parallel.replicate", "parallel.shard"}
+	r.Refuse(fmt.Sprintf("pipeline %d × shard %d × replicate %d × expert %d × context %d × tensor %d is more than %d ranks",
+		p.Pipeline, max(1, p.Shard), p.Replicate, p.Expert, p.Context, p.Tensor, config.MostRanks), "want smaller ones", keys...)
 	for _, k := range keys {
 		r.Bad[k] = true
 	}
-	p.Pipeline, p.Shard, p.Replicate, p.Context, p.Tensor = 1, 1, 1, 1, 1
+	p.Pipeline, p.Shard, p.Replicate, p.Expert, p.Context, p.Tensor = 1, 1, 1, 1, 1, 1
 }
 
 // resolveMaster rejects settings that do not work with a master.
