@@ -12,6 +12,7 @@ import (
 	"zeroth/job/spec/spectest"
 	"zeroth/pipe"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // TestSentByManyMicroBatches checks that ranks that divide matrices send the same in each of many
@@ -34,6 +35,7 @@ func TestSentByManyMicroBatches(t *testing.T) {
 // TestFewMicroBatchesPlanMany checks that a plan from a few micro-batches equals one from all: to
 // the byte, in every category, at every moment.
 func TestFewMicroBatchesPlanMany(t *testing.T) {
+	nightly.Long(t)
 	spectest.EachWay(t, func(t *testing.T, c *spec.Job) {
 		few, err := NewPlan(c, Machine{})
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"zeroth/job/report"
 	"zeroth/job/spec/spectest"
 	"zeroth/job/state"
+	"zeroth/tests/nightly"
 )
 
 // diverging are settings of a job whose validation loss is lowest some steps before its early stop.
@@ -52,6 +53,7 @@ func sameFile(t *testing.T, a, b, name string) {
 // TestFinalModelIsTheBest checks that a run with early stopping ends with the model of a run that ended at its
 // best step, on every mesh and stage, though the job asks for no checkpoints.
 func TestFinalModelIsTheBest(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	llama := []string{"model.family=llama", "model.layers=2", "train.accumulate=2"}
 	for name, way := range map[string][]string{
@@ -88,6 +90,7 @@ func TestFinalModelIsTheBest(t *testing.T) {
 // TestBestAfterLosses checks that a run that lost its last files ends with the same model: the final model, the
 // last checkpoint, or all after the best. Without the best itself it says so and keeps the last.
 func TestBestAfterLosses(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	sets := append(slices.Clone(diverging), "checkpoint={every: 1, keep: 100}")
 	h := runs(t, "whole", "", sets...)
@@ -132,6 +135,7 @@ func TestBestAfterLosses(t *testing.T) {
 
 // TestBestIsKept checks that retention keeps the best checkpoint of this history, though an abandoned one has a lower loss.
 func TestBestIsKept(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	sets := append(slices.Clone(diverging), "checkpoint={every: 1, keep: 1}")
 	best := bestOf(runs(t, "run", "", sets...))

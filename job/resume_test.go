@@ -412,6 +412,7 @@ func withState(t *testing.T, ck *checkpoint.Checkpoint, root, state string) {
 // TestObservedAfterAnEvaluation checks that a run that begins with the evaluation that the previous
 // one had no time for is observed at the step after the next.
 func TestObservedAfterAnEvaluation(t *testing.T) {
+	nightly.Long(t)
 	jobtest.InTinyFolder(t)
 	trainedRun(t, "train.steps=3", "model.layers=3")
 	raw, err := os.ReadFile("run/metrics.jsonl")

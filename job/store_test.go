@@ -125,6 +125,7 @@ func TestLocalFolder(t *testing.T) {
 
 // TestFlushAlone checks that a process does not wait for uploads of another that is lost.
 func TestFlushAlone(t *testing.T) {
+	nightly.Long(t)
 	server := s3test.Serve(t)
 	m, err := store.Use("s3://runs/a", store.Options{Local: t.TempDir()})
 	if err == nil {
