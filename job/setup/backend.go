@@ -158,5 +158,8 @@ func sizes(c *spec.Job) device.Sizes {
 			s.Widest = max(s.Widest, slices.Max(p.Shape))
 		}
 	}
+	if x := m.Experts; x.Count > 0 { // an expert's gate and up are one matrix
+		s.Groups, s.Widest = true, max(s.Widest, 2*x.FFN)
+	}
 	return s
 }
