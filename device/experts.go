@@ -40,7 +40,7 @@ const (
 	Sigmoid
 )
 
-// MaxTopK is the largest TopK and TopGroups of a Router.
+// MaxTopK is the largest TopK, Groups and GroupBest of a Router.
 const MaxTopK = 64
 
 // Router selects TopK experts by their scores and weighs them by these. Of equal scores, the lower
@@ -61,7 +61,7 @@ type Router struct {
 func (r Router) Check(op string, experts int) {
 	grouped := r.Groups > 1
 	if r.TopK < 1 || r.TopK > min(MaxTopK, experts) ||
-		grouped && (experts%r.Groups != 0 || r.TopGroups < 1 || r.TopGroups > min(MaxTopK, r.Groups) || r.GroupBest < 1 ||
+		grouped && (experts%r.Groups != 0 || r.Groups > MaxTopK || r.TopGroups < 1 || r.TopGroups > r.Groups || r.GroupBest < 1 ||
 			r.GroupBest > min(MaxTopK, experts/r.Groups) || r.TopK > r.TopGroups*(experts/r.Groups)) {
 		panic(fmt.Sprintf("device: %s of %d experts by %+v", op, experts, r))
 	}

@@ -113,6 +113,14 @@ func TestGPUStagesAgreeToTheBit(t *testing.T) {
 	gpuAgrees(t, []int{1, 2, 3}, 1e-4, append([]string{"precision=fp32", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2"}, sgd...)...)
 }
 
+// TestGPUExperts trains mixtures: in bf16 with products of groups on tensor cores.
+func TestGPUExperts(t *testing.T) {
+	fake.Need(t)
+	experts := slices.Concat(llama, sgd, []string{"model.experts={count: 6, per_token: 2, width: 16}", "parallel.ranks=2", "train.steps=2"})
+	gpuAgrees(t, []int{0, 3}, 1e-4, append([]string{"precision=fp32", "zero.recompute=block"}, experts...)...)
+	gpuAgrees(t, []int{1, 3}, 5e-2, append([]string{"precision=bf16"}, experts...)...)
+}
+
 // TestGPUCodedWeightsAreDecodedOnes checks that a run on GPUs with weights in 4 or 8 bits has the
 // losses, norms and merged model, to the bit, of one with their decoded values.
 func TestGPUCodedWeightsAreDecodedOnes(t *testing.T) {

@@ -2,9 +2,11 @@ package cpu
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 
@@ -130,6 +132,40 @@ func TestRoute(t *testing.T) {
 			near(t, name, out[1], weights, 2e-7)
 			near(t, name+": gradient", out[2], grads, 3e-6)
 		})
+	}
+}
+
+// TestRoutesAreTransformers compares routing with that of transformers 5.24.0 for rows of small random
+// models of six families.
+func TestRoutesAreTransformers(t *testing.T) {
+	text, err := os.ReadFile("testdata/routes.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var families []struct {
+		Model                 string
+		Router                device.Router
+		Bias, Logits, Weights []float64
+		Experts               []int32
+	}
+	if err := json.Unmarshal(text, &families); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		pairs := len(f.Experts)
+		rows := pairs / f.Router.TopK
+		E := len(f.Logits) / rows
+		out := onWorkers(t, func(q *Queue) []*guarded {
+			logits := newMat(device.F32, rows, E).fill(func(i int) float64 { return f.Logits[i] })
+			bias := newVec(device.F32, len(f.Bias)).fill(func(i int) float64 { return f.Bias[i] })
+			experts, weights := newVec(device.I32, pairs), newVec(device.F32, pairs)
+			q.Route(experts.Buf, weights.Buf, logits.Mat, bias.Buf, f.Router)
+			return []*guarded{experts, weights}
+		})
+		if got := out[0].Buf.I32(); !slices.Equal(got, f.Experts) {
+			t.Errorf("%s: experts %v, want %v", f.Model, got, f.Experts)
+		}
+		near(t, f.Model, out[1], f.Weights, 2e-7)
 	}
 }
 

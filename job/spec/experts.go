@@ -26,9 +26,6 @@ func (r *resolver) resolveExperts() {
 	if c.Parallel.Expert > 1 {
 		r.resolveExpertRanks()
 	}
-	if c.on == "cuda" {
-		r.Refuse("experts run only on processors", "want device: cpu", "device", "model.experts.count", "model.from")
-	}
 	if c.Parallel.Pipeline > 1 && c.Pipeline.Schedule == string(pipe.ZBH1) {
 		r.Refuse("ZBH1 defers weight gradients, which would keep the rows of all experts for every micro-batch in flight", "want pipeline.schedule: 1F1B", "pipeline.schedule")
 	}

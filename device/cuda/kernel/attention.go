@@ -81,6 +81,11 @@ func Shared() map[*Kernel]uint32 {
 			most[k.entry.kernel()] = k.shared
 		}
 	}
+	for _, s := range onGroups {
+		for _, e := range [...]*entry{s.nt, s.nn, s.tn} {
+			most[e.kernel()] = groupShared
+		}
+	}
 	return most
 }
 

@@ -145,10 +145,13 @@ func (l list) matUpTo(m *device.Mat, words int) list { return l.rows(&m.Buf, m.L
 func (l list) vec(b *device.Buffer) list { return l.rows(b, 0, 2) }
 
 func (l list) rows(b *device.Buffer, ld, words int) list {
-	to := l.slot(16)
+	putMat(l.slot(16), b, ld, words)
+	return l.then()
+}
+
+func putMat(to unsafe.Pointer, b *device.Buffer, ld, words int) {
 	put64(to, begins(b))
 	put64(unsafe.Add(to, 8), uint64(uint32(ld))|uint64(b.Type)<<32|uint64(min(words, aligned(b, ld)))<<48)
-	return l.then()
 }
 
 // aligned returns the number of groups of four elements, a power of two, that fit in one word or,

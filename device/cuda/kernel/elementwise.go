@@ -198,9 +198,14 @@ func (o *Ops) Gate(y, gate, up device.Mat, f device.Activation) {
 // and up.
 func (o *Ops) GateGrad(dgate, dup, dy, gate, up device.Mat, f device.Activation) {
 	wantMat("gate gradient", dy.Rows, dy.Cols, &dgate, &dup, &dy, &gate, &up)
-	if dgate.Buf.Ptr == dup.Buf.Ptr && dy.Buf.N > 0 && dy.Buf.Ptr != nil {
-		panic(fmt.Sprintf("cuda: both gradients of a gate of %d elements into one buffer", dy.Buf.N))
-	}
+	wantApart("gate gradient", &dgate, &dup)
 	l := o.begin(gateGradKernel).mat(&dgate).mat(&dup).mat(&dy).mat(&gate).mat(&up).i32(dy.Rows).i32(dy.Cols).i32(int(f))
 	o.run(l, rowBlocks(dy.Rows), 1, 1, o.over(28, &dgate, &dup, &dy, &gate, &up))
+}
+
+// wantApart panics if two results begin at the same element.
+func wantApart(op string, x, y *device.Mat) {
+	if x.Buf.Ptr == y.Buf.Ptr && x.Buf.N > 0 && x.Buf.Ptr != nil {
+		panic(fmt.Sprintf("cuda: both results of a %s of %d elements into one buffer", op, x.Buf.N))
+	}
 }

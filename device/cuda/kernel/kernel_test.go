@@ -109,6 +109,11 @@ func TestFamilies(t *testing.T) {
 		same(s.forward.entry.name, s.dq.entry.name, s.dkv.entry.name)
 		all[s.forward.entry.kernel().Family] = s.forward.entry.name
 	}
+	for _, s := range onGroups {
+		for _, e := range []*entry{s.nt, s.nn, s.tn} {
+			all[e.kernel().Family] = e.name
+		}
+	}
 	for _, e := range normGrads {
 		all[e.entry.kernel().Family] = e.entry.name
 	}

@@ -8,6 +8,7 @@
 #include "embed.cu"
 #include "exact.cu"
 #include "flash.cu"
+#include "experts.cu" // after elementwise and flash, which it uses
 #include "loss.cu"
 #include "norm.cu"
 #include "optim.cu"

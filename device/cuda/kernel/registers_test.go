@@ -111,7 +111,9 @@ func leastSharing(k *Kernel) int {
 		return 3
 	case strings.HasPrefix(k.Name, "flash_dq_") && width == "96":
 		return 3
-	case name == "flash" || name == "attention" && k.Name != "attention_delta":
+	case slices.Contains(ofExperts, k.Name): // a warp has a row
+		return 4
+	case name == "groups" || name == "flash" || name == "attention" && k.Name != "attention_delta":
 		return 2
 	}
 	return 6 // 48 of 64 warps, which hide memory latency
@@ -120,6 +122,9 @@ func leastSharing(k *Kernel) int {
 // passes lists kernels whose threads load at least 16 bytes of each operand at a time, so that
 // half as many threads keep memory busy.
 var passes = []string{"adamw", "add_row", "attention_delta", "embed", "gate_grad", "row_norm"}
+
+// ofExperts lists kernels of a mixture of experts besides products on tensor cores.
+var ofExperts = []string{"gate_rows", "gate_rows_grad", "gather_rows", "groups_grad", "groups_mul", "route", "route_grad", "sort_pairs", "sum_groups"}
 
 func TestOccupancy(t *testing.T) {
 	shared, on := readAssembled(t)
