@@ -37,7 +37,9 @@ func find(c *spec.Job, which string) (*resumed, error) {
 		return nil, nil
 	}
 	if err != nil {
-		if e, wrong := state.FindCheckpoint(which); wrong == nil && e.Path != which {
+		if state.IsForeign(which) {
+			err = fmt.Errorf("a checkpoint of another program; 'zeroth ckpt import %s --to FOLDER' makes one to resume from", which)
+		} else if e, wrong := state.FindCheckpoint(which); wrong == nil && e.Path != which {
 			err = fmt.Errorf("a folder with checkpoints; name one of them, such as the newest, %s", e.Path)
 		}
 		return nil, input.BadInput(fmt.Errorf("--resume %s: %w", which, err))
@@ -230,8 +232,12 @@ func unlike(c *spec.Job, differs []string, r *resumed, was *spec.Job) (errs []er
 // whatIsNew returns notices about keys that changed since the checkpoint, and about those
 // that were taken from it.
 func whatIsNew(c *spec.Job, next, was *spec.Job, p state.Progress) (lines []string) {
+	if p.Trained() && p.Data == "" && !c.Sets("optimizer.lr") && (was == nil || !was.Sets("optimizer.lr")) {
+		lines = append(lines, fmt.Sprintf("the checkpoint of %s has no learning rate, or several: training goes on with the default, optimizer.lr %s; 'zeroth ckpt inspect' shows its parameter groups",
+			checkpoint.Plain(p.Origin), next.DisplayValue("optimizer.lr")))
+	}
 	if was == nil || !p.Trained() {
-		return nil
+		return lines
 	}
 	var kept, changed []string
 	for _, key := range config.Lasting() {

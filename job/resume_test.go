@@ -428,3 +428,29 @@ func TestObservedAfterAnEvaluation(t *testing.T) {
 		t.Errorf("evaluations %v, observed %+v", h.evals, o.Plan)
 	}
 }
+
+// TestUnknownRate checks that a run says which learning rate it uses if another program's checkpoint does not have one.
+func TestUnknownRate(t *testing.T) {
+	jobtest.InTinyFolder(t)
+	theirs := state.Progress{Step: 3, Origin: "DeepSpeed 0.19.8"}
+	own := theirs
+	own.Data = "own"
+	for _, x := range []struct {
+		sets []string
+		was  *spec.Job
+		p    state.Progress
+		says bool
+	}{
+		{nil, nil, theirs, true},
+		{nil, spec.SettingsOf("optimizer:\n  eps: 1e-8\n"), theirs, true},
+		{nil, spec.SettingsOf("optimizer:\n  lr: 0.001\n"), theirs, false},
+		{[]string{"optimizer.lr=1e-4"}, nil, theirs, false},
+		{nil, nil, own, false},
+	} {
+		c := spectest.MustLoad(t, x.sets...)
+		lines := strings.Join(whatIsNew(c, c, x.was, x.p), "\n")
+		if strings.Contains(lines, "goes on with the default, optimizer.lr 6e-4") != x.says {
+			t.Errorf("%v, %+v: %s", x.sets, x.p, lines)
+		}
+	}
+}

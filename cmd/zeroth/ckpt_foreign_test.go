@@ -141,6 +141,9 @@ func TestForeignPosition(t *testing.T) {
 	}
 	out, _ := zeroth(t, 0, "train", "on.yaml", "--resume", "start-dcp/step-00000003", "--out", "other", "--set", "optimizer.lr=2e-3", "--set", "data.validation=0.2")
 	matches(t, out, "changed since the checkpoint: optimizer.lr 1e-3 → 2e-3\n")
+
+	_, errs := zeroth(t, 2, "train", "on.yaml", "--resume", saved["deepspeed"], "--out", "direct")
+	matches(t, errs, "a checkpoint of another program; 'zeroth ckpt import .* --to FOLDER' makes one to resume from")
 }
 
 func first2(out, _ string) string { return out }
