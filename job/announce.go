@@ -39,7 +39,7 @@ func header(j *setup.Job, set *data.Set, out string, ranks []*setup.Rank) report
 		Model: hf.Title(spec.Network(c)), Parameters: int64(n), Groups: spec.Groups(c),
 		Ranks: c.Parallel.Ranks, Pipeline: c.Parallel.Pipeline, Context: c.Parallel.Context, Tensor: c.Parallel.Tensor, Expert: c.Parallel.Expert, Master: c.Parallel.Master, Shard: mesh.Shard, Replicate: mesh.Replicate, Stage: c.Zero.Stage,
 		Precision: c.Precision.String(), Device: setup.Where(j), GlobalBatch: c.Train.Batch, TokensPerStep: spec.TokensPerStep(c), Steps: c.Train.Steps, Epochs: c.Train.Epochs,
-		DataTokens: set.Train.Windows() * int64(c.Model.Context), Out: out, MemoryPerRank: peak(ranks),
+		DataTokens: int64(set.Train.Positions(0, set.Train.Windows())), Unit: spec.Unit(c), Out: out, MemoryPerRank: peak(ranks),
 		HostPerRank: host, DiskPerRank: ranks[0].Trainer.DiskBytes(), Offload: c.Zero.Offload.String(),
 	}
 }

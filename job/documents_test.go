@@ -12,6 +12,7 @@ import (
 	"zeroth/data"
 	"zeroth/input"
 	"zeroth/job/jobtest"
+	"zeroth/job/report"
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
 	"zeroth/tests/nightly"
@@ -258,5 +259,26 @@ func TestFittedContext(t *testing.T) {
 				t.Errorf("%s %s: %v, %d tokens", c.name, resume, err, saved.Model.Context)
 			}
 		}
+	}
+}
+
+// TestHeaderCountsNoPadding checks that the data has as many tokens before an epoch as it trains on, and that
+// what is counted are tokens only if the data has tokens.
+func TestHeaderCountsNoPadding(t *testing.T) {
+	jobtest.InTinyFolder(t)
+	jobtest.Write(t, "docs.jsonl", strings.Repeat(`{"text": "ab"}`+"\n"+`{"text": "abcde"}`+"\n", 4))
+	h := runs(t, "run", "", "data.text=", "data.documents=[docs.jsonl]", "data.tokenizer=bytes", "data.validation=0", "train.steps=", "train.epochs=1", "train.batch=8", "train.eval_every=0")
+	if tokens := h.sums[0].Tokens; h.header.DataTokens != tokens || tokens >= 8*8 || h.header.Unit != "" {
+		t.Errorf("data of %d %s, trained on %d", h.header.DataTokens, h.header.Unit, tokens)
+	}
+	c := *spectest.MustLoad(t)
+	c.Data.Program = true
+	c.Model.Context = 1
+	if unit := spec.Unit(&c); unit != "samples" {
+		t.Error(unit)
+	}
+	rows := report.Header{Unit: "samples", GlobalBatch: 64, TokensPerStep: 64, DataTokens: 1000, Steps: 5}.Rows()
+	if !slices.Contains(rows, [2]string{"batch", "64 samples a step, 5 steps"}) || !slices.Contains(rows, [2]string{"data", "1,000 samples"}) {
+		t.Error(rows)
 	}
 }

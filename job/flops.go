@@ -46,6 +46,7 @@ func (r *run) begins(h report.Header) report.Start {
 	s := r.speed
 	s.Step, s.Time, s.Version = r.start.Step, report.Now(), state.Version()
 	s.Model, s.Parameters, s.Ranks, s.Stage, s.Precision, s.Device, s.Steps, s.TokensPerStep = h.Model, h.Parameters, h.Ranks, h.Stage, h.Precision, h.Device, h.Steps, h.TokensPerStep
+	s.Unit = h.Unit
 	s.Mesh = shard.Mesh{Pipeline: h.Pipeline, Replicate: h.Replicate, Shard: h.Shard, Expert: h.Expert, Context: h.Context, Tensor: h.Tensor}.Dimensions()
 	return s
 }

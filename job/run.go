@@ -456,6 +456,7 @@ func (r *run) loadState(ctx context.Context) error {
 // announceJob prints the header before step 1, and attaches the trace.
 func (r *run) announceJob(context.Context) error {
 	h := header(r.job, r.set, r.Out, r.ranks)
+	r.rec.sum.Unit = h.Unit
 	if r.self.Process == 0 {
 		s := r.begins(h)
 		if err := r.rec.begin(s); err != nil {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -36,7 +37,7 @@ func shown() *watch.State {
 		if i%200 == 0 {
 			s.Event(report.Eval{Step: i, ValLoss: 5.6*math.Exp(-float64(i)/800) + 1.3})
 			s.Saved(i, 0.4, nil)
-			s.Note(fmt.Sprintf("checkpoint step-%08d written <img src=x onerror=alert(1)>", i))
+			s.Event(report.Note(fmt.Sprintf("checkpoint step-%08d written <img src=x onerror=alert(1)>", i)))
 		}
 	}
 	for rank := range 4 {
@@ -88,7 +89,7 @@ addEventListener("load", () => setTimeout(() => {
 	const report = document.createElement("pre");
 	report.id = "harness";
 	report.textContent = JSON.stringify({first, after, views, tip, smoothed: c.tip.textContent, wide: document.documentElement.scrollWidth <= innerWidth, ground: getComputedStyle(document.body).backgroundColor,
-		name: $("name").textContent, facts: facts.textContent, log: log.textContent, job: job.textContent, memory: memory.rows.length, lanes: boxes.length, scripts: document.images.length + document.querySelectorAll("b b, i b").length});
+		name: $("name").textContent, facts: facts.textContent, log: log.textContent, job: job.textContent, memory: memory.rows.length, lanes: boxes.length, round: [ticks(0, 2000, 5), ticks(1.23, 4.8, 4), ticks(150, 151, 10).filter(Number.isInteger), decades(.3, 30), decades(2, 3)], empty: [mfu, saves.parentElement, log.parentElement, job.parentElement].map(x => (x.box || x).hidden), scripts: document.images.length + document.querySelectorAll("b b, i b").length});
 	document.body.append(report);
 }, 200));
 </script>
@@ -117,6 +118,8 @@ func TestReportInABrowser(t *testing.T) {
 			Facts, Job                       string
 			Wide                             bool
 			Memory, Lanes, Scripts           int
+			Round                            [][]float64
+			Empty                            []bool
 		}
 		if err := json.Unmarshal([]byte(html.UnescapeString(text)), &got); !ok || err != nil {
 			t.Fatalf("%v: the page's script did not run: %v\n%.500s", on, err, dom)
@@ -140,6 +143,12 @@ func TestReportInABrowser(t *testing.T) {
 		near(6, 0, 2000)
 		if !got.Wide || (got.Ground == "rgb(13, 17, 23)") != on.dark || !strings.HasPrefix(got.Name, oddModel) || !strings.Contains(got.Log, "<img src=x") || !strings.Contains(got.Job, `["<i>"]`) || got.Scripts != 0 || got.Memory < 8 || got.Lanes < 96 {
 			t.Errorf("%v: %+v", on, got)
+		}
+		if want := [][]float64{{0, 500, 1000, 1500, 2000}, {2, 3, 4}, {150, 151}, {0.5, 1, 2, 5, 10, 20}, {2, 2.2, 2.4, 2.6, 2.8, 3}}; !reflect.DeepEqual(got.Round, want) {
+			t.Errorf("%v: ticks %v, want %v", on, got.Round, want)
+		}
+		if want := []bool{false, false, false, false}; !slices.Equal(got.Empty, want) {
+			t.Errorf("%v: hidden boxes %v, want %v", on, got.Empty, want)
 		}
 		if !strings.Contains(got.Tip, "training ") || !strings.Contains(got.Smoothed, "(smoothed ") {
 			t.Errorf("%v: tips %q and %q", on, got.Tip, got.Smoothed)

@@ -36,6 +36,8 @@ func TestBest(t *testing.T) {
 	matches(t, out, fmt.Sprintf("%d .* complete, best ", step), fmt.Sprintf("%d .* complete, latest ", last))
 	out, _ = zeroth(t, 0, "ckpt", "ls", "run", "--json")
 	contains(t, out, `"best": true`)
+	out, _ = zeroth(t, 0, "report", "run")
+	matches(t, out, fmt.Sprintf(`"checkpoints":.{"step":%d,[^}]*"bytes":\d+,"best":true},{"step":%d,`, step, last))
 	for to, of := range map[string][]string{"byDefault": {}, "byName": {"--step", "best"}, "byNumber": {"--step", fmt.Sprint(step)}, "latest": {"--step", "latest"}} {
 		zeroth(t, 0, append([]string{"ckpt", "export", "run", "--to", to}, of...)...)
 		a, _ := os.ReadFile(to + "/model.safetensors")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
 	"zeroth/config"
 	"zeroth/input"
@@ -19,6 +20,7 @@ import (
 	"zeroth/job/report"
 	"zeroth/job/show"
 	"zeroth/job/spec"
+	"zeroth/job/state"
 	"zeroth/job/watch"
 )
 
@@ -204,7 +206,23 @@ while it trains.`,
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				return input.BadInput(err)
 			}
-			return watch.WriteReport(a.out, watch.Ended(args[0], l, string(text)))
+			return watch.WriteReport(a.out, watch.Ended(args[0], l, string(text), savesIn(args[0])))
 		}),
 	}
+}
+
+// savesIn returns the complete checkpoints of a run folder, as far as they can be found.
+func savesIn(run string) (all []watch.Save) {
+	root, err := state.FindCheckpoints(run)
+	if err != nil {
+		return nil
+	}
+	list, _ := checkpoint.List(root) // an unreadable folder has none
+	best, _ := state.Best(list)
+	for _, e := range list {
+		if e.Status == checkpoint.Complete {
+			all = append(all, watch.Save{Step: int(e.Step), Time: float64(e.Created.UnixMilli()) / 1000, Bytes: e.Bytes, Best: e.Path == best.Path})
+		}
+	}
+	return all
 }

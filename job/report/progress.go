@@ -53,14 +53,14 @@ func (l *Lines) Step(s Step) {
 	if !l.due.step(s, l.steps) {
 		return
 	}
-	l.line("step %d/%d  %s", s.Step, l.steps, s.status(l.pace.eta(l.steps-s.Step), 200))
+	l.line("step %d/%d  %s", s.Step, l.steps, s.status(l.pace.eta(l.steps-s.Step), l.pace.unit, 200))
 }
 
 // Event writes a line, or several.
 func (l *Lines) Event(e Event) {
 	switch e := e.(type) {
 	case Header:
-		l.steps = e.Steps
+		l.steps, l.pace.unit = e.Steps, e.Unit
 		for _, r := range e.Rows() {
 			l.line("%-7s %s", r[0], r[1])
 		}
@@ -118,7 +118,7 @@ func (b *Bar) start(h Header) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.steps = h.Steps
+	b.steps, b.pace.unit = h.Steps, h.Unit
 	b.p = mpb.New(mpb.WithOutput(b.w), mpb.WithAutoRefresh())
 	b.bar = b.p.New(int64(h.Steps), mpb.BarStyle(),
 		mpb.BarWidth(barWidth(b.w)),
@@ -133,7 +133,7 @@ func (b *Bar) status(s decor.Statistics) string {
 	if b.step.Step == 0 {
 		return "first step"
 	}
-	return b.step.status(b.pace.eta(b.steps-b.step.Step), s.AvailableWidth-barWidth(b.w)-2) // and the spaces around it
+	return b.step.status(b.pace.eta(b.steps-b.step.Step), b.pace.unit, s.AvailableWidth-barWidth(b.w)-2) // and the spaces around it
 }
 
 // barWidth returns the width of a bar in columns, less on a narrow terminal.

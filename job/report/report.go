@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -29,9 +30,10 @@ type Header struct {
 	Device        string // device of the ranks: "cpu", "cuda: GPU 0 (NVIDIA H200)"
 	GlobalBatch   int    // sequences per step
 	TokensPerStep int
+	Unit          string // of TokensPerStep and DataTokens; empty: tokens
 	Steps         int
 	Epochs        float64 // epochs in those steps; 0 if the job gives steps
-	DataTokens    int64   // tokens of training data
+	DataTokens    int64   // tokens of training data, without padding
 	Out           string
 	MemoryPerRank int64  // bytes
 	HostPerRank   int64  // offloaded bytes in host memory
@@ -92,6 +94,7 @@ type Start struct {
 	Device        string  `json:"device"`
 	Steps         int     `json:"steps"`           // total steps of the job
 	TokensPerStep int     `json:"tokens_per_step"` // tokens of all ranks
+	Unit          string  `json:"unit,omitempty"`  // of TokensPerStep; empty: tokens
 	ModelFlops    float64 `json:"model_flops"`     // of a rank in a step, without recomputation; in a pipeline a mean
 	PeakFlops     float64 `json:"peak_flops"`      // of a rank per second; 0 if unknown
 }
@@ -102,7 +105,7 @@ func (s Start) Rows() [][2]string {
 		{"model", fmt.Sprintf("%s, %s parameters", s.Model, show.Grouped(s.Parameters))},
 		{"ranks", fmt.Sprintf("%d = %s, stage %d, %s", s.Ranks, s.Mesh, s.Stage, s.Precision)},
 		{"device", s.Device},
-		{"batch", fmt.Sprintf("%s tokens a step, %s steps", show.Grouped(int64(s.TokensPerStep)), show.Grouped(int64(s.Steps)))},
+		{"batch", fmt.Sprintf("%s %s a step, %s steps", show.Grouped(int64(s.TokensPerStep)), cmp.Or(s.Unit, "tokens"), show.Grouped(int64(s.Steps)))},
 		{"version", s.Version},
 	}
 }
@@ -128,6 +131,7 @@ type Summary struct {
 	Loss          float64 // NaN without steps
 	ValLoss       float64 // last validation loss; NaN if there was none
 	Tokens        int64
+	Unit          string // of Tokens; empty: tokens
 	Seconds       float64
 	MFU           float64        // mean over the steps of this start; 0 if the peak is unknown
 	MemoryPerRank int64          // bytes, the peak of the rank with the highest
@@ -198,7 +202,10 @@ func (os Observers) Note(line string) { os.Event(Note(line)) }
 func (os Observers) Warn(line string) { os.Event(Warning(line)) }
 
 // pace is a moving average of step times.
-type pace struct{ seconds float64 }
+type pace struct {
+	seconds float64
+	unit    string // of speeds; empty: tokens
+}
 
 func (p *pace) add(seconds float64) {
 	if p.seconds == 0 {
@@ -210,6 +217,14 @@ func (p *pace) add(seconds float64) {
 // eta returns the time that the remaining steps will take.
 func (p *pace) eta(left int) time.Duration {
 	return time.Duration(p.seconds * float64(left) * float64(time.Second))
+}
+
+// perStep returns the size of a step in words.
+func (h Header) perStep() string {
+	if h.Unit == "samples" {
+		return show.Grouped(int64(h.GlobalBatch)) + " samples"
+	}
+	return fmt.Sprintf("%d sequences, %s %s", h.GlobalBatch, show.Grouped(int64(h.TokensPerStep)), cmp.Or(h.Unit, "tokens"))
 }
 
 // Rows returns the header's lines, each a word and its value.
@@ -236,8 +251,8 @@ func (h Header) Rows() [][2]string {
 		rows = append(rows, [2]string{"device", h.Device})
 	}
 	rows = append(rows, [][2]string{
-		{"batch", fmt.Sprintf("%d sequences, %s tokens a step, %s steps%s", h.GlobalBatch, show.Grouped(int64(h.TokensPerStep)), show.Grouped(int64(h.Steps)), epochs)},
-		{"data", show.Grouped(h.DataTokens) + " tokens"},
+		{"batch", h.perStep() + fmt.Sprintf(" a step, %s steps%s", show.Grouped(int64(h.Steps)), epochs)},
+		{"data", show.Grouped(h.DataTokens) + " " + cmp.Or(h.Unit, "tokens")},
 	}...)
 	rows = append(rows, spec.GroupRows(h.Groups)...)
 	if h.MemoryPerRank > 0 {
@@ -259,7 +274,7 @@ func (s Summary) Lines() []string {
 	if s.Stopped {
 		verb = "stopped after"
 	}
-	out := fmt.Sprintf("%s %s steps, %s tokens in %s", verb, show.Grouped(int64(s.Steps)), show.Grouped(s.Tokens), show.Span(s.Seconds))
+	out := fmt.Sprintf("%s %s steps, %s %s in %s", verb, show.Grouped(int64(s.Steps)), show.Grouped(s.Tokens), cmp.Or(s.Unit, "tokens"), show.Span(s.Seconds))
 	if !math.IsNaN(s.Loss) {
 		out += fmt.Sprintf(", loss %.4f", s.Loss)
 	}
@@ -290,10 +305,10 @@ func (s Summary) Lines() []string {
 
 // status describes a step in as many words as fit into width columns, the most important
 // first.
-func (s Step) status(eta time.Duration, width int) string {
+func (s Step) status(eta time.Duration, unit string, width int) string {
 	words := []string{
 		fmt.Sprintf("loss %.4f", s.Loss),
-		show.Compact(s.TokensPerSecond) + " tokens/s",
+		show.Compact(s.TokensPerSecond) + " " + cmp.Or(unit, "tokens") + "/s",
 	}
 	if s.MFU > 0 {
 		words = append(words, fmt.Sprintf("MFU %.1f %%", 100*s.MFU))

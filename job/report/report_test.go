@@ -296,7 +296,7 @@ func TestNewProgress(t *testing.T) {
 // mean, in the summary.
 func TestMFUIsPrinted(t *testing.T) {
 	step := Step{Loss: 2.5, TokensPerSecond: 1e3, MFU: 0.383}
-	if got := step.status(0, 200); !strings.HasPrefix(got, "loss 2.5000  1.0k tokens/s  MFU 38.3 %  ETA ") {
+	if got := step.status(0, "", 200); !strings.HasPrefix(got, "loss 2.5000  1.0k tokens/s  MFU 38.3 %  ETA ") {
 		t.Error(got)
 	}
 	if got := (Summary{Loss: 2.5, ValLoss: math.NaN(), MFU: 0.383}).Lines()[0]; !strings.HasSuffix(got, ", loss 2.5000, MFU 38.3 %") {
@@ -306,9 +306,9 @@ func TestMFUIsPrinted(t *testing.T) {
 
 func TestStatusFitsWidth(t *testing.T) {
 	s := Step{Loss: 2.5, TokensPerSecond: 1.2e6, LR: 1e-4, GradNorm: 3}
-	full := s.status(0, 200)
+	full := s.status(0, "", 200)
 	for width := range 120 {
-		got := s.status(0, width)
+		got := s.status(0, "", width)
 		if !strings.HasPrefix(full, got) || len(got) > max(width, len("loss 2.5000")) {
 			t.Errorf("width %d: %q", width, got)
 		}

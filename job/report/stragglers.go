@@ -82,7 +82,9 @@ func (b Behind) Part() float64 {
 	return float64(b.Lag) / float64(b.Took-b.Lag)
 }
 
-// A rank is reported if it was late, by stragglerPart of a step, in lateSteps of at most the last
+func (b Behind) late() bool { return b.Lag >= leastLag && b.Part() >= stragglerPart }
+
+// A rank is reported if it was late, by stragglerPart of a step and leastLag, in lateSteps of at most the last
 // stragglerSteps steps, these steps together took longer by that part because of it, and it
 // caused stragglerShare of the lost time. So a rank that is slow in bursts is reported, and a
 // single long pause is not.
@@ -91,6 +93,7 @@ const (
 	stragglerShare = 0.75
 	lateSteps      = 20
 	stragglerSteps = 100
+	leastLag       = 2 * time.Millisecond // less is the noise of a scheduler
 )
 
 // Stragglers reports a slow rank once, until it has kept up for stragglerSteps.
@@ -105,7 +108,7 @@ func (s *Stragglers) Add(b Behind) string {
 		s.last = s.last[:copy(s.last, s.last[1:])]
 	}
 	s.last = append(s.last, b)
-	late := b.Part() >= stragglerPart
+	late := b.late()
 	if late && b.Rank == s.named-1 {
 		s.kept = 0
 	} else if s.kept++; s.kept == stragglerSteps {
@@ -138,7 +141,7 @@ func (s *Stragglers) slow(rank int) (of int, part float64) {
 		lost += b.Lag
 		if b.Rank == rank {
 			its += b.Lag
-			if b.Part() >= stragglerPart {
+			if b.late() {
 				late++
 			}
 		}

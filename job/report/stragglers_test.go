@@ -85,3 +85,14 @@ func TestStragglers(t *testing.T) {
 		}
 	}
 }
+
+// TestStragglersOfShortSteps checks that no rank is named for a delay that a scheduler may cause, whatever part of
+// a short step it is.
+func TestStragglersOfShortSteps(t *testing.T) {
+	var s Stragglers
+	for range 1000 {
+		if line := s.Add(Behind{Rank: 1, Lag: 50 * time.Microsecond, Took: 76 * time.Microsecond}); line != "" {
+			t.Fatal(line)
+		}
+	}
+}

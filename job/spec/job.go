@@ -45,6 +45,18 @@ func Mesh(c *Job) shard.Mesh {
 // TokensPerStep returns the number of positions that all ranks train on in a step.
 func TokensPerStep(c *Job) int { return c.Train.Batch * c.Model.Context }
 
+// Unit returns the name of what a run counts: "" for tokens or, if a program provides the samples, these or their
+// positions.
+func Unit(c *Job) string {
+	switch {
+	case !c.Data.Program:
+		return ""
+	case c.Model.Context > 1:
+		return "positions"
+	}
+	return "samples"
+}
+
 // YAML returns the complete configuration as a job file, which Load reads back as an equal job.
 func (c *Job) YAML() []byte { return c.Write(c.on) }
 

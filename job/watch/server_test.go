@@ -554,14 +554,14 @@ func TestMetricsOfAProgram(t *testing.T) {
 	for i := range 2 * mostOwn {
 		many[fmt.Sprint("m", i)] = 1
 	}
-	if ended := Ended("", &report.Log{Steps: []report.Step{{Step: 1, Metrics: many}}}, ""); len(ended.own) != mostOwn {
+	if ended := Ended("", &report.Log{Steps: []report.Step{{Step: 1, Metrics: many}}}, "", nil); len(ended.own) != mostOwn {
 		t.Errorf("%d metrics of a file", len(ended.own))
 	}
 }
 
 // TestReport checks that the report of a run is a single page with its data inline and escaped.
 func TestReport(t *testing.T) {
-	s := Ended("a</script>b", &report.Log{Steps: []report.Step{{Step: 1, Loss: 3}}, Starts: []report.Start{{Model: "<script>alert(1)</script>"}}, End: &report.End{State: "failed", Why: "<b>"}, Memory: []byte(`{"step":1,"memory":{"planned":{"device":{"grads":7}}}}`)}, "x: </script>\n")
+	s := Ended("a</script>b", &report.Log{Steps: []report.Step{{Step: 1, Loss: 3}}, Starts: []report.Start{{Model: "<script>alert(1)</script>"}}, End: &report.End{State: "failed", Why: "<b>"}, Memory: []byte(`{"step":1,"memory":{"planned":{"device":{"grads":7}}}}`)}, "x: </script>\n", nil)
 	var b strings.Builder
 	if err := WriteReport(&b, s); err != nil {
 		t.Fatal(err)

@@ -96,6 +96,8 @@ type Save struct {
 	Time    float64 `json:"time"`
 	Seconds float64 `json:"seconds"`
 	Error   string  `json:"error,omitempty"`
+	Bytes   int64   `json:"bytes,omitempty"` // of one that a report has found
+	Best    bool    `json:"best,omitempty"`  // likewise
 }
 
 // Timeline shows the work on the ranks' queues in a step.
@@ -536,8 +538,8 @@ func planned(line []byte) []Category {
 	return slices.DeleteFunc(all, func(c Category) bool { return c.Planned == 0 && c.Held == 0 })
 }
 
-// Ended returns the state of a finished run, from its files.
-func Ended(out string, l *report.Log, job string) *State {
+// Ended returns the state of a finished run, from its files and its checkpoints.
+func Ended(out string, l *report.Log, job string, saves []Save) *State {
 	s := NewState(out)
 	for _, x := range l.Steps {
 		s.Step(x)
@@ -551,6 +553,7 @@ func Ended(out string, l *report.Log, job string) *State {
 		s.run.Rows = l.Starts[n-1].Rows()
 	}
 	s.run.Job, s.run.Memory, s.run.State = job, planned(l.Memory), "running, or killed"
+	s.run.Saves = append(s.run.Saves, saves...)
 	if l.End != nil {
 		s.Event(*l.End)
 	}
