@@ -351,34 +351,30 @@ func TestHardwareFile(t *testing.T) {
 	for i := range 1000 {
 		fmt.Fprintf(&many, `"%d": 1,`, i)
 	}
-	for text, want := range map[string][]string{
-		`{"flop": {}, "ranks": 1}`:                        {`"flop": unknown key; want name, source, flops,`, `"ranks": unknown key; want`},
-		`{"links": [{"rank": 8}]}`:                        {`links[0]."rank": unknown key; want ranks, bandwidth, latency`},
-		"{\"memory\": 1,\n\"links\": [{\"ranks\": 1.5}]}": {"m.json: line 2, column 21: links[0].ranks: 1.5 where a whole number is expected"},
-		`{"memory": "a"}`:                                 {"line 1, column 12: memory: a string where a number is expected"},
-		`{"flops": {"bf16": "fast"}}`:                     {`line 1, column 20: flops."bf16": a string where a number is expected`},
-		`{"gpu": 1, "x": 1}`:                              {"gpu: a number where true or false is expected", `"x": unknown key`},
-		`{"links": {}}`:                                   {"links: an object where an array is expected"},
-		"":                                                {"the text ends where "},
-		`{`:                                               {"the text ends where "},
-		`{"memory": 1,`:                                   {"the text ends where "},
-		`{"flops": {"fp8": 1, "bf16": -1}, "memory": 0, "disk": -1, "links": [{"ranks": 0, "bandwidth": 0, "latency": 0}, {"ranks": 8, "bandwidth": 1, "latency": -1}]}`: {
-			`"fp8": 1 operations`, `"bf16": -1 operations`, "memory: 0 bytes", "disk: -1", "links[0]: 0 bytes", "links[1]: 1 bytes", "links[0]: ranks 0"},
-		`{"memory": 1, "memory": 2}`:                 {`duplicate key "memory"`},
-		`{"memory": 1} {}`:                           {"unexpected text after the value"},
-		`{"name": "\u001b[31m", "source": "\u202e"}`: {`name: "\x1b[31m" has characters that do not print`, `source: "\u202e"`},
-		`{"flops": {"bf16": 1e-9, "\u001b": 1}, "memory": 1e25, "launch": 1001, "disk": 0.5}`: {
-			`"bf16": 1e-09 operations per second; want fp32, bf16 or fp16, from 1 to 1e+24`, `"\x1b": 1`, "memory: 1e+25", "launch: 1001", "disk: 0.5"},
-		`{"links": [` + strings.Repeat(`{"ranks": 0},`, 50) + `{"ranks": 0}]}`: {"links: 51 of them; want at most 16"},
-		`{"flops": {` + many.String() + `"x": 1}}`:                             {"and 952 more"},
-		`{"memory": 1` + strings.Repeat(" ", hardwareBytes) + `}`:              {"larger than the limit of 65536 bytes"},
-		strings.Repeat("[", hardwareBytes):                                     {"more than 64 nested objects and arrays"},
+	for _, text := range []string{
+		`{"flop": {}, "ranks": 1}`,
+		`{"links": [{"rank": 8}]}`,
+		"{\"memory\": 1,\n\"links\": [{\"ranks\": 1.5}]}",
+		`{"memory": "a"}`,
+		`{"flops": {"bf16": "fast"}}`,
+		`{"gpu": 1, "x": 1}`,
+		`{"links": {}}`,
+		"",
+		`{`,
+		`{"memory": 1,`,
+		`{"flops": {"fp8": 1, "bf16": -1}, "memory": 0, "disk": -1, "links": [{"ranks": 0, "bandwidth": 0, "latency": 0}, {"ranks": 8, "bandwidth": 1, "latency": -1}]}`,
+		`{"memory": 1, "memory": 2}`,
+		`{"memory": 1} {}`,
+		`{"name": "\u001b[31m", "source": "\u202e"}`,
+		`{"flops": {"bf16": 1e-9, "\u001b": 1}, "memory": 1e25, "launch": 1001, "disk": 0.5}`,
+		`{"links": [` + strings.Repeat(`{"ranks": 0},`, 50) + `{"ranks": 0}]}`,
+		`{"flops": {` + many.String() + `"x": 1}}`,
+		`{"memory": 1` + strings.Repeat(" ", hardwareBytes) + `}`,
+		strings.Repeat("[", hardwareBytes),
 	} {
 		_, err := OpenHardware(write(text))
-		for _, w := range want {
-			if err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), w) {
-				t.Errorf("%.100s: %.300v, want %q", text, err, w)
-			}
+		if said.Same(t, text, err); !input.IsInput(err) {
+			t.Errorf("%.100s: %v", text, err)
 		}
 	}
 	slow := presets[0]
@@ -386,14 +382,13 @@ func TestHardwareFile(t *testing.T) {
 	if _, err := Simulate(setup.Planned(spectest.Fitted(t, "model.width=4096", "model.context=1024")), &slow); err == nil || !input.IsInput(err) || !strings.Contains(err.Error(), "want faster hardware") {
 		t.Errorf("a step of years: %v", err)
 	}
-	for text, want := range map[string]string{
-		`{"Flops": {"fp32": 1e12}, "memory": 1e11, "links": []}`:                                         `"Flops": unknown key; did you mean "flops"?`,
-		`{"flops": {"fp32": 1e12}, "memory": 1e11, "links": [{"Ranks": 0, "bandwidth": 1e9}]}`:           `links[0]."Ranks": unknown key; did you mean "ranks"?`,
-		`{"flops": {"fp32": 1e12}, "memory": 1e11, "MEMORY": 1, "links": [{"ranks":0,"bandwidth":1e9}]}`: `"MEMORY": unknown key; did you mean "memory"?`,
+	for _, text := range []string{
+		`{"Flops": {"fp32": 1e12}, "memory": 1e11, "links": []}`,
+		`{"flops": {"fp32": 1e12}, "memory": 1e11, "links": [{"Ranks": 0, "bandwidth": 1e9}]}`,
+		`{"flops": {"fp32": 1e12}, "memory": 1e11, "MEMORY": 1, "links": [{"ranks":0,"bandwidth":1e9}]}`,
 	} {
-		if _, err := OpenHardware(write(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %s", text, err, want)
-		}
+		_, err := OpenHardware(write(text))
+		said.Same(t, text, err)
 	}
 	if _, err := OpenHardware("h900"); err == nil || !strings.Contains(err.Error(), "h100") {
 		t.Errorf("a machine nobody knows: %v", err)

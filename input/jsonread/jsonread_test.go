@@ -79,23 +79,22 @@ func FuzzAsStandard(f *testing.F) {
 }
 
 func TestRefused(t *testing.T) {
-	for text, want := range map[string]string{
-		"{\"a\": 1,\n\"a\": 2}": `line 2, column 1: duplicate key "a"`,
-		`{"1":1,"2":2,"3":3,"4":4,"5":5,"6":6,"7":7,"8":8,"9":9,"10":10,"9":1}`: `duplicate key "9"`,
-		`"\ud83d x"`:                 `\ud83d is half of a surrogate pair`,
-		`"\ude00"`:                   `\ude00 is half of a surrogate pair`,
-		"\"\xff\"":                   "invalid UTF-8",
-		"\"\\n\xff\"":                "invalid UTF-8",
-		strings.Repeat("[", 100):     "more than 64 nested objects and arrays",
-		strings.Repeat(`{"a":`, 100): "more than 64 nested objects and arrays",
-		"[" + strings.Repeat("0,", jsonread.MaxValues) + "0]": "more than 400000 values",
-		"[1,\n2,\n\n]": `line 4, column 1: "]" where a value should be`,
-		"\n\n":         "line 3, column 1: the text ends where a value should be",
-		"[1] [2]":      "unexpected text after the value",
+	for _, text := range []string{
+		"{\"a\": 1,\n\"a\": 2}",
+		`{"1":1,"2":2,"3":3,"4":4,"5":5,"6":6,"7":7,"8":8,"9":9,"10":10,"9":1}`,
+		`"\ud83d x"`,
+		`"\ude00"`,
+		"\"\xff\"",
+		"\"\\n\xff\"",
+		strings.Repeat("[", 100),
+		strings.Repeat(`{"a":`, 100),
+		"[" + strings.Repeat("0,", jsonread.MaxValues) + "0]",
+		"[1,\n2,\n\n]",
+		"\n\n",
+		"[1] [2]",
 	} {
-		if _, err := jsonread.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.80q: %v, want %s", text, err, want)
-		}
+		_, err := jsonread.Parse([]byte(text))
+		said.Same(t, text, err)
 	}
 }
 
@@ -105,20 +104,20 @@ func TestFields(t *testing.T) {
 	if err != nil || v.Pairs[0].Key != "z" || v.Get("a").Pairs[1].Key != "b" || v.Get("b").Kind != jsonread.None {
 		t.Errorf("%v, %v", v, err)
 	}
-	for text, want := range map[string]string{
-		`{"a": 5, "skipped": {"x": [1]}}`: "",
-		`{"a": 5, "b": 1}`:                `line 1, column 10: "b": unknown key; want a, skipped`,
-		`{"a": 5, "a": 1}`:                `line 1, column 10: duplicate key "a"`,
-		`{"a": "5"}`:                      "line 1, column 7: a: a string where a number is expected",
-		`{"a": 11}`:                       "line 1, column 7: a: 11 where a number from 0 to 10 is expected",
-		`{"a": 1.5}`:                      "line 1, column 7: a: 1.5 where a number from 0 to 10 is expected",
-		`[]`:                              "line 1, column 1: an array where an object is expected",
+	for text, fails := range map[string]bool{
+		`{"a": 5, "skipped": {"x": [1]}}`: false,
+		`{"a": 5, "b": 1}`:                true,
+		`{"a": 5, "a": 1}`:                true,
+		`{"a": "5"}`:                      true,
+		`{"a": 11}`:                       true,
+		`{"a": 1.5}`:                      true,
+		`[]`:                              true,
 	} {
 		a := 0
 		r := jsonread.New([]byte(text))
 		err := r.Fields(map[string]func() error{"skipped": nil, "a": func() (err error) { a, err = r.Int(10); return err }})
-		if want == "" && (err != nil || a != 5) || want != "" && (err == nil || err.Error() != want) {
-			t.Errorf("%s: %d, %v, want %s", text, a, err, want)
+		if said.Fails(t, text, err, fails); !fails && a != 5 {
+			t.Errorf("%s: %d", text, a)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -39,7 +40,7 @@ func Open() *Table {
 	if err != nil {
 		panic(err)
 	}
-	t := &Table{path: dir + "/testdata/messages.txt", want: map[string]string{}}
+	t := &Table{path: filepath.Join(dir, "testdata", "messages.txt"), want: map[string]string{}}
 	text, err := os.ReadFile(t.path)
 	if err != nil && !*update {
 		return t
@@ -82,7 +83,11 @@ func (t *Table) write(tb testing.TB) {
 	for _, of := range slices.Sorted(maps.Keys(t.want)) {
 		fmt.Fprintf(&b, "%s\n\t%s\n\n", of, strings.ReplaceAll(t.want[of], "\n", "\n\t"))
 	}
-	if err := os.WriteFile(t.path, []byte(strings.TrimSuffix(b.String(), "\n")), 0o666); err != nil {
+	err := os.MkdirAll(filepath.Dir(t.path), 0o777)
+	if err == nil {
+		err = os.WriteFile(t.path, []byte(strings.TrimSuffix(b.String(), "\n")), 0o666)
+	}
+	if err != nil {
 		tb.Fatal(err)
 	}
 }
