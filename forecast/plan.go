@@ -271,7 +271,7 @@ func padding(c *spec.Job, t *zero.Trainer) (bytes int64) {
 		if c.Precision != device.F32 || u.ParamOffloaded || c.Train.Delayed {
 			states += 4 * last
 		}
-		if u.ParamOffloaded {
+		if u.ParamOffloaded || u.MasterOnly {
 			params = 0
 		}
 		if u.GradOffloaded {

@@ -303,7 +303,7 @@ func (r *Runner) allocateShards(a *allocation) {
 	keep, back := r.cfg.Policy.KeepGrads, 0
 	for _, u := range r.Units {
 		n := u.Own().Len()
-		if !u.whole && !u.ParamOffloaded {
+		if !u.whole && !u.ParamOffloaded && !u.MasterOnly {
 			u.Param = a.take(r.cfg.Device, r.stored(u), n, device.Params)
 		}
 		if r.cfg.Micro == 0 || u.Frozen {

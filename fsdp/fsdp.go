@@ -53,6 +53,7 @@ type Compute interface {
 type Comm interface {
 	device.Queue
 	AddTo(y, a, b device.Buffer)
+	Cast(dst, src device.Buffer)
 }
 
 // Config describes a Runner. The caller closes the queues and groups, after Free.
@@ -404,12 +405,17 @@ func (r *Runner) gather(u *Unit) {
 	q, whole := r.cfg.Comm, s.buf.Slice(0, u.Layout.Len())
 	q.Label(u.labels[Gather])
 	own := u.Param
-	if u.ParamOffloaded {
+	if u.ParamOffloaded || u.MasterOnly {
 		own = u.own(whole)
+	}
+	if u.ParamOffloaded {
 		q.After(r.cfg.Host.Params.Fetch(u.index, own, s.free, u.updated))
 	} else {
 		q.After(s.free)
 		q.After(u.updated)
+	}
+	if u.MasterOnly && own.N > 0 {
+		q.Cast(own, u.Master)
 	}
 	u.Shard.AllGather(q, whole, own)
 	r.emitFor(Gather, u, q, u.sends(Gather, whole.Bytes()))

@@ -15,13 +15,14 @@ type Unit struct {
 	Single bool          // the parameters are float32, whatever the type of others
 	Code   device.Code   // of the parameters, which then are frozen; Layout is that of their codes
 	Values *shard.Layout // with Code: of the decoded parameters, in one shard
-	Param  device.Buffer // (ShardLen) Type: this rank's shard; empty if ParamOffloaded
+	Param  device.Buffer // (ShardLen) Type: this rank's shard; empty if ParamOffloaded or MasterOnly
+	Master device.Buffer // (ShardLen) float32, with MasterOnly: set before the first pass; every gather casts it
 	Grad   device.Buffer // (ShardLen) float32: once Reduced fires, summed over all ranks and micro-batches; in host memory if GradOffloaded
 
 	Reduced device.Event
 
-	// Set between LayOut and New. The parameter of a unit that is Whole cannot be offloaded.
-	ParamOffloaded, GradOffloaded bool
+	// Set between LayOut and New. The parameter of a unit that is Whole is neither offloaded nor MasterOnly.
+	ParamOffloaded, MasterOnly, GradOffloaded bool
 
 	index   int           // in Runner.Units
 	whole   bool          // it has its own slot

@@ -89,7 +89,7 @@ func (s *Store) lend(unit, i int, lent Part, m moves) State {
 		if u.Frozen { // the only copy
 			st.Ready[0] = s.do(s.read(unit, t.paramBlock.len).ofParam(), o.free, device.Event{}, t.loadParam)
 		}
-	case u.copies || u.Frozen:
+	case u.copies && !u.alone || u.Frozen:
 		st.Param = u.rest.Slice(lo, hi)
 	}
 	if m.bytes > 0 {

@@ -118,7 +118,7 @@ type State struct {
 	Master device.Buffer   // float32
 	Vec    []device.Buffer // of its rule's Config.Vecs, in the order of the rule's States; the slice belongs to the store
 	Grad   device.Buffer   // float32
-	Param  device.Buffer   // its type: receives the parameter; empty if Master is the parameter; for a frozen unit, contains it
+	Param  device.Buffer   // its type: receives the parameter; empty if Master is the parameter or its only copy; for a frozen unit, contains it
 }
 
 // Store holds the state of every unit of one rank.
@@ -151,6 +151,7 @@ type unit struct {
 	vec    []device.Buffer // (Len) of its rule's Config.Vecs, empty if on disk
 	vecs   []device.DType  // types of the vectors on disk, the master copy first; none if the state rests in memory
 	copies bool            // the master copy is separate from the parameter
+	alone  bool            // there is only the master copy, on the device: the parameter is cast from it whenever it is used
 	tiles  []tile
 	labels struct{ state, param string }
 }
@@ -204,7 +205,7 @@ func New(cfg Config, units []Unit) *Store {
 }
 
 // Shard is the part of a unit's shard that the caller allocates: the gradient and, unless
-// it is ParamOffloaded, the parameter.
+// it is ParamOffloaded or MasterOnly, the parameter.
 type Shard struct{ Param, Grad device.Buffer }
 
 // Allocate allocates the store's memory and file, or nothing if it fails. rest has the
@@ -310,6 +311,7 @@ func (s *Store) decide(i int, u Unit) unit {
 		p.onHost = p.param != Device // where it can be set and read
 	}
 	p.copies = !u.Frozen && (s.cfg.SeparateMaster || p.dtype != device.F32 || !p.updatedInPlace())
+	p.alone = p.copies && !u.Whole && !p.onHost && p.param == Device && !s.cfg.SeparateMaster
 	p.labels.state, p.labels.param = "unit "+u.Name+": optimizer state", "unit "+u.Name+": parameters"
 	if p.onHost && s.cfg.Optimizer == Disk && !u.Frozen {
 		p.vecs = s.cfg.Vecs[u.Rule]
@@ -467,6 +469,17 @@ func (s *Store) Resident(unit int) bool {
 // ParamOffloaded reports whether a unit's parameter shard rests outside the device and must
 // be fetched.
 func (s *Store) ParamOffloaded(unit int) bool { return s.units[unit].param != Device }
+
+// MasterOnly reports whether a unit's parameter shard exists only as its master copy, on the device.
+func (s *Store) MasterOnly(unit int) bool { return s.units[unit].alone }
+
+// Master returns the master copy of a unit that is MasterOnly, (Len) float32; before Allocate, none.
+func (s *Store) Master(unit int) (master device.Buffer) {
+	if u := &s.units[unit]; u.alone {
+		master = u.master
+	}
+	return master
+}
 
 // Tiles returns the number of tiles of a unit.
 func (s *Store) Tiles(unit int) int { return len(s.units[unit].tiles) }

@@ -157,8 +157,9 @@ func (r *rig) fetched(t *testing.T, unit int, m model, updated device.Event) {
 	wide := make([]float32, n)
 	if r.ParamOffloaded(unit) {
 		r.work.After(r.Fetch(unit, got, device.Event{}, updated))
+	} else if r.work.After(updated); r.MasterOnly(unit) {
+		r.work.Cast(got, r.Master(unit))
 	} else {
-		r.work.After(updated)
 		r.work.Copy(got, r.params[unit])
 	}
 	r.work.Cast(device.OfF32(wide), got)

@@ -86,7 +86,8 @@ func (f footprint) addShards(b *device.Bytes) {
 	p, back := int64(f.DType.Size()), int64(0)
 	var out ringSizes
 	for i, r := range f.rests() {
-		if !f.Policy.KeepParams && !f.Units[i].Shared && r.param == offload.Device {
+		alone := r.master && !r.off && !f.Delayed // parameters are cast from the master copy
+		if !f.Policy.KeepParams && !f.Units[i].Shared && r.param == offload.Device && !alone {
 			b[device.Params] += p * r.n
 		}
 		if r.off {

@@ -51,7 +51,7 @@ type unitSize struct {
 // per element of everything else:
 //
 //	                 stages 0, 1       stage 2            stage 3
-//	params           pΨ                pΨ                 pΨ/S of units not shared
+//	params           pΨ                pΨ                 pΨ/S of units not shared and without a master copy
 //	gathered         0                 0                  p × (slots + shared units)
 //	unit_grads       4Ψ (+ slots, when micro-batches accumulate)
 //	                                   4 × (slots + shared units)

@@ -58,11 +58,11 @@ func titan(p *forecast.Plan, mode string) ([]titanRow, error) {
 	}
 	at := &p.Peak.InUse
 	rows := []titanRow{
-		{"parameters", 4 * p.Parameters / N, at[forecast.Params] + at[forecast.MasterCopy], "theirs are float32 and cast for each gather; ours are bf16 beside a float32 master copy"},
+		{"parameters", 4 * p.Parameters / N, at[forecast.Params] + at[forecast.MasterCopy], "float32 both, cast for each gather"},
 		{"gradients", 4 * p.Parameters / N, at[forecast.Gradients], "float32 both; of ours only those that have a value at this peak, the rest is below"},
 		{"optimizer states", 8 * p.Parameters / N, at[forecast.OptimizerStates], "float32 both"},
 		{"whole units", 2*token*(2*V*h+h) + token*block, at[forecast.GatheredUnits] + at[forecast.UnitGradients], "theirs keep both ends and the last block, and gather through a second buffer; ours take turns in two slots, and so do their float32 gradients"},
-		{"saved activations", t * L * saved, at[forecast.SavedActivations], "theirs save by the mode; ours all that is computed (SwiGLU's product included), or with recompute the blocks' inputs"},
+		{"saved activations", t * L * saved, at[forecast.SavedActivations], "theirs save by the mode; ours by zero.recompute: elementwise for selective, block for full"},
 		{"recomputed", t * again, at[forecast.Recomputed] + at[forecast.WorkSpace], "a block"},
 		{"logits and loss", 12 * t * V, at[forecast.Logits], "theirs hold all logits, twice, and both gradients; ours a chunk of train.loss_chunk tokens, whose gradient takes its place"},
 	}

@@ -29,7 +29,7 @@ var titanPeaks = []struct {
 
 func titanPlan(t *testing.T, ranks, sequences, context int, mode string) (p *forecast.Plan, rows []titanRow, total int64) {
 	t.Helper()
-	recompute := map[string]string{"none": "none", "selective": "none", "full": "block"}[mode]
+	recompute := map[string]string{"none": "none", "selective": "elementwise", "full": "block"}[mode]
 	c, err := spec.Draft("", []string{fmt.Sprintf("model.from=%q", modelFolder(t, golden[5].config)), fmt.Sprint("model.context=", context),
 		fmt.Sprint("train.micro_batch=", sequences), fmt.Sprint("parallel.ranks=", ranks), "zero.recompute=" + recompute})
 	if err != nil {

@@ -241,7 +241,7 @@ func (t *Trainer) build() (err error) {
 	}
 	t.store = offload.New(t.offload(), stored(units))
 	for i, u := range units {
-		u.GradOffloaded, u.ParamOffloaded = t.store.OnHost(i), t.store.ParamOffloaded(i)
+		u.GradOffloaded, u.ParamOffloaded, u.MasterOnly = t.store.OnHost(i), t.store.ParamOffloaded(i), t.store.MasterOnly(i)
 	}
 	t.runner, err = fsdp.New(fsdp.Config{
 		Device: c.Device, Compute: c.Compute, Comm: c.Comm,
@@ -267,6 +267,9 @@ func (t *Trainer) build() (err error) {
 	t.layOutMatrices()
 	if err := t.store.Allocate(rest); err != nil {
 		return err
+	}
+	for i, u := range units {
+		u.Master = t.store.Master(i)
 	}
 	return t.allocate()
 }
