@@ -285,7 +285,7 @@ func (l frozen) Params() []shard.Param {
 
 // heard records the events of a rank.
 type heard struct {
-	count  [18]int // of each op
+	count  [19]int // of each op
 	inUse  map[string]int64
 	passes []string
 	inside bool // between the begin and the end of a pass
