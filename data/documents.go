@@ -335,7 +335,9 @@ func (d *documents) addDocument(of example, x tokens, context int, n *counts) bo
 	if len(x.ids) > context+1 {
 		n.cut++
 		n.cutTokens += int64(len(x.ids) - context - 1)
-		empty = "none of the tokens to learn is within that length"
+		if slices.Contains(x.learn, true) {
+			empty = "none of the tokens to learn is within that length"
+		}
 		x.ids, x.learn = x.ids[:context+1], x.learn[:context+1]
 	}
 	learned := int32(0)

@@ -127,11 +127,18 @@ func Kind(path string) (what, key string) {
 		return "a JSON array, not one record per line (convert it with jq -c '.[]')", ""
 	case ext == ".bin" && refuseZeros(path, head) != nil:
 		return "a file of token ids", "tokens"
+	case table(path):
+		return aTable, ""
 	case ext == ".txt" || ext == ".md":
 		return "a file of text", "text"
 	}
 	return "", ""
 }
+
+const aTable = "a table of comma-separated values"
+
+// table reports whether a file is one, by its name.
+func table(path string) bool { return strings.EqualFold(filepath.Ext(path), ".csv") }
 
 // Format returns the format of a file of records, judging by its first record, or "" if that
 // has other keys. A chat may contain the keys of other formats.
@@ -148,6 +155,9 @@ func Format(path string) string {
 
 // notRecords refuses files that are neither lines of JSON, compressed or not, nor Parquet.
 func notRecords(path string, head []byte) error {
+	if table(path) {
+		return fmt.Errorf("%s is %s, not lines of JSON; convert it: python3 -c 'import csv, json, sys; [print(json.dumps(r)) for r in csv.DictReader(sys.stdin)]' <FILE >NEW.jsonl", path, aTable)
+	}
 	for _, f := range formats {
 		packed := strings.HasPrefix(f.what, "compressed with gzip") || strings.HasPrefix(f.what, "compressed with zstd")
 		if f.fits(path, head) && !f.named() && !packed && f.sign != "PAR1" {

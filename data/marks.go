@@ -111,6 +111,9 @@ func (d *docReader) weigh(c *conversation) error {
 	for i, m := range c.list {
 		says, key, err := d.judge(m)
 		isAnswer := m.Get("role").Text == answers
+		if wrong := readable(m); !isAnswer && err == nil && wrong != nil {
+			return fmt.Errorf("message %d: %w", i+1, wrong)
+		}
 		switch {
 		case d.Learn == "all" && says == notToLearn:
 			return fmt.Errorf("message %d: %q says not to learn it, but data.learn is all; want data.learn: assistant", i+1, key)
@@ -135,17 +138,29 @@ func (d *docReader) weigh(c *conversation) error {
 // answerKeys are the keys of an answer, one of which must have a value.
 var answerKeys = []string{"content", "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
 
-// learnable refuses a message to learn that has nothing to learn or is to be learned in part.
-func (d *docReader) learnable(m jsonread.Value) error {
+// readable refuses a message whose content is no text, or that has none and nothing in its place.
+func readable(m jsonread.Value) error {
 	content := m.Get("content")
 	has := func(key string) bool { v := m.Get(key).Kind; return v != jsonread.None && v != jsonread.Null }
+	text := func(part jsonread.Value) bool { return part.Kind == jsonread.String || part.Get("text").Text != "" }
 	switch {
+	case m.Kind != jsonread.Object: // reported later
 	case content.Kind == jsonread.Number || content.Kind == jsonread.Bool || content.Kind == jsonread.Object:
 		return fmt.Errorf(`"content" is %v, not a text`, content.Kind)
-	case m.Get("role").Text == answers && !slices.ContainsFunc(answerKeys, has):
-		return errors.New(`its "content" is missing or null, and there is nothing else to learn, such as "tool_calls"`)
+	case !slices.ContainsFunc(answerKeys, has):
+		return errors.New(`its "content" is missing or null, and there is nothing in its place, such as "tool_calls"`)
+	case len(content.Items) > 0 && !slices.ContainsFunc(content.Items, text):
+		return errors.New(`no part of its "content" is a text`)
 	}
-	for i, part := range content.Items {
+	return nil
+}
+
+// learnable refuses a message to learn that has nothing to learn or is to be learned in part.
+func (d *docReader) learnable(m jsonread.Value) error {
+	if err := readable(m); err != nil {
+		return err
+	}
+	for i, part := range m.Get("content").Items {
 		if says, key, err := d.judge(part); err != nil || says == notToLearn {
 			return fmt.Errorf("%q in part %d of its content: messages are learned as a whole or not at all; mark the message",
 				key, i+1)

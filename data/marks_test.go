@@ -315,6 +315,9 @@ func TestRefusedMessages(t *testing.T) {
 		`{"messages": [{"role": "assistant", "content": "ab", "train_detail": [{"begin_offset": 0, "end_offset": 1, "train": false}]}]}`:   `message 1: "train_detail" is an array: marks of parts`,
 		`{"messages": [{"role": "assistant", "content": null}]}`:                                                                           `message 1: its "content" is missing or null`,
 		`{"messages": [{"role": "assistant", "id": 3}]}`:                                                                                   `message 1: its "content" is missing or null`,
+		`{"messages": [{"role": "user", "content": null}, {"role": "assistant", "content": "a"}]}`:                                         `message 1: its "content" is missing or null`,
+		`{"messages": [{"role": "user", "content": 5}, {"role": "assistant", "content": "a"}]}`:                                            `message 1: "content" is a number, not a text`,
+		`{"messages": [{"role": "assistant", "content": [{"type": "image"}]}]}`:                                                            `message 1: no part of its "content" is a text`,
 		`{"messages": [{"role": "assistant", "content": 5}]}`:                                                                              `message 1: "content" is a number, not a text`,
 		`{"messages": [{"role": "assistant", "content": {"text": "a"}}]}`:                                                                  `message 1: "content" is an object, not a text`,
 		`{"messages": [{"role": "assistant", "content": "a"}], "weight": 2}`:                                                               `"weight" is 2: a weight other than 0 and 1`,
@@ -362,5 +365,15 @@ func TestParquetMarks(t *testing.T) {
 	}
 	if got, want := marked(set), "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n[d<|im_end|>\n]"; got != want {
 		t.Errorf("got %q\nwant %q", got, want)
+	}
+}
+
+// TestEmptyAnswerOfALongDocument checks that a document without a token to learn is not said to be too long.
+func TestEmptyAnswerOfALongDocument(t *testing.T) {
+	lines := `{"prompt": "a long question", "completion": ""}` + "\n" + `{"prompt": "a", "completion": "bc"}` + "\n"
+	dir := tree(t, map[string]string{"a.jsonl": lines})
+	set := open(t, Source{Documents: Documents{Files: []string{"a.jsonl"}, Format: "prompt"}, Dir: dir, Tokenizer: "bytes", Context: 4})
+	if notes := strings.Join(set.Notes, "\n"); !strings.Contains(notes, "left out: a text or answer is empty or a single token (the first is "+dir+"/a.jsonl:1)") {
+		t.Error(notes)
 	}
 }
