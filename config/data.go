@@ -1,7 +1,11 @@
 package config
 
 import (
+	"strings"
 	"time"
+
+	"zeroth/config/tree"
+	"zeroth/input"
 )
 
 // Data selects the training data. One of Text, Tokens, Documents and Program is set.
@@ -22,6 +26,20 @@ type Data struct {
 	Tokenizer  string   // "bytes", "gpt2", "folder" or, for Tokens, "none"; for Tokens, the tokenizer they were made with
 	Vocab      string   // folder with a tokenizer; empty: the embedded one
 	Validation float64  // fraction held out, in [0, 0.5]
+}
+
+// tokenizer is the name of a tokenizer. A folder's is in data.vocab.
+func tokenizer(p *string) value {
+	v := choice(p, tokenizers)
+	named := v.set
+	v.set = func(n *tree.Node) string {
+		wrong := named(n)
+		if wrong != "" && n.Kind == tree.Scalar && (strings.Contains(n.Text, "/") || input.Exists(n.Text)) {
+			wrong = n.String() + " is a folder: name it with data.vocab instead"
+		}
+		return wrong
+	}
+	return v
 }
 
 // RecordKeys names the keys of a record that differ from the default, the field's own name.
@@ -100,7 +118,7 @@ func (c *Config) dataKeys() []field {
 			rule: "llm.c's header, or uint16", like: "uint16",
 			doc:  "uint16 | uint32 | int32 | int64: type of the ids in token files without a header",
 			only: onlyIf("with data.tokens", len(d.Tokens) > 0, "data.text", "text has no ids yet")},
-		{key: "data.tokenizer", value: choice(&d.Tokenizer, tokenizers),
+		{key: "data.tokenizer", value: tokenizer(&d.Tokenizer),
 			rule: "bytes for text, gpt2 for tokens", like: "gpt2", lasts: true,
 			doc: "bytes | gpt2 | folder (data.vocab) | none; for token files, the tokenizer that made " +
 				"them, or none; with model.from, by default its own",

@@ -115,6 +115,11 @@ func NearestKey(name string) string {
 			return k
 		}
 	}
+	for _, k := range keys {
+		if in, _ := tree.Split(k); strings.HasSuffix(in, "."+name) {
+			return in
+		}
+	}
 	if near := words.Nearest(name, keys); near != "" {
 		return near
 	}

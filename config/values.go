@@ -412,7 +412,7 @@ func texts(p *[]string) value {
 	schema := object{"type": "array", "items": object{"type": scalars}}
 	return of(p, `a list of texts, such as ["a.txt", "docs/**/*.md"]`, schema, func(n *tree.Node) ([]string, string) {
 		if n.Kind == tree.Scalar {
-			return nil, fmt.Sprintf("%s is not a list", n)
+			return nil, fmt.Sprintf("%s is not a list: write [%[1]s]", n)
 		}
 		if n.Kind == tree.List && len(n.Items) == 0 {
 			return []string{}, ""

@@ -27,6 +27,7 @@ import (
 	"zeroth/collective/mpi"
 	"zeroth/collective/rendezvous"
 	"zeroth/config"
+	"zeroth/config/words"
 	"zeroth/input"
 	"zeroth/job/launch"
 	"zeroth/job/machine"
@@ -297,7 +298,7 @@ func (a *app) root() *cobra.Command {
 	must(root.RegisterFlagCompletionFunc("log", oneOf("json", "text")))
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80") + exitCodes)
-	root.SetFlagErrorFunc(wrongFlag)
+	root.SetFlagErrorFunc(a.wrongFlag)
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.SuggestionsMinimumDistance = 2
 	root.Args = knownCommand
@@ -351,7 +352,9 @@ func (a *app) helpKey(name string) error {
 		return nil
 	}
 	advice := "'zeroth help' lists commands, 'zeroth help job' keys"
-	if near := config.NearestKey(name); near != "" {
+	if hint := words.Hint(name); hint != "" {
+		advice = hint
+	} else if near := config.NearestKey(name); near != "" {
 		advice = fmt.Sprintf("did you mean 'zeroth help %s'?", near)
 	}
 	return input.BadInput(fmt.Errorf("there is no command or key %q; %s", name, advice))
@@ -385,7 +388,7 @@ func checkTexts(flags *pflag.FlagSet, args []string) error {
 
 // addresses lists the commands whose arguments may be addresses, with their schemes; launch passes them on.
 var addresses = map[string][]string{
-	"launch": {""}, "model": {"hf://", "s3://"}, "export": {"hf://", "s3://"}, "import": {"hf://", "s3://"},
+	"launch": {""}, "train": {"hf://"}, "plan": {"hf://"}, "fit": {"hf://"}, "model": {"hf://", "s3://"}, "export": {"hf://", "s3://"}, "import": {"hf://", "s3://"},
 	"tokenize": {"s3://"}, "ls": {"s3://"}, "inspect": {"s3://"}, "verify": {"s3://"}, "diff": {"s3://"}, "prune": {"s3://"},
 }
 

@@ -48,9 +48,12 @@ generation_config.json, or else the defaults below.`,
   zeroth sample --run ./Qwen3-0.6B --chat --template-arg enable_thinking=false
   zeroth sample --run hf://Qwen/Qwen3-0.6B --chat --prompt "Why is the sky blue?"
   zeroth sample --run run1 --prompts questions.txt --top-p 0.9 --stop "." --json`,
-		Args: func(_ *cobra.Command, args []string) error {
+		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return nil
+			}
+			if cmd.Flags().Changed("run") {
+				return fmt.Errorf("sample has no arguments; write the text as --prompt %s", quoted(args[0]))
 			}
 			return fmt.Errorf("sample has no arguments; did you mean: zeroth sample --run %s", quoted(args[0]))
 		},

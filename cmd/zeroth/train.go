@@ -65,6 +65,9 @@ job file. A job file named - is read from standard input.`,
 			if err := in.find(); err != nil {
 				return err
 			}
+			if tasks := os.Getenv("SLURM_NTASKS"); in.World <= 1 && tasks != "" && tasks != "1" && os.Getenv("SLURM_STEP_ID") == "" {
+				a.note(fmt.Sprintf("Slurm gave this job %s tasks, but only one process runs: to use all, start it with srun zeroth train", tasks))
+			}
 			if in.Rank > 0 && !in.logAll {
 				a.quiet = true
 			}
@@ -163,6 +166,9 @@ func completeJob(_ *cobra.Command, args []string, _ string) ([]string, cobra.She
 func oneJob(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
+	}
+	if advice := misplaced(cmd, args); advice != "" {
+		return errors.New(advice)
 	}
 	return fmt.Errorf("want one job file, such as: zeroth train examples/quickstart.yaml (%s given); 'zeroth init' writes one", count(len(args), "argument"))
 }

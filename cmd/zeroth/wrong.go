@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,17 +14,28 @@ import (
 	"zeroth/config/words"
 )
 
-// wrongFlag adds a suggestion to the error of an unknown flag.
-func wrongFlag(cmd *cobra.Command, err error) error {
+// wrongFlag adds a suggestion to the error of an unknown flag. An unknown command before it is reported instead.
+func (a *app) wrongFlag(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
 		return err
+	}
+	for _, arg := range a.args {
+		if !cmd.HasParent() && !strings.HasPrefix(arg, "-") {
+			return knownCommand(cmd, []string{arg})
+		}
+	}
+	if name := unknown.GetSpecifiedName(); slices.Contains([]string{"config", "config-file", "job", "yaml", "file"}, name) && strings.Contains(cmd.Use, "JOB.yaml") {
+		return fmt.Errorf("%w; write the job file without a flag: zeroth %s JOB.yaml", err, cmd.Name())
 	}
 	if long := unknown.GetSpecifiedShortnames(); cmd.Flags().Lookup(long) != nil && len(long) > 1 {
 		return fmt.Errorf("%w; did you mean --%s?", err, long)
 	}
 	if keys := keysOf(unknown.GetSpecifiedName()); keys != nil {
 		return fmt.Errorf("%w; write --set %s=VALUE", err, strings.Join(keys, "=VALUE or --set "))
+	}
+	if hint := words.Hint(strings.ReplaceAll(unknown.GetSpecifiedName(), "-", "_")); hint != "" {
+		return fmt.Errorf("%w; %s", err, hint)
 	}
 	if near := nearFlag(cmd, unknown.GetSpecifiedName()); near != "" {
 		return fmt.Errorf("%w; did you mean --%s?", err, near)
@@ -32,7 +44,7 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 }
 
 // keysOf returns the keys that an unknown flag may mean: tensor is parallel.tensor, micro-batch
-// is train.micro_batch, and optimizer is optimizer.type.
+// is train.micro_batch, optimizer is optimizer.type, and learning-rate of other programs is optimizer.lr.
 func keysOf(flag string) (keys []string) {
 	if key, ok := shortcuts[flag]; ok {
 		return []string{key}
@@ -44,7 +56,28 @@ func keysOf(flag string) (keys []string) {
 			keys = append(keys, key)
 		}
 	}
+	for _, w := range words.Known(name) {
+		if keys == nil && w.Ours != "" {
+			return []string{w.Ours}
+		}
+	}
 	return keys
+}
+
+// misplaced returns advice on an argument that should be the value of a flag, or "".
+func misplaced(cmd *cobra.Command, args []string) string {
+	advice := ""
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if v := f.Value.String(); strings.HasPrefix(v, "--") {
+			advice = fmt.Sprintf("--%s got %s as its value; write it as --%[1]s VALUE", f.Name, v)
+		}
+	})
+	for _, arg := range args {
+		if key, _, ok := strings.Cut(arg, "="); ok && keysOf(key) != nil && advice == "" {
+			advice = "write --set " + quoted(arg)
+		}
+	}
+	return advice
 }
 
 // knownCommand refuses arguments of a command that only has subcommands, and suggests one.

@@ -90,7 +90,7 @@ func read(file string) (*tree.Node, tree.Problems) {
 	}
 	top, problems := tree.Parse(tree.WithoutComments(raw), at)
 	if len(problems) == 0 && (top == nil || top.Kind != tree.Mapping) {
-		problems = tree.Fatal(at, tree.FileName(file)+" is not a mapping", "")
+		problems = tree.Fatal(at, "this is not a mapping of keys", "want a configuration in JSON or YAML")
 	}
 	return top, problems
 }

@@ -3,6 +3,7 @@ package tree
 import (
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
@@ -24,6 +25,9 @@ func Whole(n *Node) (x int64, wrong string) {
 	case errors.Is(err, strconv.ErrRange):
 		return 0, n.String() + " is too large"
 	case err != nil:
+		if f, wrong := Number(n); wrong == "" && f == math.Trunc(f) && math.Abs(f) < 1e15 {
+			return 0, fmt.Sprintf("%s is not a whole number: write %.0f", n, f)
+		}
 		return 0, n.String() + " is not a whole number"
 	}
 	return x, ""
@@ -45,7 +49,10 @@ func Number(n *Node) (x float64, wrong string) {
 	}
 	x, err := strconv.ParseFloat(n.Text, 64)
 	mantissa, _, _ := strings.Cut(strings.ToLower(n.Text), "e")
+	percent, share := strings.CutSuffix(n.Text, "%")
 	switch {
+	case share && decimal.MatchString(percent):
+		return 0, n.String() + " is not a number: write " + percent + "e-2"
 	case !decimal.MatchString(n.Text):
 		return 0, n.String() + " is not a number"
 	case Octal.MatchString(n.Text):

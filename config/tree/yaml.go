@@ -248,6 +248,10 @@ func (t *tree) alias(n *ast.AliasNode) *Node {
 	if v, ok := t.anchors[name]; ok {
 		return v
 	}
+	if strings.ContainsAny(name, "./*?[") {
+		t.complain(n.GetToken(), "*"+name+" is a pattern without quotes", `write "*`+name+`"`)
+		return &Node{At: t.at.token(n.GetToken())}
+	}
 	t.complain(n.GetToken(), "*"+name+" refers to no anchor before it", "want &"+name+" at the value it should repeat")
 	return &Node{At: t.at.token(n.GetToken())}
 }

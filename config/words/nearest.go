@@ -15,7 +15,7 @@ func Nearest(word string, names []string) string {
 	if len(word) > 40 {
 		return "" // comparing would take long
 	}
-	word = strings.ReplaceAll(strings.ToLower(word), "-", "_")
+	word, _, _ = strings.Cut(strings.ReplaceAll(strings.ToLower(word), "-", "_"), ":") // gpu:0
 	if ours, known := meaning(word, names); known {
 		return ours
 	}

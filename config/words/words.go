@@ -86,7 +86,7 @@ func Known(key string) (found []Word) {
 	last := key[strings.LastIndexByte(key, '.')+1:]
 	for _, name := range slices.Compact([]string{key, last}) {
 		for _, w := range All() {
-			if w.Program != "words" && (w.Key == name || w.Key[strings.LastIndexByte(w.Key, '.')+1:] == name && len(name) > 1) {
+			if w.Program != "words" && (w.Key == name || strings.Contains(name, "_") && strings.HasSuffix(w.Key, "."+name)) {
 				found = append(found, w)
 			}
 		}

@@ -323,7 +323,13 @@ func (r *reading) torch() {
 	if port := r.get("MASTER_PORT"); port != "" && r.process.Host != "" {
 		r.addr("MASTER_ADDR:MASTER_PORT", net.JoinHostPort(r.process.Host, port))
 	} else if r.process.World > 1 && !r.has("ZEROTH_ADDR") {
-		r.refuse("RANK and WORLD_SIZE are set, MASTER_ADDR and MASTER_PORT are not: set them, or ZEROTH_ADDR to host:port of process 0")
+		lacks := "MASTER_ADDR and MASTER_PORT are not: set them"
+		if port != "" {
+			lacks = "MASTER_ADDR is not: set it"
+		} else if r.process.Host != "" {
+			lacks = "MASTER_PORT is not: set it"
+		}
+		r.refuse("RANK and WORLD_SIZE are set, %s, or ZEROTH_ADDR to host:port of process 0", lacks)
 	}
 }
 

@@ -126,7 +126,7 @@ func TestJobWithoutItsExtension(t *testing.T) {
 		t.Error(err)
 	}
 	jobtest.Write(t, "m/config.json", "{}")
-	if _, err := Load("m", nil); err == nil || !strings.HasSuffix(err.Error(), "a model is planned with --model m, and trained by a job with model.from") {
+	if _, err := Load("m", nil); err == nil || !strings.Contains(err.Error(), "a model is planned with 'zeroth plan --model m', and trained by a job with model.from") {
 		t.Error(err)
 	}
 	if _, err := Draft("", []string{"model.from=run/model"}); err == nil || strings.Contains(err.Error(), "hf://") {

@@ -10,6 +10,8 @@ import (
 	"zeroth/config/tree"
 	"zeroth/data"
 	"zeroth/input"
+	"zeroth/input/hub"
+	"zeroth/job/hf"
 )
 
 // contents is what a file says.
@@ -29,13 +31,16 @@ func readFile(file string) contents {
 	raw, err := tree.ReadJob(file)
 	if err != nil {
 		want := "want the path of a job file in YAML, or - for the standard input; 'zeroth init' writes one"
-		for _, near := range []string{file + ".yaml", filepath.Join(file, "job.yaml")} {
-			if input.Exists(near) {
+		for _, near := range []string{file + ".yaml", strings.TrimSpace(file), strings.TrimSuffix(file, ".yml") + ".yaml", filepath.Join(file, "job.yaml")} {
+			if near != file && input.Exists(near) {
 				want = "did you mean " + near + "?"
 			}
 		}
 		if input.Exists(filepath.Join(file, "config.json")) {
-			want = "a model is planned with --model " + file + ", and trained by a job with model.from"
+			want = asModel(file, file)
+		}
+		if address := hf.Address(file); address != "" {
+			want = asModel(address, address)
 		}
 		return wrong("the job file cannot be read: "+input.Cause(err).Error(), want)
 	}
@@ -47,6 +52,8 @@ func readFile(file string) contents {
 		problems = append(problems, tree.Fatal(root.At, "the job file is empty", `it needs at least a line like: data: {text: ["*.txt"]}`)...)
 	} else if top.Kind != tree.Mapping {
 		problems = append(problems, tree.Fatal(top.At, "the job file is "+top.What()+", not a mapping", `want sections like: data: {text: ["*.txt"]}`)...)
+	} else if top.Find("model_type") != nil && top.Find("train") == nil {
+		problems = tree.Fatal(root.At, "this is the config.json of a model, not a job file", asModel(filepath.Dir(file), filepath.Dir(file)))
 	} else if root = top; dialect.Translated(top) != nil {
 		t := dialect.Translated(top)
 		return contents{t.Job, t, append(problems, t.Problems...)}
@@ -54,9 +61,17 @@ func readFile(file string) contents {
 	return contents{root, nil, problems}
 }
 
+// asModel returns advice on the name of a model where a job file is wanted.
+func asModel(name, from string) string {
+	return fmt.Sprintf("a model is planned with 'zeroth plan --model %s', and trained by a job with model.from: 'zeroth init finetune --model %s' writes one", name, from)
+}
+
 // notJob returns an error message and advice if the file is data or a model, not a job. Both are
 // empty if it may be a job.
 func notJob(file string) (wrong, want string) {
+	if hub.Is(file) {
+		return "this is a model, not a job file", asModel(file, file)
+	}
 	if strings.Contains(file, "://") {
 		return "this is an address, not a job file", "nothing is downloaded here: fetch the file first"
 	}

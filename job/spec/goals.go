@@ -53,7 +53,7 @@ func (g Goal) Of(model string) (Goal, error) {
 	case address != "":
 		model = address
 	case !hub.Is(model) && !input.Exists(filepath.Join(model, "config.json")):
-		return g, input.BadInput(fmt.Errorf("%q is neither a folder with config.json nor a published model; want a folder, hf://org/name, or one of %s", model, published()))
+		return g, input.BadInput(fmt.Errorf("%q is neither a folder with config.json nor a published model; want a folder, hf://org/name, or one of %s", model, published(model)))
 	case !hub.Is(model):
 		model = tree.Quote(model)
 	}

@@ -3,6 +3,7 @@ package spec
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"zeroth/input"
@@ -60,7 +61,7 @@ func (r *resolver) modelFrom() {
 	if err != nil {
 		want := hf.Download(m.From)
 		if want == "" && r.draft && !input.Exists(m.From) && !strings.Contains(m.From, "/") {
-			want = "want a folder, or one of the published models " + published()
+			want = "want a folder, or one of the published models " + published(m.From)
 		}
 		r.Wrong(r.Given["model.from"].At, "model.from", err.Error(), want)
 		return
@@ -85,11 +86,18 @@ func (r *resolver) shapeOnly() bool {
 	return ok && r.draft && (revision == "main" && repo == s.Repository || !hub.Is(from) && !input.Exists(from))
 }
 
-// published lists the names of the published models.
-func published() string {
-	var names []string
+// published lists the names of the published models: those with all parts of a name, such as Llama and 70B, or else
+// all.
+func published(like string) string {
+	var names, near []string
 	for _, s := range hf.Published() {
 		names = append(names, s.Name)
+		if !slices.ContainsFunc(strings.Split(strings.ToLower(like), "-"), func(part string) bool { return !strings.Contains(strings.ToLower(s.Name), part) }) {
+			near = append(near, s.Name)
+		}
+	}
+	if near != nil {
+		names = near
 	}
 	return strings.Join(names, ", ")
 }

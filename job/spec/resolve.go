@@ -97,6 +97,9 @@ func (r *resolver) noData() {
 			return // probably the data, misspelt
 		}
 	}
+	if slices.ContainsFunc(r.Problems, func(p tree.Problem) bool { return strings.HasPrefix(p.Key, "data.") }) {
+		return // it cannot be parsed
+	}
 	for _, key := range []string{"data.text", "data.tokens", "data.documents"} {
 		if n := r.Given[key]; n != nil {
 			r.Wrong(n.At, key, "the list is empty: there is nothing to train on", advice)

@@ -28,6 +28,9 @@ func (r *resolver) resolveTuning() {
 		return // an invalid model has no names to match
 	}
 	if l.Rank > 0 {
+		if c.Model.From == "" && c.Own.Model == nil && r.was == nil {
+			c.note("adapters are trained on a model of random parameters, which stay as they are; name a trained model with model.from")
+		}
 		if !r.Has("train.lora.targets") && l.From == "" {
 			l.Targets = usualTargets(c.Model)
 		}
