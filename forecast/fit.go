@@ -108,6 +108,8 @@ type Settings struct {
 	Fits   []*Choice // the fastest of each way, fastest first
 	Others []*Choice // ways that do not fit, each with the choice that lacks least
 	Tried  int
+
+	Command func(sets []string) string // the command to run with other settings, for people; nil: none
 }
 
 // way distinguishes the choices that are listed separately.
@@ -162,6 +164,13 @@ func Search(c *spec.Job, l Limits) (*Settings, error) {
 		f.Fits[0] = s.tune(f.Fits[0])
 	}
 	return f, nil
+}
+
+// Possible reports whether any settings of a job fit.
+func Possible(c *spec.Job, l Limits) bool {
+	s := newSearch(c, l).quick
+	x, err := s.measure(s.job)
+	return searchable(c) == nil && err == nil && s.descend(x).Fits()
 }
 
 // searchable returns an error for a job with a master, or a model with too many layers to search.

@@ -58,9 +58,15 @@ var columns = []struct{ title, align, name string }{
 }
 
 // legend explains the titles of columns.
-const legend = `mesh is pipeline × tensor × context × shard × replicate, micro is micro_batch × accumulate,
-memory is per rank
-`
+const legend = `Mesh is pipeline × tensor × context × shard × replicate, micro is micro_batch × accumulate, and memory
+is per rank. MFU is the model's arithmetic as a share of the peak. Sent is what a rank sends in a step,
+recomputed the arithmetic of recompute as a share of the model's, idle a pipeline's bubble, and waiting
+communication that no computation hides.
+` + overlap + ".\n"
+
+// overlap describes what happens at the same time in a simulation, as in a run.
+const overlap = `Ranks compute while they gather and reduce units and move offloaded state, but not while those of a
+tensor or context group exchange activations`
 
 // tabled returns the table without the columns in which all rows are equal, and a description of
 // those.
@@ -250,6 +256,9 @@ func (f *Settings) advice() string {
 	line := "Your job has the fastest setting already.\n"
 	if sets := f.Fits[0].Sets; len(sets) > 0 {
 		line = "The fastest: --set " + strings.Join(sets, " --set ") + "\n"
+		if f.Command != nil {
+			line = "The fastest: " + f.Command(sets) + "\n"
+		}
 	}
 	if f.Job.Fits() && len(f.Fits[0].Sets) > 0 && f.Job.Seconds() < f.Fits[0].Seconds()*tie {
 		line = "No setting is faster than your job's.\n"

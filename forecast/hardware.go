@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"slices"
 	"strings"
 	"zeroth/config"
@@ -30,6 +31,8 @@ type Hardware struct {
 	HostLink   float64            `json:"host_link,omitempty"`   // bytes per second between a device and its host, in each direction
 	HostMemory float64            `json:"host_memory,omitempty"` // bytes per second that a rank's share of the host's processors reads and writes
 	Disk       float64            `json:"disk,omitempty"`        // bytes per second that a rank's share of the disks reads, or writes
+
+	DeviceMemory int64 `json:"device_memory,omitempty"` // bytes of a rank's device; 0: unknown
 }
 
 // Link joins ranks. Ranks within a distance of Ranks use it, or a nearer one.
@@ -48,7 +51,7 @@ type Link struct {
 // of 200 GB/s of host memory and of 12 GB/s of disk.
 var presets = []Hardware{
 	{
-		Name: "h100", GPU: true,
+		Name: "h100", GPU: true, DeviceMemory: 81559 << 20,
 		Source: "8 H100 SXM per machine: products at 650 TFLOP/s, copies at 2.8 TB/s and NVLink at 370 of 450 GB/s as published; attention at 180 TFLOP/s as measured on an H200; kernels at 0.8 of copies, 400 Gb/s of network per GPU, host and disks assumed",
 		Flops:  map[string]float64{"bf16": 650e12, "fp16": 650e12, "fp32": 50e12}, Attention: 180e12,
 		Peak:   map[string]float64{"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
@@ -57,7 +60,7 @@ var presets = []Hardware{
 		HostLink: 50e9, HostMemory: 25e9, Disk: 1.5e9,
 	},
 	{
-		Name: "h200", GPU: true,
+		Name: "h200", GPU: true, DeviceMemory: 143771 << 20,
 		Source: "8 H200 SXM per machine: products at 700 TFLOP/s and attention at 180 as measured, copies at 4.3 TB/s as published, the rest as h100",
 		Flops:  map[string]float64{"bf16": 700e12, "fp16": 680e12, "fp32": 50e12}, Attention: 180e12,
 		Peak:   map[string]float64{"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
@@ -86,7 +89,7 @@ const (
 // OpenHardware returns a preset by name, or reads a machine from a JSON file.
 func OpenHardware(name string) (*Hardware, error) {
 	for _, h := range presets {
-		if h.Name == name {
+		if strings.EqualFold(h.Name, name) {
 			return &h, nil
 		}
 	}
@@ -105,6 +108,16 @@ func OpenHardware(name string) (*Hardware, error) {
 		return nil, input.BadInput(fmt.Errorf("%s: %w", name, err))
 	}
 	return h, nil
+}
+
+// MachineWith returns the name of the preset whose GPUs have about the given memory, empty if none has.
+func MachineWith(bytes int64) string {
+	for _, h := range presets {
+		if math.Abs(float64(bytes)/float64(h.DeviceMemory)-1) < 0.1 {
+			return h.Name
+		}
+	}
+	return ""
 }
 
 // PresetOf returns the preset of a GPU by its driver's name, or nil.
@@ -144,6 +157,9 @@ func (h *Hardware) check() error {
 		if x != 0 && !rate(x) {
 			wrong("%s: %v a second; want 0, or from 1 to %v", name, x, mostRate)
 		}
+	}
+	if h.DeviceMemory < 0 || h.DeviceMemory > config.MostMemory {
+		wrong("device_memory: %d bytes; want 0 to %d", h.DeviceMemory, int64(config.MostMemory))
 	}
 	if !delay(h.Launch) {
 		wrong("launch: %v; want from 0 to %v seconds", h.Launch, mostDelay)

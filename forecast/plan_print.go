@@ -251,6 +251,9 @@ func (p *Plan) Fits() error {
 		show.BothUnits(p.Allocated.Total()+low), show.BothUnits(p.Machine.Memory)))
 }
 
+// Suffices reports whether the device has enough memory in any case.
+func (p *Plan) Suffices() bool { return p.verdict() == "fits" }
+
 // verdict returns a short description of whether the device has enough memory, empty if its memory
 // is unknown.
 func (p *Plan) verdict() string {

@@ -2,6 +2,7 @@ package forecast
 
 import (
 	"fmt"
+	"strings"
 
 	"zeroth/collective"
 	"zeroth/input"
@@ -321,5 +322,6 @@ func (f *Step) Lines() []string {
 	if f.Source != "" {
 		lines = append(lines, "rates   "+f.Source)
 	}
+	lines = append(lines, "overlap "+strings.ReplaceAll(overlap, "\n", " "))
 	return lines
 }

@@ -41,6 +41,11 @@ type planned struct {
 
 	machine  func(processes, ranks int) spec.Environment
 	searched bool // the job's mesh is searched
+
+	auto           bool     // the number of GPUs is to be found
+	batch, tokens  string   // of a step and of a whole run, in tokens
+	usual, assumed []string // settings that no flag gives, and their descriptions
+	on             string   // a description of the assumed GPUs
 }
 
 // shortcuts maps flags to the keys that they set: what --model leaves open.
@@ -59,8 +64,10 @@ func (p *planned) addFlags(cmd *cobra.Command) {
 	p.given = f.Changed
 	setsFlag(cmd, &p.sets)
 	f.StringVar(&p.model, "model", "", "a Hugging Face `folder` or config.json, hf://org/name, s3://bucket/folder, or a published model such as Llama-3-8B, instead of a job file")
-	intVar(f, &p.gpus, "gpus", 0, "number of GPUs to plan for, one per rank")
+	gpusVar(f, p)
 	f.StringVar(&p.gpu, "gpu-memory", "", "memory of each GPU, such as 80GiB")
+	f.StringVar(&p.batch, "batch-tokens", "", "`tokens` of a step, such as 4M, instead of train.batch")
+	f.StringVar(&p.tokens, "tokens", "", "`tokens` to train on, such as 15T, for the days and GPU-hours that this takes")
 	f.BoolVar(&p.json, "json", false, "print JSON")
 	p.keys = map[string]*string{}
 	for flag, key := range shortcuts {
@@ -82,9 +89,13 @@ func publishedNames() (names []string) {
 	return names
 }
 
-// load reads the job to plan.
-func (p *planned) load(args []string) (*spec.Job, forecast.Machine, error) {
-	var m forecast.Machine
+// load reads the job to plan on a machine, which may be unknown. fits reports whether it has enough
+// GPUs.
+func (p *planned) load(args []string, machine *string, fits func(*spec.Job, forecast.Machine) bool) (*spec.Job, forecast.Machine, error) {
+	m := forecast.Machine{}
+	if err := p.check(p.searched || *machine != ""); err != nil {
+		return nil, m, err
+	}
 	switch {
 	case len(args) == 1 && p.model == "":
 		p.file = args[0]
@@ -97,26 +108,22 @@ func (p *planned) load(args []string) (*spec.Job, forecast.Machine, error) {
 		name string
 		n    int
 	}{{"gpus", p.gpus}, {"world", p.world}} {
-		if p.given(f.name) && (f.n < 1 || f.n > config.MostRanks) {
+		if p.given(f.name) && !p.auto && (f.n < 1 || f.n > config.MostRanks) {
 			return nil, m, input.BadInput(fmt.Errorf("--%s %d; want 1 to %d", f.name, f.n, config.MostRanks))
 		}
 	}
-	m.GPU = p.gpus > 0 || p.gpu != ""
-	if p.gpu != "" {
-		bytes, err := config.ParseSize(p.gpu)
-		if err != nil {
-			return nil, m, input.BadInput(fmt.Errorf("--gpu-memory: %w", err))
-		}
-		m.Memory = bytes
+	m, err := p.device(machine)
+	if err != nil {
+		return nil, m, err
 	}
-	draft := p.machine(1, 0).Draft
-	if p.searched {
-		draft = p.machine(1, 0).DraftDivided
+	c, err := p.enough(func() (*spec.Job, error) { return p.draft(m) }, func(c *spec.Job) bool { return fits(c, m) })
+	if err != nil {
+		return nil, m, err
 	}
-	c, err := draft(p.file, p.overlays())
-	if err == nil {
-		m.Spread, err = p.spread(c)
+	if p.searched && (p.auto || !p.given("gpus")) {
+		p.assumed = append(p.assumed, count(c.Parallel.Ranks, "GPU")+" (--gpus)")
 	}
+	m.Spread, err = p.spread(c)
 	return c, m, err
 }
 
@@ -141,7 +148,7 @@ func (p *planned) overlays() (sets []string) {
 	if n := max(p.world, p.gpus); n > 0 {
 		sets = append(sets, fmt.Sprintf("parallel.ranks=%d", n), "parallel.shard=null")
 	}
-	return append(append(sets, p.shortened()...), p.sets...)
+	return slices.Concat(sets, p.shortened(), p.sets, p.usual)
 }
 
 // shortened returns the shortcut flags that were given as key=value.
@@ -175,11 +182,15 @@ Other names are machines with measured and published figures. A file describes a
 see examples/machine.json.
 
 --model plans a Hugging Face folder, a model on the Hub (hf://org/name[@revision]; only
-config.json is downloaded), or a published model by name, without its files: GPT-2, Llama 3, Qwen3, Gemma 3, Mistral, OLMo 2, Phi and SmolLM3; an unknown
-name lists them all.`,
+config.json is downloaded), or a published model by name, without its files: GPT-2, Llama
+3, Qwen3, Gemma 3, Mistral, OLMo 2, Phi and SmolLM3; an unknown name lists them all.
+What no flag gives has the values that people train with, which are printed: 4M tokens
+a step, micro-batches of 1 sequence of at most 8192 tokens, recomputed blocks, and stage
+1 if it fits the GPUs, else 3.`,
 		Example: `  zeroth plan examples/quickstart.yaml
   zeroth plan examples/quickstart.yaml --world 64 --set zero.stage=1 --timeline plan.html
-  zeroth plan --model Llama-3-8B --stage 3 --gpus 64 --gpu-memory 80GiB --micro-batch 1 --seq 8192 --recompute block`,
+  zeroth plan --model Llama-3-8B --stage 3 --gpus 64 --gpu-memory 80GiB --micro-batch 1 --seq 8192 --recompute block
+  zeroth plan --model Llama-3-70B --gpus auto --machine h100 --tokens 15T`,
 		Args: arguments(0, 1),
 		RunE: a.do(func(_ *cobra.Command, args []string) error { return a.runPlan(p, o, args) }),
 	}
@@ -206,11 +217,14 @@ func (a *app) noteContext(c *spec.Job) {
 
 // runPlan plans the job, and writes and prints the results.
 func (a *app) runPlan(p *planned, o *planning, args []string) error {
-	c, m, err := p.load(args)
-	if err != nil {
-		return err
+	c, m, err := p.load(args, &o.machine, func(c *spec.Job, m forecast.Machine) bool {
+		f, err := forecast.NewPlan(c, m)
+		return err == nil && f.Suffices()
+	})
+	if err == nil {
+		err = o.check(m)
 	}
-	if err := o.check(m); err != nil {
+	if err != nil {
 		return err
 	}
 	a.noteContext(c)
@@ -235,16 +249,18 @@ func (a *app) runPlan(p *planned, o *planning, args []string) error {
 	if p.json {
 		return cmp.Or(a.writeJSON(planned), planned.Fits())
 	}
+	a.say("%s", p.assumptions())
 	if err := planned.Print(a.out); err != nil {
 		return err
 	}
+	a.say("%s", p.costs(planned.Simulated))
 	for _, line := range stages {
 		a.say("%v\n", line)
 	}
 	if err := a.adviseRatio(c, m, o.machine); err != nil {
 		return err
 	}
-	if next := p.next(c, planned); next != "" {
+	if next := p.next(c, planned, o.machine); next != "" {
 		a.say("next    %s\n", next)
 	}
 	return planned.Fits()

@@ -32,16 +32,21 @@ it fits, simulated on --machine (see 'zeroth plan'). The search starts from the 
 from the best meshes, and changes one setting at a time until no change to a near value
 makes a step shorter by a thousandth. A job whose batch has too few sequences for its
 GPUs starts with its model divided among as few GPUs as necessary. --flops, --link and
-so on replace single figures of the machine.
+so on replace single figures of the machine. The answer begins with what no flag gives.
 
 Exit codes: 0 something fits, 1 nothing fits, 2 a mistake in the command line or the
 job.`,
 		Example: `  zeroth fit job.yaml --gpus 8 --gpu-memory 80GiB
   zeroth fit --model Llama-3-8B --gpus 8 --gpu-memory 80GiB --seq 8192 --micro-batch 2
+  zeroth fit --model Llama-3-70B --gpus auto --tokens 15T
   zeroth fit job.yaml --gpus 8 --gpu-memory 80GiB --largest seq`,
 		Args: arguments(0, 1),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
-			c, m, err := p.load(args)
+			debug.SetGCPercent(300) // dry runs allocate much and keep little
+			c, m, err := p.load(args, &o.machine, func(c *spec.Job, m forecast.Machine) bool {
+				l, err := o.limits(c, m.Memory)
+				return err == nil && forecast.Possible(c, l)
+			})
 			if err != nil {
 				return err
 			}
@@ -50,7 +55,6 @@ job.`,
 			if err != nil {
 				return err
 			}
-			debug.SetGCPercent(300) // dry runs allocate much and keep little
 			if largest != "" {
 				return a.largest(c, l, largest, p.json)
 			}
@@ -61,7 +65,12 @@ job.`,
 			if p.json {
 				err = a.writeJSON(f)
 			} else {
+				f.Command = func(sets []string) string { return p.command(c, o.machine, sets) }
+				a.say("%s", p.assumptions())
 				err = f.Print(a.out)
+			}
+			if len(f.Fits) > 0 && !p.json {
+				a.say("%s", p.costs(f.Fits[0].Simulated))
 			}
 			return cmp.Or(err, found(len(f.Fits) > 0))
 		}),
@@ -70,7 +79,7 @@ job.`,
 	cmd.Flags().StringVar(&o.host, "host-memory", "", "host memory of each machine, such as 1TiB, for offloaded optimizer state and parameters")
 	cmd.Flags().StringVar(&o.disk, "disk", "", "disk space of each machine, such as 4TB, for offloaded optimizer state and parameters")
 	intVar(cmd.Flags(), &o.node, "gpus-per-node", 8, "GPUs per machine, which share its memory and disk")
-	cmd.Flags().StringVar(&o.machine, "machine", "h100", "hardware to simulate: "+strings.Join(forecast.HardwareNames(), ", ")+", or a `file`")
+	cmd.Flags().StringVar(&o.machine, "machine", "", "hardware to simulate: "+strings.Join(forecast.HardwareNames(), ", ")+", or a `file`; by default the one that has GPUs of --gpu-memory, or "+usualMachine)
 	f := cmd.Flags()
 	o.replaced = f.Changed
 	f.Float64Var(&o.flops, "flops", 0, "floating-point operations per second of a GPU")

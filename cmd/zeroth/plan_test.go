@@ -101,13 +101,64 @@ func TestPlanOfStages(t *testing.T) {
 	contains(t, out, "\nstage 0 is not possible for this job: ", "\nstage 3 ")
 }
 
+// TestUsualSettings checks what plan assumes for a model that no job file describes, that it says so, and
+// that flags replace it.
+func TestUsualSettings(t *testing.T) {
+	nightly.Long(t)
+	inFolder(t)
+	writeLlama(t)
+	for _, c := range []struct{ args, want []string }{
+		{[]string{"--gpus", "8"}, []string{"assumed micro-batches of 1 sequence (--micro-batch), blocks recomputed (--recompute), sequences of 8,192 tokens (--seq), 4.2M tokens a step (--batch-tokens), stage 1 (--stage), GPUs of 79.6 GiB, those of h100",
+			"512 sequences of 8,192 tokens a step: micro-batches of 1 × accumulate 64 × 8 ranks", "stage 1, bf16", ": fits\n"}},
+		{[]string{"--gpus", "8", "--gpu-memory", "40GiB"}, []string{"stage 3, because stage 1 does not fit (--stage)\n", "stage 3, bf16", ": fits\n"}},
+		{[]string{"--gpus", "8", "--gpu-memory", "80GiB", "--stage", "2", "--micro-batch", "2", "--recompute", "none", "--seq", "1024", "--batch-tokens", "1M"},
+			[]string{"ranks   8 = shard 8 × replicate 1, stage 2", "976 sequences of 1,024 tokens a step: micro-batches of 2 × accumulate 61 × 8 ranks"}},
+		{[]string{"--gpus", "8", "--set", "train={batch: 16}"}, []string{"16 sequences of 8,192 tokens a step: micro-batches of 1 × accumulate 2 × 8 ranks"}},
+		{[]string{"--gpus", "auto", "--machine", "H200"}, []string{"assumed 2 GPUs (--gpus), ", "GPUs of 140.4 GiB, those of h200", " on h200: computing ", "overlap Ranks compute while they gather", ": fits\n", "next    zeroth fit --model . --gpus 2 --machine H200\n"}},
+		{[]string{"--gpus", "auto", "--gpu-memory", "40GiB", "--machine", "h100", "--tokens", "1T"}, []string{"assumed 8 GPUs (--gpus), ", "costs   1.0T tokens are 238,419 steps: ", " GPU-hours\n"}},
+	} {
+		out, _ := zeroth(t, 0, append([]string{"plan", "--model", "."}, c.args...)...)
+		contains(t, out, c.want...)
+	}
+	if out, _ := zeroth(t, 0, "plan", "tiny.yaml", "--gpus", "2", "--batch-tokens", "1K"); strings.Contains(out, "assumed ") || !strings.Contains(out, "a step: micro-batches of 1 × accumulate 62 × 2 ranks") {
+		t.Error(out)
+	}
+}
+
+// TestUsualSearch checks that fit says what it assumes, which GPUs it simulates and what a run costs, and
+// that the command that it prints plans the best setting.
+func TestUsualSearch(t *testing.T) {
+	nightly.Long(t)
+	inFolder(t)
+	writeLlama(t)
+	out, _ := zeroth(t, 0, "fit", "--model", ".", "--tokens", "15T")
+	contains(t, out, "assumed sequences of 8,192 tokens (--seq), 4.2M tokens a step (--batch-tokens), 8 GPUs (--gpus), GPUs of 79.6 GiB, those of h100", "costs   15.0T tokens are ", "MFU is the model's arithmetic")
+	_, command, _ := strings.Cut(out, "The fastest: zeroth ")
+	command, _, _ = strings.Cut(command, "\n")
+	again, _ := zeroth(t, 0, strings.Fields(command)...)
+	contains(t, again, "needs   "+regexp.MustCompile(`fits, fastest.*?([0-9.]+ GiB)`).FindStringSubmatch(out)[1], ": fits\n")
+	out, _ = zeroth(t, 0, "fit", "tiny.yaml", "--gpu-memory", "24GiB", "--set", "zero.recompute=block")
+	contains(t, out, "assumed 2 GPUs (--gpus), the speed of h100, as no known machine has GPUs of 24.0 GiB", "The fastest: zeroth train tiny.yaml --set ")
+	out, _ = zeroth(t, 0, "fit", "--model", ".", "--gpus", "auto", "--gpu-memory", "140GiB", "--seq", "1024")
+	contains(t, out, "1 GPU (--gpus)", "limits  1 ranks of 140.0 GiB", "on      h200: ")
+}
+
+// TestPublishedPlans checks that the first answer for every published model fits.
+func TestPublishedPlans(t *testing.T) {
+	nightly.Long(t)
+	for _, name := range publishedNames() {
+		out, _ := zeroth(t, 0, "plan", "--model", name, "--gpus", "auto", "--machine", "h100")
+		contains(t, out, "assumed ", ": fits\n", "step    ")
+	}
+}
+
 func TestFit(t *testing.T) {
 	nightly.Long(t)
 	inFolder(t)
 	writeLlama(t)
 	args := []string{"fit", "--model", ".", "--gpus", "8", "--gpu-memory", "80GiB", "--micro-batch", "2", "--seq", "8192"}
 	out, _ := zeroth(t, 0, args...)
-	contains(t, out, "8 ranks of 80.0 GiB (85.90 GB)", "fits, fastest", "does not fit", "your job", "The fastest: --set ")
+	contains(t, out, "8 ranks of 80.0 GiB (85.90 GB)", "fits, fastest", "does not fit", "your job", "The fastest: zeroth plan --model . --gpus 8 --gpu-memory 80GiB --machine h100 --set ")
 	asJSON, _ := zeroth(t, 0, append(args, "--json", "--host-memory", "1TiB")...)
 	var fit struct {
 		Fits []struct {
@@ -207,6 +258,9 @@ func TestSimulatedStep(t *testing.T) {
 func TestPlanMistakes(t *testing.T) {
 	nightly.Long(t)
 	inFolder(t)
+	if err := os.WriteFile("small.json", []byte(`{"flops": {"bf16": 1e14}, "memory": 1e12, "links": [{"bandwidth": 1e10}], "gpu": true}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for want, args := range map[string][]string{
 		"nothing to plan; want a job file":                      {"plan"},
 		"want only one of them":                                 {"plan", "tiny.yaml", "--model", "."},
@@ -228,7 +282,12 @@ func TestPlanMistakes(t *testing.T) {
 		"tokens in all steps are more than 4.61e+18":            {"plan", "tiny.yaml", "--set", "train={steps: 1000000000, batch: 1073741824, micro_batch: 4096}", "--set", "model.context=1024"},
 		"config.json cannot be read":                            {"plan", "--model", "nowhere"},
 		"there is no stage 4":                                   {"plan", "tiny.yaml", "--stage", "4"},
-		"--gpu-memory is missing":                               {"fit", "tiny.yaml", "--gpus", "2"},
+		"--gpu-memory is missing":                               {"fit", "tiny.yaml", "--gpus", "2", "--machine", "small.json"},
+		"--gpus\" flag: want a whole number":                    {"plan", "tiny.yaml", "--gpus", "all"},
+		`--tokens: "15X" is not a number of tokens`:             {"fit", "tiny.yaml", "--tokens", "15X"},
+		`--batch-tokens: "0" is not a number of tokens`:         {"plan", "tiny.yaml", "--batch-tokens", "0"},
+		"--tokens needs the speed of some hardware":             {"plan", "tiny.yaml", "--tokens", "15T"},
+		"--gpus auto: no number of GPUs up to 65536 suffices":   {"plan", "tiny.yaml", "--gpus", "auto", "--gpu-memory", "1MiB"},
 		"--disk needs --host-memory":                            {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--disk", "1TB"},
 		"--flops 0; want a number from 1 to 1e24":               {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--flops", "0"},
 		`--link: "fast" is not a size`:                          {"fit", "tiny.yaml", "--gpu-memory", "1GiB", "--link", "fast"},
@@ -251,7 +310,7 @@ func TestPlanMistakes(t *testing.T) {
 			t.Errorf("zeroth %v: %s%s\nwant %s", args, out, errs, want)
 		}
 	}
-	if left, err := os.ReadDir("."); err != nil || len(left) != 2 {
+	if left, err := os.ReadDir("."); err != nil || len(left) != 3 {
 		t.Errorf("files are left behind: %v, %v", left, err)
 	}
 }

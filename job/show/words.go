@@ -23,6 +23,8 @@ func Grouped(n int64) string {
 // Compact formats 12345 as 12.3k, and a billion as 1.0B.
 func Compact(x float64) string {
 	switch {
+	case x >= 1e12:
+		return fmt.Sprintf("%.1fT", x/1e12)
 	case x >= 1e9:
 		return fmt.Sprintf("%.1fB", x/1e9)
 	case x >= 1e6:

@@ -19,7 +19,7 @@ func (h Environment) Draft(file string, sets []string) (*Job, error) {
 	if file != "" {
 		in = readFile(file)
 	}
-	if !in.problems.Fatal() && in.root.Find("data") == nil && !setsSource(sets) {
+	if !in.problems.Fatal() && in.root.Find("data") == nil && !Given(sets, "data.text", "data.tokens", "data.documents") {
 		sets = append([]string{"data.tokens=[planned]", "data.tokenizer=bytes"}, sets...)
 	}
 	return h.load(file, in, sets)
@@ -48,13 +48,13 @@ func (h Environment) DraftDivided(file string, sets []string) (*Job, error) {
 	return nil, wrong
 }
 
-// setsSource reports whether the sets name the data.
-func setsSource(sets []string) bool {
+// Given reports whether settings give one of the keys a value.
+func Given(sets []string, keys ...string) bool {
 	root := &tree.Node{Kind: tree.Mapping}
 	for _, s := range sets {
 		_ = tree.Overlay(root, s) // load reports what is wrong
 	}
-	for _, key := range []string{"data.text", "data.tokens", "data.documents"} {
+	for _, key := range keys {
 		if n := root.Lookup(key); n != nil && n.Kind != tree.Nothing {
 			return true
 		}
