@@ -9,6 +9,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // counted is a queue that counts matrix products.
@@ -56,6 +57,7 @@ func (r *rig) same(what string, want map[string][]byte) {
 // TestRestored checks that gradients have the same bits at every level, and that nothing is
 // computed again that no gradient needs: products of the MLP's last layer only for a norm after it.
 func TestRestored(t *testing.T) {
+	nightly.Long(t)
 	eachType(t, func(r *rig) {
 		r.train(SaveAll)
 		want := r.bits()

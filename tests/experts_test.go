@@ -19,6 +19,7 @@ import (
 	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/nn"
+	"zeroth/tests/nightly"
 	"zeroth/zero"
 	"zeroth/zero/zerotest"
 )
@@ -463,6 +464,7 @@ func TestExpertsReadPieceByPiece(t *testing.T) {
 // TestExpertsResume checks that a run resumes from checkpoints of ranks that divide experts otherwise: the exported
 // model has the bytes of that of a run whose ranks never change, if the steps in between change nothing.
 func TestExpertsResume(t *testing.T) {
+	nightly.Long(t)
 	m := readMixture(t, filepath.Join(expertModels, "qwen2_moe"))
 	meshes := [][]string{{"parallel.expert=2", "parallel.ranks=2", "zero.stage=3"}, {"parallel.expert=1", "parallel.ranks=1"}, {"parallel.expert=3", "parallel.ranks=6"}, {"parallel.expert=2", "parallel.tensor=2", "parallel.ranks=4", "zero.stage=1"}}
 	out, resume := t.TempDir(), ""
