@@ -109,11 +109,18 @@ func (m *moving) seconds(on setup.QueueRole, k Kernel, w Work) float64 {
 	return max(m.Launch, w.Bytes/m.Memory, computing)
 }
 
+// groupShare is the predicted rate of a GPU's products of groups of rows, on tensor cores, as a share
+// of the rate of cuBLAS's products.
+const groupShare = 0.65
+
 // rate returns the operations per second of a kernel's products. Attention on tensor cores has a
 // rate of its own. GPU kernels do not use tensor cores for fp32, for heads wider than 128 or not a
 // multiple of 8, and for capped scores.
 func (m *moving) rate(k Kernel) float64 {
-	if !strings.HasPrefix(k.Op, "attention") || m.Attention == 0 {
+	switch {
+	case m.GPU && strings.HasSuffix(k.Op, "of groups") && k.In != device.F32:
+		return groupShare * m.Flops[k.In.String()]
+	case !strings.HasPrefix(k.Op, "attention") || m.Attention == 0:
 		return m.Flops[k.In.String()]
 	}
 	if cores := m.Flops["fp32"]; cores > 0 && (k.In == device.F32 || k.Form&Capped > 0 || k.K > 128 || k.K%8 != 0) {

@@ -118,6 +118,7 @@ func TestGPUExperts(t *testing.T) {
 	fake.Need(t)
 	experts := slices.Concat(llama, sgd, []string{"model.experts={count: 6, per_token: 2, width: 16}", "parallel.ranks=2", "train.steps=2"})
 	gpuAgrees(t, []int{0, 3}, 1e-4, append([]string{"precision=fp32", "zero.recompute=block"}, experts...)...)
+	gpuAgrees(t, []int{0, 3}, 1e-4, append([]string{"precision=fp32", "parallel.expert=2"}, experts...)...)
 	gpuAgrees(t, []int{1, 3}, 5e-2, append([]string{"precision=bf16"}, experts...)...)
 }
 
@@ -418,7 +419,7 @@ func TestGPUBench(t *testing.T) {
 			t.Errorf("%+v", l)
 		}
 	}
-	for _, want := range []string{"copies both ways at once", "copy from another GPU", "load the kernels base", "load the kernels flash_bf16_64", "square product bf16", "product logits", "product with bias and GELU", "product, then a bias's gradient", "AdamW", "attention gradient"} {
+	for _, want := range []string{"copies both ways at once", "copy from another GPU", "load the kernels base", "load the kernels flash_bf16_64", "square product bf16", "product logits", "product with bias and GELU", "product, then a bias's gradient", "AdamW", "attention gradient", "experts' gradient of weights"} {
 		if !lines[want] {
 			t.Errorf("no line %q", want)
 		}

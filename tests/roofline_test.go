@@ -29,6 +29,7 @@ const (
 	fp32Peak      = 67e12
 	flashRate     = 235e12
 	flashGradRate = 231e12
+	groupsRate    = 450e12 // predicted
 )
 
 // pieces sums the launches of one kernel.
@@ -68,6 +69,8 @@ func (r *rooflined) Launch(c *kernel.Call) {
 		rate = flashGradRate
 	case strings.HasPrefix(name, "flash"):
 		rate = flashRate
+	case strings.HasPrefix(name, "groups"):
+		rate, r.model = groupsRate, r.model+float64(c.Cost.Flops)
 	}
 	r.add(c.Kernel.Name, c.Cost, r.h.Memory, rate)
 }

@@ -52,7 +52,7 @@ func (b *bench) measureGPU(all []machine.GPU) error {
 		}
 		g.release()
 	}
-	for _, part := range []func() error{g.copies, func() error { return g.peers(all) }, g.launching, g.squares, g.products, g.fused, g.kernels, g.attending, g.algorithms} {
+	for _, part := range []func() error{g.copies, func() error { return g.peers(all) }, g.launching, g.squares, g.products, g.fused, g.kernels, g.attending, g.grouping, g.algorithms} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -481,6 +481,40 @@ func (g *gpuBench) attending() error {
 			name, f = attentionGradOf, func(o *kernel.Ops) { o.AttentionGrad(dq, dk, dv, delta, do, out, lse, q, k, v, a) }
 		}
 		if err := g.line(name, float64(costOf(f).Flops), "FLOP/s", "bf16 product", func() { f(&g.q.Ops) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// grouping measures products of the rows of eight experts, relative to the square product: 1,024 rows
+// each at full size. Both use tensor cores.
+func (g *gpuBench) grouping() error {
+	const experts = 8
+	x, y, w := g.mat(g.rows, g.width), g.mat(g.rows, 2*g.width), g.mat(experts*2*g.width, g.width)
+	of, order, at, offsets := g.ids(g.rows, experts), g.alloc(device.I32, g.rows), g.alloc(device.I32, g.rows), g.alloc(device.I32, experts+1)
+	dw := device.Matrix(g.vec(w.Rows*w.Cols), w.Rows, w.Cols)
+	if g.err != nil {
+		return g.err
+	}
+	group := func(m device.Mat) device.MatGroup {
+		one := m.RowRange(0, 2*g.width)
+		one.Buf = m.Buf
+		return device.MatGroup{Mat: one, Stride: one.Rows * one.Cols}
+	}
+	g.q.Sort(order, at, offsets, of, 0)
+	keep := g.taken
+	g.taken = nil
+	defer func() { g.taken = keep; g.release() }()
+	for _, form := range []struct {
+		name string
+		f    func(*kernel.Ops)
+	}{
+		{"experts", func(o *kernel.Ops) { o.MatMulGroups(y, x, group(w).T(), offsets, false) }},
+		{"experts' gradient of rows", func(o *kernel.Ops) { o.MatMulGroups(x, y, group(w), offsets, false) }},
+		{"experts' gradient of weights", func(o *kernel.Ops) { o.WeightGradGroups(group(dw), y, x, offsets, false) }},
+	} {
+		if err := g.line(form.name, float64(costOf(form.f).Flops), "FLOP/s", "bf16 product", func() { form.f(&g.q.Ops) }); err != nil {
 			return err
 		}
 	}
