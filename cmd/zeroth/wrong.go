@@ -25,7 +25,8 @@ func (a *app) wrongFlag(cmd *cobra.Command, err error) error {
 			return knownCommand(cmd, []string{arg})
 		}
 	}
-	if name := unknown.GetSpecifiedName(); slices.Contains([]string{"config", "config-file", "job", "yaml", "file"}, name) && strings.Contains(cmd.Use, "JOB.yaml") {
+	file := slices.Contains([]string{"config", "config-file", "job", "yaml", "file"}, unknown.GetSpecifiedName())
+	if file && strings.Contains(cmd.Use, "JOB.yaml") {
 		return fmt.Errorf("%w; write the job file without a flag: zeroth %s JOB.yaml", err, cmd.Name())
 	}
 	if long := unknown.GetSpecifiedShortnames(); cmd.Flags().Lookup(long) != nil && len(long) > 1 {

@@ -12,7 +12,8 @@ import (
 
 // llamaFactory is LLaMA-Factory's YAML: TrainingArguments and keys of its own.
 var llamaFactory = dialect{Name: "LLaMA-Factory", presets: ofLLaMAFactory, reads: true, after: llamaFactoryJob, is: func(root *tree.Node) bool {
-	return root.Find("finetuning_type") != nil || root.Find("cutoff_len") != nil || root.Find("stage") != nil && root.Find("template") != nil
+	return root.Find("finetuning_type") != nil || root.Find("cutoff_len") != nil ||
+		root.Find("stage") != nil && root.Find("template") != nil
 }}
 
 // axolotl is Axolotl's YAML.
@@ -102,7 +103,8 @@ func axolotlJob(t *Translation) {
 	}
 	t.perEpoch("train.eval_every", "evals_per_epoch", "eval_strategy")
 	t.perEpoch("checkpoint.every", "saves_per_epoch", "save_strategy")
-	if held := t.has("data.validation"); held != nil && held.Text != "0" && lacks("train.eval_every")(t) && lacksTheir("eval_strategy")(t) {
+	held, silent := t.has("data.validation"), lacks("train.eval_every")(t) && lacksTheir("eval_strategy")(t)
+	if held != nil && held.Text != "0" && silent {
 		t.inEpoch("train.eval_every", 1, "val_set_size", held)
 	}
 	if lacks("checkpoint.every")(t) && lacksTheir("save_strategy")(t) && lacks("train.steps")(t) {
@@ -129,6 +131,10 @@ func (t *Translation) datasets(key string) {
 	}
 }
 
+// silent are keys of a dataset that records of chats need not be told.
+var silent = []string{"ds_type", "name", "conversation", "message_property_mappings", "chat_template", "roles",
+	"message_field_role", "message_field_content"}
+
 // dataset translates a key of a dataset, whose files it adds.
 func (t *Translation) dataset(key string, p *tree.Pair, files *tree.Node) {
 	v := p.Value
@@ -146,8 +152,9 @@ func (t *Translation) dataset(key string, p *tree.Pair, files *tree.Node) {
 		t.set("data.format", formats[kind], v.At)
 	case p.Key == "field_messages":
 		tree.Put(t.Job, "data.keys.messages", v)
-	case p.Key == "split" && v.Text == "train", p.Key == "roles_to_train" && allows([]string{"assistant", "gpt"}, v), p.Key == "train_on_eos" && v.Text == "turn":
-	case slices.Contains([]string{"ds_type", "name", "conversation", "message_property_mappings", "chat_template", "roles", "message_field_role", "message_field_content"}, p.Key):
+	case slices.Contains(silent, p.Key):
+	case p.Key == "split" && v.Text == "train", p.Key == "train_on_eos" && v.Text == "turn":
+	case p.Key == "roles_to_train" && allows([]string{"assistant", "gpt"}, v):
 	default:
 		t.wrong(v.At, "datasets."+p.Key, v.String()+" is not supported", "want files of chats, Alpaca's records or text, as in docs/data.md")
 	}

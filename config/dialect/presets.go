@@ -151,7 +151,7 @@ func evaluates(t *Translation) bool {
 // whole holds if FSDP does not shard parameters.
 func whole(t *Translation) bool {
 	n := t.their("fsdp")
-	return n.Kind == tree.Nothing || n.Kind == tree.List && len(n.Items) == 0 || n.Kind == tree.Scalar && allows([]string{"", "false"}, n)
+	return n.Kind == tree.Nothing || len(n.Items) == 0 && allows([]string{"", "false"}, n)
 }
 
 func idle(t *Translation) bool { return !evaluates(t) }

@@ -103,7 +103,8 @@ func (t *Translation) strategies() {
 	case t.has("train.eval_every") == nil && every.Kind != tree.Nothing:
 		tree.Put(t.Job, "train.eval_every", every)
 	}
-	if m := t.their("metric_for_best_model"); t.has("train.final_model") != nil && m.Kind != tree.Nothing && !allows([]string{"loss", "eval_loss"}, m) {
+	m := t.their("metric_for_best_model")
+	if t.has("train.final_model") != nil && m.Kind != tree.Nothing && !allows([]string{"loss", "eval_loss"}, m) {
 		t.wrong(m.At, "metric_for_best_model", m.String()+" is not supported", "want loss: the best model has the lowest validation loss")
 	}
 	if b := t.their("fp16"); strings.EqualFold(b.Text, "true") && strings.EqualFold(t.their("bf16").Text, "true") {

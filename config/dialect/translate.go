@@ -97,7 +97,8 @@ func read(file string) (*tree.Node, tree.Problems) {
 
 // translate returns the job of a file's keys. Those of DeepSpeed may complete the arguments of the Trainer.
 func (d dialect) translate(root *tree.Node, args *Translation) *Translation {
-	t := &Translation{from: d, words: words.Of(d.Name), root: root, args: args, Job: &tree.Node{At: root.At, Kind: tree.Mapping}, given: map[string]bool{}}
+	t := &Translation{from: d, words: words.Of(d.Name), root: root, args: args, given: map[string]bool{}}
+	t.Job = &tree.Node{At: root.At, Kind: tree.Mapping}
 	t.keys("", root)
 	for _, key := range config.Keys() {
 		t.given[key] = t.has(key) != nil
@@ -129,7 +130,8 @@ func (t *Translation) join(root *tree.Node) {
 			t.Job.Remove(key)
 		case theirs == nil || !d.given[key] && !decides(key):
 		case d.given[key] && t.given[key] && !sameValue(inline(theirs), inline(ours)):
-			d.wrong(theirs.At, key, fmt.Sprintf("%s, but %s has %s at %s", inline(theirs), t.from.Name, inline(ours), ours.At), `want "auto", or the same value in both`)
+			d.wrong(theirs.At, key, fmt.Sprintf("%s, but %s has %s at %s", inline(theirs), t.from.Name, inline(ours), ours.At),
+				`want "auto", or the same value in both`)
 		default:
 			tree.Put(t.Job, key, theirs)
 		}
@@ -217,7 +219,8 @@ func (t *Translation) one(key string, e words.Word, p *tree.Pair) {
 		}
 	case e.Ours == "" && allows(e.Only, v):
 	case e.Ours == "":
-		t.wrong(v.At, key, v.String()+" is not supported", cmp.Or(e.Note, strings.ReplaceAll("want "+strings.Join(e.Only, " or "), "want none", "remove it")))
+		want := strings.ReplaceAll("want "+strings.Join(e.Only, " or "), "want none", "remove it")
+		t.wrong(v.At, key, v.String()+" is not supported", cmp.Or(e.Note, want))
 	case e.Ours == "zero.recompute" && v.Kind == tree.Mapping: // DeepSpeed's section of what its script switches on
 		if slices.ContainsFunc(v.Pairs, func(p *tree.Pair) bool { return !slices.Contains([]string{"", "false", "0"}, p.Value.Text) }) {
 			t.set(e.Ours, "block", v.At)
@@ -300,7 +303,8 @@ func Translate(files ...string) (text string, ok bool, err error) {
 	if len(roots) == 2 && t.from.reads && of(roots[1]).Name == "DeepSpeed" && t.their("deepspeed").Kind == tree.Nothing {
 		t.join(roots[1])
 	} else if len(roots) > 1 {
-		return "", true, tree.Fatal(roots[1].At, "these files are not read together", "want one file, or DeepSpeed's with TrainingArguments, Axolotl's or LLaMA-Factory's")
+		return "", true, tree.Fatal(roots[1].At, "these files are not read together",
+			"want one file, or DeepSpeed's with TrainingArguments, Axolotl's or LLaMA-Factory's")
 	}
 	if len(t.Problems) > 0 {
 		t.Problems.Sort()
@@ -318,7 +322,8 @@ func Translate(files ...string) (text string, ok bool, err error) {
 // write returns the job with comments.
 func (t *Translation) write() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# From %s, a configuration of %s.\n# Replace what is marked YOUR: a model is a folder with config.json, or hf://org/name.\n", tree.FileName(t.root.At.File), t.from.Name)
+	fmt.Fprintf(&b, "# From %s, a configuration of %s.\n", tree.FileName(t.root.At.File), t.from.Name)
+	b.WriteString("# Replace what is marked YOUR: a model is a folder with config.json, or hf://org/name.\n")
 	var reasons []string
 	keys := map[string][]string{}
 	for _, w := range t.dropped {

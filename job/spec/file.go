@@ -37,10 +37,10 @@ func readFile(file string) contents {
 			}
 		}
 		if input.Exists(filepath.Join(file, "config.json")) {
-			want = asModel(file, file)
+			want = asModel(file)
 		}
 		if address := hf.Address(file); address != "" {
-			want = asModel(address, address)
+			want = asModel(address)
 		}
 		return wrong("the job file cannot be read: "+input.Cause(err).Error(), want)
 	}
@@ -52,25 +52,27 @@ func readFile(file string) contents {
 		problems = append(problems, tree.Fatal(root.At, "the job file is empty", `it needs at least a line like: data: {text: ["*.txt"]}`)...)
 	} else if top.Kind != tree.Mapping {
 		problems = append(problems, tree.Fatal(top.At, "the job file is "+top.What()+", not a mapping", `want sections like: data: {text: ["*.txt"]}`)...)
-	} else if top.Find("model_type") != nil && top.Find("train") == nil {
-		problems = tree.Fatal(root.At, "this is the config.json of a model, not a job file", asModel(filepath.Dir(file), filepath.Dir(file)))
-	} else if root = top; dialect.Translated(top) != nil {
-		t := dialect.Translated(top)
+	} else if filepath.Base(file) == "config.json" && top.Find("model_type") != nil {
+		problems = tree.Fatal(root.At, "this is the config.json of a model, not a job file", asModel(filepath.Dir(file)))
+	} else if t := dialect.Translated(top); t != nil {
 		return contents{t.Job, t, append(problems, t.Problems...)}
+	} else {
+		root = top
 	}
 	return contents{root, nil, problems}
 }
 
 // asModel returns advice on the name of a model where a job file is wanted.
-func asModel(name, from string) string {
-	return fmt.Sprintf("a model is planned with 'zeroth plan --model %s', and trained by a job with model.from: 'zeroth init finetune --model %s' writes one", name, from)
+func asModel(name string) string {
+	return fmt.Sprintf("a model is planned with 'zeroth plan --model %s', and trained by a job with model.from: "+
+		"'zeroth init finetune --model %[1]s' writes one", name)
 }
 
 // notJob returns an error message and advice if the file is data or a model, not a job. Both are
 // empty if it may be a job.
 func notJob(file string) (wrong, want string) {
 	if hub.Is(file) {
-		return "this is a model, not a job file", asModel(file, file)
+		return "this is a model, not a job file", asModel(file)
 	}
 	if strings.Contains(file, "://") {
 		return "this is an address, not a job file", "nothing is downloaded here: fetch the file first"
