@@ -205,12 +205,12 @@ func TestDisagreement(t *testing.T) {
 // TestRanksDiffer checks that files of ranks that are not of one checkpoint are refused.
 func TestRanksDiffer(t *testing.T) {
 	const optim, model = "zero_pp_rank_1_mp_rank_00_optim_states.pt", "zero_pp_rank_1_mp_rank_00_model_states.pt"
-	for _, c := range []struct{ of, file, from, want string }{
-		{"z2-bf16-w2", "bf16_" + optim, "x-z3-subgroups-bf16-w2/global_step3/bf16_" + optim, "its ranks are of ZeRO stages 2 and 3"},
-		{"z2-bf16-w2", "bf16_" + optim, "z1-fp32-w2/global_step3/" + optim, "its ranks are of ZeRO stages 2 and 1"},
-		{"z2-bf16-w2", "bf16_" + optim, "x-z2-frozen-bf16-w2/global_step3/bf16_" + optim, "rank"},
-		{"x-z3-subgroups-bf16-w2", model, "x-z3-frozen-bf16-w2/global_step3/" + model, "param_shapes differ between its ranks"},
-		{"z3-fp32-w4", optim, "x-z3-fp16-w2/global_step3/" + optim, "rank"},
+	for _, c := range []struct{ of, file, from string }{
+		{"z2-bf16-w2", "bf16_" + optim, "x-z3-subgroups-bf16-w2/global_step3/bf16_" + optim},
+		{"z2-bf16-w2", "bf16_" + optim, "z1-fp32-w2/global_step3/" + optim},
+		{"z2-bf16-w2", "bf16_" + optim, "x-z2-frozen-bf16-w2/global_step3/bf16_" + optim},
+		{"x-z3-subgroups-bf16-w2", model, "x-z3-frozen-bf16-w2/global_step3/" + model},
+		{"z3-fp32-w4", optim, "x-z3-fp16-w2/global_step3/" + optim},
 	} {
 		folder := filepath.Join(t.TempDir(), "odd")
 		if err := os.CopyFS(folder, os.DirFS("testdata/deepspeed/"+c.of)); err != nil {
@@ -221,18 +221,16 @@ func TestRanksDiffer(t *testing.T) {
 			t.Fatal(err)
 		}
 		write(t, filepath.Join(folder, "global_step3", c.file), b)
-		if err := readAll(t, folder); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s with %s: %v, want %q", c.of, c.from, err, c.want)
-		}
+		said.Same(t, c.of+" with "+c.from, readAll(t, folder))
 	}
 }
 
 // A checkpoint without the files of its optimizer is not one of weights alone.
 func TestWithoutOptimizer(t *testing.T) {
-	for _, c := range []struct{ of, remove, want string }{
-		{"deepspeed/z2-bf16-w2", "global_step3/*_optim_states.pt", "global_step3 has no *_optim_states.pt, which have the float32 weights and the optimizer's state; for the 16-bit weights alone, name its mp_rank_00_model_states.pt"},
-		{"deepspeed/x-z3-subgroups-bf16-w2", "global_step3/*_optim_states.pt", "global_step3 has no *_optim_states.pt"},
-		{"dcp/fsdp2-accelerate-w2", "optimizer_0/.metadata", "optimizer_0 has no .metadata, which is written last"},
+	for _, c := range []struct{ of, remove string }{
+		{"deepspeed/z2-bf16-w2", "global_step3/*_optim_states.pt"},
+		{"deepspeed/x-z3-subgroups-bf16-w2", "global_step3/*_optim_states.pt"},
+		{"dcp/fsdp2-accelerate-w2", "optimizer_0/.metadata"},
 	} {
 		folder := filepath.Join(t.TempDir(), "odd")
 		if err := os.CopyFS(folder, os.DirFS(filepath.Join("testdata", c.of))); err != nil {
@@ -244,8 +242,8 @@ func TestWithoutOptimizer(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := readAll(t, folder); len(files) == 0 || err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s without %q: %v, want %q", c.of, files, err, c.want)
+		if said.Same(t, c.of, readAll(t, folder)); len(files) == 0 {
+			t.Errorf("%s has no %s", c.of, c.remove)
 		}
 	}
 	model := "testdata/deepspeed/z2-bf16-w2/global_step3/mp_rank_00_model_states.pt"
