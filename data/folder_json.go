@@ -66,10 +66,14 @@ func (t *tokenizerJSON) same(v *BPE, ids map[string]uint32) error {
 	for _, a := range t.Added {
 		tokens[a.Content] = a.ID
 	}
+	lacks, first := "", uint32(maxVocab)
 	for s, id := range ids {
-		if is, ok := tokens[s]; !ok || is != id {
-			return fmt.Errorf(" lacks the token %.40q, id %d, of vocab.json", s, id)
+		if is, ok := tokens[s]; (!ok || is != id) && id < first {
+			lacks, first = s, id
 		}
+	}
+	if first < maxVocab {
+		return fmt.Errorf(" lacks the token %.40q, id %d, of vocab.json", lacks, first)
 	}
 	if len(tokens) != len(ids) {
 		return fmt.Errorf(" has %d tokens, vocab.json has %d", len(tokens), len(ids))
