@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/input"
 	"zeroth/job/setup"
@@ -232,15 +233,16 @@ func onRanks(c *spec.Job, ranks int) *spec.Job {
 
 // differs returns the keys set differently in x, as arguments of --set.
 func differs(c *spec.Job, x *spec.Job) (sets []string) {
+	is, was := pipelineOf(x), pipelineOf(c)
 	for _, k := range []struct {
 		key     string
 		is, was any
 	}{
 		{"zero.stage", x.Zero.Stage, c.Zero.Stage},
 		{"parallel.pipeline", x.Parallel.Pipeline, asked(c, "parallel.pipeline", c.Parallel.Pipeline)},
-		{"pipeline.schedule", scheduleSet(x), scheduleSet(c)},
-		{"pipeline.virtual", virtualSet(x), virtualSet(c)},
-		{"pipeline.layers", layersSet(x), layersSet(c)},
+		{"pipeline.schedule", orNull(is.Schedule != "", is.Schedule), orNull(was.Schedule != "", was.Schedule)},
+		{"pipeline.virtual", orNull(is.Virtual > 1, is.Virtual), orNull(was.Virtual > 1, was.Virtual)},
+		{"pipeline.layers", orNull(len(x.Pipeline.Layers) > 0, fmt.Sprint(x.Pipeline.Layers)), orNull(len(c.Pipeline.Layers) > 0, fmt.Sprint(c.Pipeline.Layers))},
 		{"parallel.context", x.Parallel.Context, asked(c, "parallel.context", c.Parallel.Context)},
 		{"parallel.tensor", x.Parallel.Tensor, asked(c, "parallel.tensor", c.Parallel.Tensor)},
 		{"parallel.expert", x.Parallel.Expert, c.Parallel.Expert},
@@ -271,28 +273,20 @@ func asked(c *spec.Job, key string, size int) int {
 	return 1
 }
 
-// scheduleSet returns the job's schedule, "null" without a pipeline.
-func scheduleSet(c *spec.Job) any {
+// pipelineOf returns the stages of a job and their schedule, nothing without a pipeline.
+func pipelineOf(c *spec.Job) config.Pipeline {
 	if c.Parallel.Pipeline == 1 {
-		return "null"
+		return config.Pipeline{}
 	}
-	return c.Pipeline.Schedule
+	return c.Pipeline
 }
 
-// layersSet returns the layers of each stage if the job sets them, else "null".
-func layersSet(c *spec.Job) any {
-	if len(c.Pipeline.Layers) == 0 {
-		return "null"
+// orNull returns the value of a key, "null" unless it is set.
+func orNull(set bool, value any) any {
+	if set {
+		return value
 	}
-	return fmt.Sprint(c.Pipeline.Layers)
-}
-
-// virtualSet returns the stages per rank, "null" if the schedule implies them.
-func virtualSet(c *spec.Job) any {
-	if c.Parallel.Pipeline == 1 || c.Pipeline.Virtual == 1 {
-		return "null"
-	}
-	return c.Pipeline.Virtual
+	return "null"
 }
 
 // fitLayers is the maximum number of a model's layers in a search.

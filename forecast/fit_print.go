@@ -142,11 +142,9 @@ func (f *Settings) row(word string, x *Choice, fastest float64) []string {
 	if offload := c.Zero.Offload.String(); offload != "" {
 		why = offload + ": " + why
 	}
-	schedule := ""
-	if p := c.Pipeline; c.Parallel.Pipeline > 1 {
-		if schedule = p.Schedule; p.Virtual > 1 {
-			schedule = fmt.Sprint("interleaved × ", p.Virtual)
-		}
+	schedule := pipelineOf(c).Schedule
+	if n := pipelineOf(c).Virtual; n > 1 {
+		schedule = fmt.Sprint("interleaved × ", n)
 	}
 	return []string{word, fmt.Sprintf("%d × %d × %d × %d × %d", c.Parallel.Pipeline, c.Parallel.Tensor, c.Parallel.Context, mesh.Shard, mesh.Replicate), schedule, fmt.Sprint(c.Zero.Stage),
 		fmt.Sprintf("%d × %d", c.Train.MicroBatch, c.Train.Accumulate), c.Zero.Recompute, show.ByteSize(x.Needs.Device.Total()), free, step, used, why}
@@ -323,10 +321,7 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 	for use, n := range c.Needs.Device {
 		by[device.Use(use).String()] = n
 	}
-	schedule, virtual := "", 0
-	if x.Parallel.Pipeline > 1 {
-		schedule, virtual = x.Pipeline.Schedule, x.Pipeline.Virtual
-	}
+	p := pipelineOf(x)
 	return json.Marshal(struct {
 		Fits       bool             `json:"fits"`
 		Pipeline   int              `json:"pipeline"`
@@ -355,7 +350,7 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 		Binding    string           `json:"binding"`
 		Simulated  *Step            `json:"simulated,omitempty"`
 	}{
-		c.Fits(), x.Parallel.Pipeline, schedule, virtual, x.Parallel.Context, x.Parallel.Tensor, x.Zero.Stage, mesh.Shard, mesh.Replicate, x.Train.MicroBatch, x.Train.Accumulate, x.Zero.Recompute, x.Zero.Prefetch,
+		c.Fits(), x.Parallel.Pipeline, p.Schedule, p.Virtual, x.Parallel.Context, x.Parallel.Tensor, x.Zero.Stage, mesh.Shard, mesh.Replicate, x.Train.MicroBatch, x.Train.Accumulate, x.Zero.Recompute, x.Zero.Prefetch,
 		x.Train.LossChunk, x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters, x.Zero.Offload.Ratio, c.Sets, c.Needs.Device.Total(), by,
 		c.Needs.Host.Total(), c.Needs.Disk, low, high, binding, c.Simulated,
 	})

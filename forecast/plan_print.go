@@ -133,18 +133,17 @@ func (p *Plan) byPlace() *show.Columns {
 		row("sent per step", func(x *Plan) string { return show.ByteSize(x.Sent) })
 		return t
 	}
-	row("sent per step, shard", func(x *Plan) string { return show.ByteSize(x.By.Shard) })
-	row("sent per step, replicate", func(x *Plan) string { return show.ByteSize(x.By.Replicate) })
-	row("sent per step, pipeline", func(x *Plan) string { return show.ByteSize(x.By.Pipeline) })
-	if p.Config.Parallel.Context > 1 {
-		row("sent per step, context", func(x *Plan) string { return show.ByteSize(x.By.Context) })
+	sent := func(dimension string, always bool, of func(*Plan) int64) {
+		if always || slices.ContainsFunc(p.Kinds, func(x *Plan) bool { return of(x) > 0 }) {
+			row("sent per step, "+dimension, func(x *Plan) string { return show.ByteSize(of(x)) })
+		}
 	}
-	if p.Config.Parallel.Expert > 1 {
-		row("sent per step, expert", func(x *Plan) string { return show.ByteSize(x.By.Expert) })
-	}
-	if p.Config.Parallel.Tensor > 1 {
-		row("sent per step, tensor", func(x *Plan) string { return show.ByteSize(x.By.Tensor) })
-	}
+	sent("shard", true, func(x *Plan) int64 { return x.By.Shard })
+	sent("replicate", true, func(x *Plan) int64 { return x.By.Replicate })
+	sent("pipeline", true, func(x *Plan) int64 { return x.By.Pipeline })
+	sent("context", false, func(x *Plan) int64 { return x.By.Context })
+	sent("expert", false, func(x *Plan) int64 { return x.By.Expert })
+	sent("tensor", false, func(x *Plan) int64 { return x.By.Tensor })
 	return t
 }
 
