@@ -16,11 +16,19 @@ import (
 	"zeroth/nn"
 )
 
+// title returns the name and the size of a job's network, without adapters.
+func title(c *spec.Job) string {
+	if m := c.Own.Model; m != nil {
+		return hf.Title(m)
+	}
+	return hf.Title(c.Model.Network(nn.LoRA{}))
+}
+
 // Print prints the result as a table with advice.
 func (f *Settings) Print(out io.Writer) error {
 	var b strings.Builder
 	l, j := f.Limits, f.Job.Config
-	fmt.Fprintf(&b, "job     %s, %d sequences of %s tokens a step\n", hf.Title(j.Model.Network(nn.LoRA{})), j.Train.Batch, show.Grouped(int64(j.Model.Context)))
+	fmt.Fprintf(&b, "job     %s, %d sequences of %s tokens a step\n", title(j), j.Train.Batch, show.Grouped(int64(j.Model.Context)))
 	for _, line := range l.lines() {
 		fmt.Fprintln(&b, line)
 	}
@@ -365,5 +373,5 @@ func (f *Settings) MarshalJSON() ([]byte, error) {
 		Job    *Choice   `json:"job"`
 		Fits   []*Choice `json:"fits"`
 		Others []*Choice `json:"misfits"`
-	}{f.Limits, hf.Title(f.Job.Config.Model.Network(nn.LoRA{})), f.Tried, f.Job, f.Fits, f.Others})
+	}{f.Limits, title(f.Job.Config), f.Tried, f.Job, f.Fits, f.Others})
 }

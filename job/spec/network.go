@@ -200,7 +200,10 @@ func (r *resolver) resolveOwn() {
 	if !r.Has("model.context") {
 		m.Context = own.Context
 	}
-	if err := unusable(own); err != nil {
+	if own.Uses == nil {
+		c.Own.Model = own.OneUnitEach()
+	}
+	if err := unusable(c.Own.Model); err != nil {
 		r.Refuse("job.Options.Model: "+err.Error(), "", "model.family")
 	}
 }
@@ -211,7 +214,7 @@ func unusable(m *nn.Model) error {
 	case m.Width < 1 || m.Context < 1:
 		return fmt.Errorf("a width of %d and a context of %d; want at least 1", m.Width, m.Context)
 	case len(m.Modules) < 2 || len(m.Uses) != len(m.Modules):
-		return fmt.Errorf("%d modules, and units of %d; want at least 2 modules, and the units of each", len(m.Modules), len(m.Uses))
+		return fmt.Errorf("%d modules, and units of %d; want at least 2 modules, and the units of each, or no Uses for a unit of each module", len(m.Modules), len(m.Uses))
 	}
 	if n := len(m.Metrics); n > mostMetrics {
 		return fmt.Errorf("%d metrics; want at most %d", n, mostMetrics)
@@ -221,7 +224,7 @@ func unusable(m *nn.Model) error {
 			return fmt.Errorf("%.80q cannot be the name of a metric; want another, of at most %d lower-case letters, digits and _", name, config.LongestMetric)
 		}
 	}
-	return nil
+	return m.CheckUnits()
 }
 
 // Network returns the model that the job trains.

@@ -32,7 +32,7 @@ var table = [][]string{
 	{"job/world → job/setup", "job/setup → job/shadow", "job/shadow", "job/state → job/setup", "job/trace → job/setup", "job/spec/spectest → job/setup", "zero/zerotest → job/setup"},
 	{"forecast", "job/report", "job/watch → job/report"},
 	{"job/generate", "job → job/generate", "job/bench → job"},
-	{"cmd/zeroth"},
+	{"cmd/zeroth", "cmd/program"},
 	{"tests", "tests/campaign", "tests/cluster", "tests/gpu", "tests/repo", "tests/interop/parquet", "docs/schedule", "docs/pipeline"},
 }
 
