@@ -46,11 +46,11 @@ func (m Mat) Columns(lo, hi int) Mat {
 
 // RowRange returns the view of rows [lo, hi), as stored.
 func (m Mat) RowRange(lo, hi int) Mat {
-	end := lo * m.Ld
-	if hi > lo {
-		end = (hi-1)*m.Ld + m.Cols
+	at, end := 0, 0
+	if hi > lo { // no rows may begin after the last element of a matrix with gaps
+		at, end = lo*m.Ld, (hi-1)*m.Ld+m.Cols
 	}
-	m.Buf, m.Rows = m.Buf.Slice(lo*m.Ld, end), hi-lo
+	m.Buf, m.Rows = m.Buf.Slice(at, end), hi-lo
 	return m
 }
 

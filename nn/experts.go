@@ -60,9 +60,10 @@ func (m matrices) of(w []device.Buffer) device.MatGroup {
 // mixture locates the parameters of a block's experts.
 type mixture struct {
 	router       rows
-	bias         rows     // (Count): the router's correction, which is never trained
-	sharedRouter rows     // (1, C); none unless the shared expert is gated
-	gateUp, down matrices // (2F, C) and (C, F) of each of this rank's experts
+	bias         rows             // (Count): the router's correction, which is never trained
+	sharedRouter rows             // (1, C); none unless the shared expert is gated
+	gateUp, down matrices         // (2F, C) and (C, F) of each of this rank's experts
+	adapters     [3]expertAdapter // of gate, up and down
 }
 
 // addExperts appends the parameters of a block's experts: gate and up of one expert after those of another,
@@ -205,7 +206,7 @@ func (b *llamaBlock) takeExperts(p pass, s *Saved, to purpose) {
 		small(&mix.sorted.at, device.I32, n)
 		small(&mix.sorted.offsets, device.I32, b.mix.gateUp.count+1)
 		p.take(&mix.hidden, p.bt.Compute, 2*n*x.FFN, to, RecomputeMLP, true)
-		p.take(&mix.act, p.bt.Compute, n*x.FFN, to, RecomputeElementwise, !b.params[b.mix.down.param].Frozen)
+		p.take(&mix.act, p.bt.Compute, n*x.FFN, to, RecomputeElementwise, !b.params[b.mix.down.param].Frozen || b.mix.adapters[2].exist())
 	}
 	if x.Gated {
 		small(&mix.shared, device.F32, m.rows)
@@ -301,6 +302,9 @@ func (m mixPass) hide(r mixRows, all device.Mat, source int) {
 	m.sort(r.pairOrder, source)
 	m.q.GatherRows(r.x, all.RowRange(source*m.rows, (source+1)*m.rows), r.order)
 	m.q.MatMulGroups(r.hidden, r.x, m.b.mix.gateUp.of(m.w).T(), r.offsets, false)
+	for i, y := range [2]device.Mat{r.gate, r.up} {
+		m.adapt(m.b.mix.adapters[i], y, r.x, r.offsets)
+	}
 }
 
 // activate computes the activation of the hidden layer times the weights.
@@ -326,6 +330,7 @@ func (b *llamaBlock) forwardExperts(p pass, y device.Buffer, s *Saved) {
 		m.hide(r, all, source)
 		m.activate(r)
 		m.q.MatMulGroups(out, r.act, b.mix.down.of(p.w).T(), r.offsets, false)
+		m.adapt(b.mix.adapters[2], out, r.act, r.offsets)
 		if source == m.own && b.l.Experts.Shared > 0 {
 			base = to
 		}
@@ -434,11 +439,15 @@ func (m mixPass) backwardRows(r mixRows, dy, dact device.Mat, dw device.Buffer, 
 		m.q.WeightGradGroups(down.of(m.dw), dy, r.act, r.offsets, add)
 	}
 	m.q.MatMulGroups(dact, dy, down.of(m.w), r.offsets, false)
+	m.adaptGrad(m.b.mix.adapters[2], dact, dy, r.act, r.offsets, add)
 	m.q.GateRowsGrad(r.gate, r.up, dw, dact, r.gate, r.up, m.b.l.Gate.activation(), r.weights, r.order)
 	if m.dw[up.param].N > 0 {
 		m.q.WeightGradGroups(up.of(m.dw), r.hidden, r.x, r.offsets, add)
 	}
 	m.q.MatMulGroups(dy, r.hidden, up.of(m.w), r.offsets, false)
+	for i, d := range [2]device.Mat{r.gate, r.up} {
+		m.adaptGrad(m.b.mix.adapters[i], dy, d, r.x, r.offsets, add)
+	}
 }
 
 // backwardRouter adds the router's gradient of the input to dn, and computes that of the router, given the

@@ -317,6 +317,9 @@ func (l Llama) block(i int) *llamaBlock {
 		f.name = prefix + f.name
 		l.LoRA.attach(&b.params, f, l.Cut, i*adaptersPerBlock+k)
 	}
+	if l.Experts.In(i) {
+		b.attachExperts(prefix)
+	}
 	return b
 }
 

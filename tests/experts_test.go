@@ -16,6 +16,7 @@ import (
 	"zeroth/device"
 	"zeroth/job"
 	"zeroth/job/hf"
+	"zeroth/job/report"
 	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/nn"
@@ -30,13 +31,14 @@ const expertModels = "testdata/experts"
 
 // mixture is what transformers computes with a model.
 type mixture struct {
-	folder   string
-	zero     string    // parameters whose names end so are zero
-	IDs      [][]int32 `json:"input_ids"`
-	Loss     float64
-	AuxLoss  float64 `json:"aux_loss"`
-	Balanced float64 `json:"loss_with_output_router_logits"`
-	AdamW    []float64
+	folder     string
+	zero       string    // parameters whose names end so are zero
+	IDs        [][]int32 `json:"input_ids"`
+	AdapterIDs [][]int32 `json:"adapter_input_ids"`
+	Loss       float64
+	AuxLoss    float64 `json:"aux_loss"`
+	Balanced   float64 `json:"loss_with_output_router_logits"`
+	AdamW      []float64
 }
 
 // mixturePositions is the length of a sequence: its last token is only a target.
@@ -100,6 +102,11 @@ func (m mixture) train(t *testing.T, steps int, sets ...string) (got mixtureRun)
 	t.Helper()
 	c := m.job(t, sets...)
 	weights := readModel(t, c.Model.From)
+	if from := c.Train.LoRA.From; from != "" {
+		for name, w := range readModel(t, filepath.Join(from, "adapter_model.safetensors")) {
+			weights[strings.TrimPrefix(name, "base_model.model.")] = w
+		}
+	}
 	for name, w := range weights {
 		if m.zero != "" && strings.HasSuffix(name, m.zero) {
 			clear(w)
@@ -151,6 +158,9 @@ func (m mixture) train(t *testing.T, steps int, sets ...string) (got mixtureRun)
 		if err != nil {
 			return err
 		}
+		if a, b := r.Planned.Device, r.Device.Usage().Live; a != b {
+			t.Errorf("%v: planned %v, allocated %v after the steps", sets, a, b)
+		}
 		turn <- struct{}{}
 		defer func() { <-turn }()
 		return zerotest.Collect(r, got.State)
@@ -182,9 +192,11 @@ func TestExpertsLogits(t *testing.T) {
 }
 
 // expected returns the tensors that transformers computes, in float32.
-func (m mixture) expected(t *testing.T) map[string][]float32 {
+func (m mixture) expected(t *testing.T) map[string][]float32 { return m.read(t, "expect") }
+
+func (m mixture) read(t *testing.T, folder string) map[string][]float32 {
 	t.Helper()
-	r, err := safetensors.Open(filepath.Join(m.folder, "expect"))
+	r, err := safetensors.Open(filepath.Join(m.folder, folder))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -475,5 +487,84 @@ func TestExpertsResume(t *testing.T) {
 		}
 		resume = "latest"
 		sameFolders(t, filepath.Join(out, "model"), filepath.Join(m.folder, "model"))
+	}
+}
+
+// TestExpertsAdapters compares the loss and the gradients of adapters of every expert, on ranks that divide them, too,
+// with those of transformers, and exports adapters that a run starts from again.
+func TestExpertsAdapters(t *testing.T) {
+	m := readMixture(t, filepath.Join(expertModels, "qwen3_moe"))
+	m.IDs = m.AdapterIDs
+	want, from := m.read(t, "adapter_expect"), fmt.Sprintf("train.lora.from=%q", filepath.Join(m.folder, "adapter"))
+	for _, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=1", "zero.recompute=block", "train.micro_batch=1"}, {"parallel.ranks=2", "zero.stage=3"}, {"parallel.ranks=2", "parallel.expert=2", "zero.stage=2"}} {
+		got := m.train(t, 1, append(sets, from)...)
+		within(t, fmt.Sprint(sets, ": the loss"), got.Losses[0], float64(want["loss"][0]), 1e-6)
+		n := 0
+		for name, w := range want {
+			if param, is := strings.CutPrefix(name, "grad."); is {
+				sameGradient(t, fmt.Sprint(sets, ": ", param), got.State["momentum_buffer "+param], w)
+				n++
+			}
+		}
+		if n != 196 {
+			t.Errorf("%d gradients", n)
+		}
+	}
+	out := t.TempDir()
+	c := m.job(t, "train.lora.rank=2", "train.lora.targets=[all-linear]", "parallel.ranks=2", "parallel.expert=2", "train.steps=2", "optimizer.type=adamw")
+	if err := job.Run(t.Context(), c, job.Options{Out: out}); err != nil {
+		t.Fatal(err)
+	}
+	a, err := hf.OpenAdapter(filepath.Join(out, "adapter"), c.Model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if n := len(a.Tensors()); n != 2*2*(4+16*3) {
+		t.Errorf("%d tensors of adapters", n)
+	}
+}
+
+// TestExpertsCodes checks that experts in codes of 8 and 4 bits, under adapters, have nearly the loss of floats, and
+// the same on ranks that divide them.
+func TestExpertsCodes(t *testing.T) {
+	m := readMixture(t, filepath.Join(expertModels, "mixtral"))
+	run := func(sets ...string) float64 {
+		c := m.job(t, append(sets, "train.lora.rank=2", "train.steps=1", "checkpoint.every=0")...)
+		out := t.TempDir()
+		if err := job.Run(t.Context(), c, job.Options{Out: out}); err != nil {
+			t.Fatal(err)
+		}
+		steps, _, err := report.ReadMetrics(filepath.Join(out, "metrics.jsonl"))
+		if err != nil || len(steps) != 1 {
+			t.Fatal(err)
+		}
+		return steps[0].Loss
+	}
+	floats := run("parallel.ranks=2")
+	for code, tolerance := range map[string]float64{"int8": 2e-3, "nf4": 0.1} {
+		one := run("parallel.ranks=2", "zero.stage=3", "model.weights="+code)
+		within(t, code, one, floats, tolerance)
+		within(t, code+" with divided experts", run("parallel.ranks=2", "parallel.expert=2", "model.weights="+code), one, 1e-6)
+	}
+}
+
+// TestExpertsRules trains with each update rule and tier of state, and compares ranks that divide state with one rank.
+func TestExpertsRules(t *testing.T) {
+	m := readMixture(t, filepath.Join(expertModels, "mixtral"))
+	for _, sets := range [][]string{
+		{"optimizer.type=muon"}, {"optimizer.type=lion"}, {"optimizer.type=adamw8bit"}, {"optimizer.type=adamw", "train.freeze=[model.layers.0.*experts*]"},
+		{"optimizer.type=adamw", "zero.offload.optimizer=host"}, {"optimizer.type=adamw", "zero.offload.optimizer=host", "zero.offload.parameters=host"},
+	} {
+		run := func(more ...string) mixtureRun {
+			return m.train(t, 3, append(append(more, "train.batch=4"), sets...)...)
+		}
+		want := run("parallel.ranks=2", "zero.stage=3")
+		if sets[0] != "optimizer.type=muon" {
+			sameRun(t, fmt.Sprint(sets), run("parallel.ranks=1", "train.micro_batch=2", "zero.stage=3"), want)
+		}
+		if !(want.Losses[2] < want.Losses[0]) {
+			t.Errorf("%v: losses %v", sets, want.Losses)
+		}
 	}
 }

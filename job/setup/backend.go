@@ -151,7 +151,7 @@ func sizes(c *spec.Job) device.Sizes {
 	m := c.Model
 	s := device.Sizes{
 		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab,
-		Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: spec.Network(c).Rotated, Whole: c.Optimizer.Type == "muon",
+		Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: spec.Network(c).Rotated, Whole: c.Optimizer.Type == "muon", Groups: m.Experts.Count > 0,
 	}
 	for _, m := range spec.Network(c).Modules {
 		for _, p := range m.Params() {

@@ -2,10 +2,13 @@ package spec
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
 	"zeroth/device"
+	"zeroth/job/hf"
+	"zeroth/nn"
 	"zeroth/pipe"
 	"zeroth/shard"
 )
@@ -57,18 +60,15 @@ func (r *resolver) resolveExpertRanks() {
 	wrong("Muon spreads the updates of matrices over ranks that have all of them", c.Optimizer.Type == "muon")
 }
 
-// checkExperts rejects adapters of experts, and settings that treat some experts of a layer differently: their
-// matrices are one operand.
+// checkExperts rejects settings that treat some experts of a layer differently: their matrices are one operand.
 func (r *resolver) checkExperts() {
 	c := r.Job
-	l := Adapters(c)
+	if r.checkExpertAdapters(); len(r.Problems) > 0 {
+		return
+	}
 	for _, mod := range Network(c).Modules {
-		experts := slices.DeleteFunc(slices.Clone(mod.Params()), func(p shard.Param) bool { return !p.Expert })
+		experts := slices.DeleteFunc(slices.Clone(mod.Params()), func(p shard.Param) bool { return !p.Expert || nn.IsAdapter(p.Name) })
 		for i, p := range experts {
-			if layer := strings.TrimSuffix(p.Name, ".weight"); l.Targeted(layer) {
-				r.Refuse("experts cannot have adapters, such as "+layer, "want layers of attention, such as q_proj", "train.lora.targets", "train.lora.from")
-				return
-			}
 			first := experts[0]
 			if downs := 2 * len(experts) / 3; i >= downs {
 				first = experts[downs]
@@ -80,3 +80,44 @@ func (r *resolver) checkExperts() {
 		}
 	}
 }
+
+// checkExpertAdapters rejects adapters that only some experts of a layer have, or that differ.
+func (r *resolver) checkExpertAdapters() {
+	c := r.Job
+	l, all := Adapters(c), map[string]string{} // the adapted layers by what they are in all layers and experts
+	some := ""
+	for _, p := range hf.Parameters(c.Model.Network(nn.LoRA{})) {
+		layer := strings.TrimSuffix(p.Name, ".weight")
+		if !p.Expert {
+			continue
+		}
+		kind, has := expertNumber.ReplaceAllString(layer, ".experts."), fmt.Sprint(l.Targeted(layer), l.RankOf(layer), l.Scale(layer))
+		if was, seen := all[kind]; seen && was != has {
+			r.Refuse("experts of a layer need adapters alike, but that of "+layer+" is not like the first's", "want patterns that match all experts of a layer", "train.lora.targets", "train.lora.rank_pattern", "train.lora.alpha_pattern", "train.lora.from")
+			return
+		}
+		if all[kind] = has; l.Targeted(layer) {
+			some = layer
+		}
+	}
+	if some == "" {
+		return
+	}
+	wrong := func(is bool, wrong, right string, keys ...string) {
+		if is {
+			r.Refuse(wrong+": "+some, right, append(keys, "train.lora.targets")...)
+		}
+	}
+	blocks := func(n int) bool { return c.Optimizer.Type == "adamw8bit" && n%device.BlockLen != 0 }
+	wrong(c.Model.Experts.Names.Up == "", "experts in one tensor cannot have adapters", "want layers of attention", "train.lora.targets")
+	wrong(c.Parallel.Tensor > 1, "adapters of experts cannot be divided", "want tensor: 1, or layers of attention", "parallel.tensor")
+	wrong(l.Dropout > 0, "adapters of experts have no dropout", "want dropout: 0, or layers of attention", "train.lora.dropout")
+	rank := l.RankOf(some)
+	wrong(blocks(rank*c.Model.Width) || blocks(rank*c.Model.Experts.FFN), "adamw8bit divides matrices into blocks, which a matrix of an expert's adapter does not fill", "want optimizer.type: adamw", "optimizer.type")
+	if c.Model.Type == "qwen2_moe" {
+		c.note("PEFT ignores adapters of a qwen2_moe's experts with only a warning: use the merged model in model/")
+	}
+}
+
+// expertNumber matches an expert's number in the name of a layer.
+var expertNumber = regexp.MustCompile(`\.experts\.\d+\.`)

@@ -1,0 +1,86 @@
+package nn
+
+import (
+	"fmt"
+	"math"
+
+	"zeroth/device"
+)
+
+// expertAdapter locates the LoRA adapters of one linear layer of every expert: all have one, or none.
+type expertAdapter struct {
+	down, up matrices // lora_A (rank, in) and lora_B (out, rank) of each expert
+	scale    float32
+}
+
+func (a expertAdapter) exist() bool { return a.up.count > 0 }
+
+// attachExperts gives the experts of a block adapters, if any expert of the layer is targeted: their first
+// matrices after one another, then their second ones. Ranks that divide matrices do not support them.
+func (b *llamaBlock) attachExperts(prefix string) {
+	x, c, l := b.l.Experts, b.l.Width, b.l.LoRA
+	if x.Names.Up == "" {
+		return
+	}
+	own := x.own()
+	for i, f := range [3]struct {
+		name    string
+		in, out int
+	}{{x.Names.Gate, c, x.FFN}, {x.Names.Up, c, x.FFN}, {x.Names.Down, x.FFN, c}} {
+		layer := func(e int) string { return prefix + fmt.Sprintf(f.name, e) }
+		first := 0
+		for first < x.Count && !l.Targeted(layer(first)) {
+			first++
+		}
+		if first == x.Count {
+			continue
+		}
+		rank := l.RankOf(layer(first))
+		a := &b.mix.adapters[i]
+		a.scale = float32(l.Scale(layer(first)))
+		add := func(suffix string, std float32, rows, cols int) matrices {
+			at := len(b.params)
+			for e := own.Lo; e < own.Hi; e++ {
+				p := weight(layer(e)+suffix, std, rows, cols)
+				p.Expert = true
+				b.params.add(p)
+			}
+			return matrices{at, rows, cols, own.Len()}
+		}
+		a.down = add(".lora_A.weight", float32(1/math.Sqrt(3*float64(f.in))), rank, f.in)
+		a.up = add(".lora_B.weight", 0, f.out, rank)
+	}
+}
+
+// low returns scale times the product of x and a matrix of each expert, in new memory.
+func (m mixPass) low(a expertAdapter, x device.Mat, by device.MatGroup, offsets device.Buffer) device.Mat {
+	rank := a.up.cols
+	u := m.take(x.Rows, rank)
+	m.q.MatMulGroups(u, x, by, offsets, false)
+	m.q.Scale(u.Buf, a.scale)
+	return u
+}
+
+// adapt adds an adapter's output for rows x to y.
+func (m mixPass) adapt(a expertAdapter, y, x device.Mat, offsets device.Buffer) {
+	if !a.exist() {
+		return
+	}
+	defer m.mem.Release(m.mem.Mark())
+	m.q.MatMulGroups(y, m.low(a, x, a.down.of(m.w).T(), offsets), a.up.of(m.w).T(), offsets, true)
+}
+
+// adaptGrad adds an adapter's gradient of the input x to dx, and computes its own gradients or, with add, adds to
+// them, given that of the output, dy.
+func (m mixPass) adaptGrad(a expertAdapter, dx, dy, x device.Mat, offsets device.Buffer, add bool) {
+	if !a.exist() {
+		return
+	}
+	defer m.mem.Release(m.mem.Mark())
+	d := m.low(a, dy, a.up.of(m.w), offsets)
+	m.q.MatMulGroups(dx, d, a.down.of(m.w), offsets, true)
+	if m.dw[a.down.param].N > 0 {
+		m.q.WeightGradGroups(a.down.of(m.dw), d, x, offsets, add)
+		m.q.WeightGradGroups(a.up.of(m.dw), dy, m.low(a, x, a.down.of(m.w).T(), offsets), offsets, add)
+	}
+}
