@@ -41,6 +41,9 @@ type TLS struct{ Cert, Key, CA string }
 // or a sequence read the same data.
 func (p Parallel) DataRanks() int { return p.Ranks / p.Models() }
 
+// Holders returns the number of ranks of all replicas of the shard groups, which Expert multiplies.
+func (p Parallel) Holders() int { return p.DataRanks() / max(1, p.Expert) }
+
 // Models returns the number of ranks that divide the model or the positions of a sequence.
 func (p Parallel) Models() int { return max(1, p.Pipeline) * max(1, p.Context) * max(1, p.Tensor) }
 

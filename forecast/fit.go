@@ -216,9 +216,11 @@ func onRanks(c *spec.Job, ranks int) *spec.Job {
 		x.Parallel.Pipeline, x.Parallel.Context, x.Parallel.Tensor = 1, 1, 1
 		x.Pipeline = plain
 	}
-	x.Parallel.Expert = 1
 	data := x.Parallel.DataRanks()
-	x.Parallel.Shard, x.Parallel.Replicate = data, 1
+	if data%max(1, x.Parallel.Expert) != 0 {
+		x.Parallel.Expert = 1
+	}
+	x.Parallel.Shard, x.Parallel.Replicate = x.Parallel.Holders(), 1
 	a := x.Train.MicroBatch * x.Train.Accumulate
 	if b := c.Train.Batch; b%data == 0 {
 		a = b / data

@@ -154,7 +154,11 @@ func (f *Settings) row(word string, x *Choice, fastest float64) []string {
 	if n := pipelineOf(c).Virtual; n > 1 {
 		schedule = fmt.Sprint("interleaved × ", n)
 	}
-	return []string{word, fmt.Sprintf("%d × %d × %d × %d × %d", c.Parallel.Pipeline, c.Parallel.Tensor, c.Parallel.Context, mesh.Shard, mesh.Replicate), schedule, fmt.Sprint(c.Zero.Stage),
+	divided := ""
+	if n := c.Parallel.Expert; n > 1 {
+		divided = fmt.Sprintf(" × expert %d", n)
+	}
+	return []string{word, fmt.Sprintf("%d × %d × %d × %d × %d", c.Parallel.Pipeline, c.Parallel.Tensor, c.Parallel.Context, mesh.Shard, mesh.Replicate) + divided, schedule, fmt.Sprint(c.Zero.Stage),
 		fmt.Sprintf("%d × %d", c.Train.MicroBatch, c.Train.Accumulate), c.Zero.Recompute, show.ByteSize(x.Needs.Device.Total()), free, step, used, why}
 }
 

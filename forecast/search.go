@@ -43,7 +43,7 @@ func newSearch(c *spec.Job, l Limits) *search {
 // measure returns a setting as a choice. It may be called concurrently.
 func (s *search) measure(x *spec.Job) (*Choice, error) {
 	z, p, t := x.Zero, x.Parallel, x.Train
-	key := fmt.Sprint(z.Stage, z.Recompute, z.Prefetch, z.Offload, p.Pipeline, p.Context, p.Tensor, p.Shard, p.Replicate, x.Pipeline, t.MicroBatch, t.Accumulate, t.LossChunk)
+	key := fmt.Sprint(z.Stage, z.Recompute, z.Prefetch, z.Offload, p.Pipeline, p.Context, p.Tensor, p.Expert, p.Shard, p.Replicate, x.Pipeline, t.MicroBatch, t.Accumulate, t.LossChunk)
 	s.mu.Lock()
 	f := s.tried[key]
 	if f == nil {
@@ -179,7 +179,7 @@ func (s *search) offloadsOfMicroBatches(x *spec.Job) (all []*spec.Job) {
 // helps. Shard groups are those of a choice if it fits, because gathers by all ranks are slow.
 func (s *search) leanMeshes(found *Choice) (tried []*Choice) {
 	lean := s.lean(s.job)
-	if data := lean.Parallel.DataRanks(); s.over(found) <= 0 && data%found.Config.Parallel.Shard == 0 {
+	if data := lean.Parallel.Holders(); s.over(found) <= 0 && data%found.Config.Parallel.Shard == 0 {
 		lean.Parallel.Shard = found.Config.Parallel.Shard
 		lean.Parallel.Replicate = data / lean.Parallel.Shard
 	}
@@ -232,14 +232,14 @@ func (s *search) climb(best *Choice) *Choice {
 // axes are the settings that a search changes: each returns the values of one setting, or of some
 // that depend on each other, in copies of a job.
 var axes = []func(*search, *spec.Job) []*spec.Job{
-	(*search).meshesNear, (*search).stages, (*search).shards, (*search).microBatches, (*search).passes, (*search).chunks, (*search).schedules, (*search).offloads,
+	(*search).meshesNear, (*search).experts, (*search).stages, (*search).shards, (*search).microBatches, (*search).passes, (*search).chunks, (*search).schedules, (*search).offloads,
 }
 
 // lean returns the job with settings that need little device memory, on its mesh.
 func (s *search) lean(x *spec.Job) *spec.Job {
 	x = x.Copy()
 	x.Zero.Stage, x.Zero.Recompute, x.Zero.Prefetch = 3, config.Recomputes[len(config.Recomputes)-1], 1
-	x.Parallel.Shard, x.Parallel.Replicate = x.Parallel.DataRanks(), 1
+	x.Parallel.Shard, x.Parallel.Replicate = x.Parallel.Holders(), 1
 	x.Train.LossChunk = min(x.Train.LossChunk, 1024)
 	if !s.undivided {
 		x.Train.MicroBatch, x.Train.Accumulate = 1, x.Train.MicroBatch*x.Train.Accumulate
@@ -304,13 +304,14 @@ func meshed(x *spec.Job, pipeline, context, tensor int) *spec.Job {
 	x = x.Copy()
 	x.Parallel.Pipeline, x.Parallel.Context, x.Parallel.Tensor = pipeline, context, tensor
 	data := x.Parallel.DataRanks()
-	if x.Train.Batch%data != 0 {
+	if data%max(1, x.Parallel.Expert) != 0 || x.Train.Batch%data != 0 {
 		return nil
 	}
-	if x.Parallel.Shard = was.Shard; data%was.Shard != 0 || was.Replicate == 1 {
-		x.Parallel.Shard = data
+	holders := x.Parallel.Holders()
+	if x.Parallel.Shard = was.Shard; holders%was.Shard != 0 || was.Replicate == 1 {
+		x.Parallel.Shard = holders
 	}
-	x.Parallel.Replicate = data / x.Parallel.Shard
+	x.Parallel.Replicate = holders / x.Parallel.Shard
 	sequences := x.Train.Batch / data
 	for x.Train.MicroBatch = min(sequences, x.Train.MicroBatch); sequences%x.Train.MicroBatch != 0; {
 		x.Train.MicroBatch--
@@ -327,7 +328,7 @@ func (s *search) stages(x *spec.Job) (all []*spec.Job) {
 		y := x.Copy()
 		y.Zero.Stage = stage
 		if stage == 0 {
-			y.Parallel.Shard, y.Parallel.Replicate = y.Parallel.DataRanks(), 1
+			y.Parallel.Shard, y.Parallel.Replicate = y.Parallel.Holders(), 1
 		}
 		if stage < 3 {
 			y.Zero.Offload.Parameters = "none"
@@ -337,9 +338,27 @@ func (s *search) stages(x *spec.Job) (all []*spec.Job) {
 	return all
 }
 
+// experts returns a mixture's job with its experts divided over every number of ranks up to those of a token.
+func (s *search) experts(x *spec.Job) (all []*spec.Job) {
+	e := x.Model.Experts
+	if e.Count == 0 || e.Names.Up == "" || x.Parallel.Master || x.Optimizer.Type == "muon" {
+		return nil
+	}
+	for _, n := range divisors(x.Parallel.DataRanks()) {
+		if n > e.Router.TopK || e.Count%n != 0 {
+			continue
+		}
+		y := x.Copy()
+		y.Parallel.Expert = n
+		y.Parallel.Shard, y.Parallel.Replicate = y.Parallel.Holders(), 1
+		all = append(all, y)
+	}
+	return all
+}
+
 // shards returns the job with every size of shard groups.
 func (s *search) shards(x *spec.Job) (all []*spec.Job) {
-	data := x.Parallel.DataRanks()
+	data := x.Parallel.Holders()
 	for _, n := range divisors(data) {
 		if n*x.Parallel.Context == 1 && data > 1 || x.Zero.Stage == 0 && n < data {
 			continue // a single shard is stage 0, and stage 0 has no shard groups

@@ -143,11 +143,20 @@ func groups(m shard.Mesh) map[collective.Role]Group {
 		stride = m.Size(shard.Tensor)
 	}
 	experts, copies := m.ExpertHolders()
-	apart := m.Size(shard.Expert, shard.Context, shard.Tensor) // ranks of neighbouring shards of experts
+	apart := func(outer shard.Axis) int { // as if the ranks of a group of experts were evenly spaced
+		if m.Size(outer) > 1 {
+			return m.Size(shard.Expert, shard.Tensor)
+		}
+		return m.Size(shard.Tensor)
+	}
+	copied := m.Size(shard.Shard, shard.Expert, shard.Context, shard.Tensor) // from a replica of experts to the next
+	if m.Copies {
+		copied = apart(shard.Replicate)
+	}
 	return map[collective.Role]Group{
 		collective.Shard: {shared, m.Size(shard.Tensor)}, collective.Replica: {replicas, stride}, collective.Context: {m.Size(shard.Context), m.Size(shard.Tensor)},
 		collective.Tensor: {m.Size(shard.Tensor), 1}, collective.Updates: {m.Size(shard.Tensor), 1}, collective.Joint: {m.Size(collective.JointAxes(m)...), 1},
-		collective.Experts: {m.Size(shard.Expert, shard.Tensor), m.Size(shard.Context)}, collective.ExpertShard: {m.Size(experts...), apart}, collective.ExpertReplica: {m.Size(copies...), apart * m.Size(shard.Shard)},
+		collective.Experts: {m.Size(shard.Expert, shard.Tensor), m.Size(shard.Context)}, collective.ExpertShard: {m.Size(experts...), apart(shard.Shard)}, collective.ExpertReplica: {m.Size(copies...), copied},
 	}
 }
 
