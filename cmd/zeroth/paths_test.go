@@ -13,7 +13,7 @@ import (
 )
 
 // notPaths are the kinds of values of flags that are not paths.
-var notPaths = []string{"address", "bytes", "command", "format", "host", "host:port", "hosts", "json", "key=value", "level", "name=key", "names",
+var notPaths = []string{"tokens", "address", "bytes", "command", "format", "host", "host:port", "hosts", "json", "key=value", "level", "name=key", "names",
 	"rules", "text", "transport", "type", "string", "model, seq or micro_batch"}
 
 // TestPathsRefuseAddresses checks that no argument and no flag that names a file or folder accepts an address that
