@@ -119,7 +119,8 @@ func TestDeepSpeedEstimates(t *testing.T) {
 
 // TestZeROPaperTable checks the states of a bf16 model by stage, in GB, against the ZeRO paper's
 // figure 1 and table 1. The paper keeps gradients in 16 bits and we keep them in float32, so its
-// 2 + 2 + 12 bytes per parameter are our 2 + 4 + 12 minus 2 per gradient.
+// 2 + 2 + 12 bytes per parameter are our 2 + 4 + 12 minus 2 per gradient. At
+// stage 3, the 2 bytes of the parameter are missing: it is cast from the master copy.
 func TestZeROPaperTable(t *testing.T) {
 	for _, row := range []struct {
 		params, ranks int
@@ -145,6 +146,9 @@ func TestZeROPaperTable(t *testing.T) {
 				grads = b[device.UnitGrads] / 2
 			}
 			got := float64(b[device.Params]+grads+b[device.Master]+b[device.States]) / 1e9
+			if s == 3 {
+				want *= 14.0 / 16
+			}
 			if math.Abs(got-want) > 0.005*want+0.005 {
 				t.Errorf("%d parameters on %d ranks, stage %d: %.2f GB, want %.2f", row.params, row.ranks, s, got, want)
 			}
@@ -335,7 +339,7 @@ func TestInUseByHand(t *testing.T) {
 	check("two units are updated", last, forecast.Gradients, 4*2*block/4)
 	check("two units are updated", last, forecast.UnitGradients, 0)
 	check("two units are updated", last, forecast.GatheredUnits, 0)
-	if want := int64((e + 4 + 12) * (3*(block-1884) + root - 3180)); p.Padding != want {
+	if want := int64((4+12)*3*(block-1884) + (e+4+12)*(root-3180)); p.Padding != want {
 		t.Errorf("%d bytes of padding, want %d", p.Padding, want)
 	}
 
