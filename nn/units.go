@@ -31,13 +31,13 @@ func (m *Model) CheckUnits() error {
 			own := []shard.Param{}
 			for _, at := range places {
 				if at < 0 || at >= len(params) || of[at] != "" {
-					return fmt.Errorf("Uses[%d]: unit %q has parameter %d of module %d, which has %d, each in one unit", i, unit, at, i, len(params))
+					return fmt.Errorf("unit %q of Uses[%d] has parameter %d of module %d, which has %d, each in one unit", unit, i, at, i, len(params))
 				}
 				of[at], own = unit, append(own, params[at])
 			}
 			same := func(a, b shard.Param) bool { return a.Name == b.Name && slices.Equal(a.Shape, b.Shape) }
 			if before, ok := units[unit]; ok && !slices.EqualFunc(before, own, same) {
-				return fmt.Errorf("Uses[%d]: unit %q has %s in module %d, but %s before; want other units, or the same parameters", i, unit, named(own), i, named(before))
+				return fmt.Errorf("unit %q of Uses[%d] has %s in module %d, but %s before; want other units, or the same parameters", unit, i, named(own), i, named(before))
 			}
 			units[unit] = own
 		}
@@ -46,7 +46,7 @@ func (m *Model) CheckUnits() error {
 			case p.Name == "" || len(p.Shape) == 0 || slices.Min(p.Shape) < 1:
 				return fmt.Errorf("parameter %d of module %d is %q with shape %v; want a name, and dimensions of at least 1", at, i, p.Name, p.Shape)
 			case of[at] == "":
-				return fmt.Errorf("Uses[%d]: %s of module %d belongs to no unit", i, p.Name, i)
+				return fmt.Errorf("%s of module %d belongs to no unit of Uses[%d]", p.Name, i, i)
 			case owner != "" && owner != of[at]:
 				return fmt.Errorf("two parameters are named %s, in the units %q and %q; want names of their own, or one unit for both", p.Name, owner, of[at])
 			case slices.ContainsFunc(params[:at], func(o shard.Param) bool { return o.Name == p.Name }):

@@ -84,7 +84,7 @@ func TestProgramCommand(t *testing.T) {
 		want string
 	}{
 		{twice, []string{"train", "job.yaml", "--out", "wrong"}, "two parameters are named hidden.weight"},
-		{wide, []string{"train", "job.yaml", "--out", "wrong"}, "Uses[1]: second.bias of module 1 belongs to no unit"},
+		{wide, []string{"train", "job.yaml", "--out", "wrong"}, "second.bias of module 1 belongs to no unit of Uses[1]"},
 		{twice, []string{"plan", "job.yaml"}, "two parameters are named hidden.weight"},
 		{regression(), []string{"train", "job.yaml"}, "--out is missing"},
 		{regression(), []string{"train", "job.yaml", "--steps", "3"}, "flag provided but not defined: -steps"},

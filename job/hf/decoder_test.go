@@ -167,8 +167,6 @@ func TestLlamaConfigRefusals(t *testing.T) {
 	})
 }
 
-const differ = "differ: keep the one that the model was trained with"
-
 // Settings of the other families that are not computed as in their classes are refused.
 func TestFamilyRefusals(t *testing.T) {
 	refused(t, "mistral", []string{
