@@ -33,7 +33,7 @@ func TestCheckUnits(t *testing.T) {
 		{[]Module{with{a}, with{wide}}, [][]Use{{{Unit: "x", Params: 1}}, {{Unit: "x", Params: 1}}}, `unit "x" of Uses[1] has a[4] in module 1, but a[2] before`},
 		{[]Module{with{a}, with{b}}, [][]Use{{{Unit: "x", Params: 2}}, nil}, `unit "x" of Uses[0] has parameter 1 of module 0, which has 1`},
 		{[]Module{with{a}, with{b}}, [][]Use{{{Unit: "x", Params: 1}}, nil}, "b of module 1 belongs to no unit of Uses[1]"},
-		{[]Module{with{a, b}, with{}}, [][]Use{{{Unit: "x", At: []int{0}, Params: 1}, {Unit: "y", At: []int{0}, Params: 1}}, nil}, `unit "y" has parameter 0`},
+		{[]Module{with{a, b}, with{}}, [][]Use{{{Unit: "x", At: []int{0}, Params: 1}, {Unit: "y", At: []int{0}, Params: 1}}, nil}, `unit "y" of Uses[0] has parameter 0`},
 		{[]Module{with{{Name: "", Shape: []int{1}}}, with{}}, nil, `parameter 0 of module 0 is "" with shape [1]`},
 		{[]Module{with{{Name: "c", Shape: []int{0}}}, with{}}, nil, `parameter 0 of module 0 is "c" with shape [0]`},
 	} {
