@@ -40,9 +40,9 @@ func TestObjectStorage(t *testing.T) {
 		t.Errorf("%v, %v", in, err)
 	}
 	out, _ := zeroth(t, 0, "ckpt", "ls", "s3://runs/a")
-	matches(t, out, "complete step-00000002", "complete, latest step-00000006")
+	matches(t, out, "complete step-00000002", "complete, latest, best step-00000006")
 	out, _ = zeroth(t, 0, "ckpt", "ls", "other")
-	matches(t, out, "complete, latest step-00000006")
+	matches(t, out, "complete, latest, best step-00000006")
 	zeroth(t, 0, "ckpt", "verify", "s3://runs/a/step-00000004")
 	zeroth(t, 0, "ckpt", "diff", "s3://runs/a", "disk/ckpt")
 	zeroth(t, 0, "ckpt", "export", "s3://runs/a", "--to", "exported")

@@ -114,7 +114,7 @@ func TestUsualSettings(t *testing.T) {
 		{[]string{"--gpus", "8", "--gpu-memory", "80GiB", "--stage", "2", "--micro-batch", "2", "--recompute", "none", "--seq", "1024", "--batch-tokens", "1M"},
 			[]string{"ranks   8 = shard 8 × replicate 1, stage 2", "976 sequences of 1,024 tokens a step: micro-batches of 2 × accumulate 61 × 8 ranks"}},
 		{[]string{"--gpus", "8", "--set", "train={batch: 16}"}, []string{"16 sequences of 8,192 tokens a step: micro-batches of 1 × accumulate 2 × 8 ranks"}},
-		{[]string{"--gpus", "auto", "--machine", "H200"}, []string{"assumed 2 GPUs (--gpus), ", "GPUs of 140.4 GiB, those of h200", " on h200: computing ", "overlap Ranks compute while they gather", ": fits\n", "next    zeroth fit --model . --gpus 2 --machine H200\n"}},
+		{[]string{"--gpus", "auto", "--machine", "H200"}, []string{"assumed 1 GPU (--gpus), ", "GPUs of 140.4 GiB, those of h200", " on h200: computing ", "overlap Ranks compute while they gather", ": fits\n", "next    zeroth fit --model . --gpus 1 --machine H200\n"}},
 		{[]string{"--gpus", "auto", "--gpu-memory", "40GiB", "--machine", "h100", "--tokens", "1T"}, []string{"assumed 8 GPUs (--gpus), ", "costs   1.0T tokens are 238,419 steps: ", " GPU-hours\n"}},
 	} {
 		out, _ := zeroth(t, 0, append([]string{"plan", "--model", "."}, c.args...)...)

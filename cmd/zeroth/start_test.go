@@ -285,7 +285,7 @@ func TestFitFindsNothing(t *testing.T) {
 	zeroth(t, 1, "fit", "tiny.yaml", "--gpus", "2", "--gpu-memory", "300MiB", "--largest", "seq")
 	out, _ = zeroth(t, 0, "fit", "tiny.yaml", "--gpus", "1", "--gpu-memory", "80GiB")
 	contains(t, out, "× accumulate", "a step")
-	out, _ = zeroth(t, 0, "fit", example, "--gpus", "2", "--gpu-memory", "80GiB")
+	out, _ = zeroth(t, 0, "fit", example, "--gpus", "4", "--gpu-memory", "80GiB")
 	contains(t, out, "fits, fastest", "fits, equally fast", " equally fast, within half a percent.\n", "Your job has the fastest setting already.\n")
 }
 
@@ -374,7 +374,7 @@ func TestWrongPlaces(t *testing.T) {
 	for args, want := range map[string]string{
 		"train r":                          "did you mean r/job.yaml?",
 		"plan tiny":                        "did you mean tiny.yaml?",
-		"plan r/model":                     "a model is planned with --model r/model",
+		"plan r/model":                     "a model is planned with 'zeroth plan --model r/model'",
 		"sample --run r/job.yaml":          "--run r/job.yaml is a file; did you mean --run r?",
 		"train tiny.yaml --resume r":       "--resume r: a folder with checkpoints; name one of them, such as the newest, r/ckpt/step-00000006",
 		"plan tiny.yaml --machine B200":    "--machine B200: no such file or directory; want here, one of h100, h200, or a file",
