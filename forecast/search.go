@@ -250,8 +250,9 @@ func (s *search) lean(x *spec.Job) *spec.Job {
 	return x
 }
 
-// mostPipeline is the maximum number of ranks of a pipeline in a search.
-const mostPipeline = 32
+// mostPipeline returns the maximum number of ranks of a pipeline in a search. Long pipelines take longest to
+// simulate, and stages of one block are no use in them.
+func mostPipeline(layers int) int { return min(32, max(8, layers/2), layers) }
 
 // meshes returns the job on every mesh. Matrices and positions are divided within a host.
 func (s *search) meshes(x *spec.Job) (all []*spec.Job) {
@@ -268,7 +269,7 @@ func (s *search) meshes(x *spec.Job) (all []*spec.Job) {
 				break
 			}
 			for _, pipeline := range divisors(ranks / tensor / context) {
-				if y := meshed(x, pipeline, context, tensor); y != nil && pipeline <= min(mostPipeline, x.Model.Layers) {
+				if y := meshed(x, pipeline, context, tensor); y != nil && pipeline <= mostPipeline(x.Model.Layers) {
 					all = append(all, y)
 				}
 			}
