@@ -149,5 +149,12 @@ func (s shell) confined(args []string) (code int, said string, used *syscall.Rus
 		s.Fatal(err)
 	}
 	state := cmd.ProcessState
-	return state.ExitCode(), out.String(), state.SysUsage().(*syscall.Rusage)
+	used, own := state.SysUsage().(*syscall.Rusage), syscall.Rusage{}
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
+		s.Fatal(err)
+	}
+	if used.Maxrss <= own.Maxrss { // until it starts another program, a child counts the memory of its parent as its own
+		used.Maxrss = 0
+	}
+	return state.ExitCode(), out.String(), used
 }
