@@ -206,7 +206,8 @@ func (b *llamaBlock) takeExperts(p pass, s *Saved, to purpose) {
 		small(&mix.sorted.at, device.I32, n)
 		small(&mix.sorted.offsets, device.I32, b.mix.gateUp.count+1)
 		p.take(&mix.hidden, p.bt.Compute, 2*n*x.FFN, to, RecomputeMLP, true)
-		p.take(&mix.act, p.bt.Compute, n*x.FFN, to, RecomputeElementwise, !b.params[b.mix.down.param].Frozen || b.mix.adapters[2].exist())
+		read := !b.params[b.mix.down.param].Frozen || b.mix.adapters[2].exist()
+		p.take(&mix.act, p.bt.Compute, n*x.FFN, to, RecomputeElementwise, read)
 	}
 	if x.Gated {
 		small(&mix.shared, device.F32, m.rows)

@@ -163,7 +163,8 @@ func (b *gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, 
 	b.addAttention(p, x, s)
 	b.expand(p, s)
 	own, c := bt.Held(), b.g.Width
-	b.addTo(p, &b.down, placeMLP, device.Matrix(y, own, c), device.Matrix(s.x2, own, c), device.Matrix(s.act, bt.Rows(), b.g.inner()))
+	act := device.Matrix(s.act, bt.Rows(), b.g.inner())
+	b.addTo(p, &b.down, placeMLP, device.Matrix(y, own, c), device.Matrix(s.x2, own, c), act)
 }
 
 // Restore implements Restorer.
@@ -217,7 +218,8 @@ func (b *gptBlock) attendAll(p pass, s *Saved) {
 // addAttention computes the residual stream between the halves.
 func (b *gptBlock) addAttention(p pass, x device.Buffer, s *Saved) {
 	own, c := p.bt.Held(), b.g.Width
-	b.addTo(p, &b.proj, placeAttn, device.Matrix(s.x2, own, c), device.Matrix(x, own, c), device.Matrix(s.o, p.bt.Rows(), b.g.queries()))
+	o := device.Matrix(s.o, p.bt.Rows(), b.g.queries())
+	b.addTo(p, &b.proj, placeAttn, device.Matrix(s.x2, own, c), device.Matrix(x, own, c), o)
 }
 
 // expand computes the MLP's hidden layer and its activation.

@@ -323,7 +323,8 @@ func (b *llamaBlock) attendAll(p pass, s *Saved) {
 // addAttention computes the residual stream between the halves.
 func (b *llamaBlock) addAttention(p pass, x device.Buffer, s *Saved) {
 	own, c := p.bt.Held(), b.l.Width
-	b.addTo(p, b.attn, s.attn, &b.o, device.Matrix(s.x2, own, c), device.Matrix(x, own, c), device.Matrix(s.o, p.bt.Rows(), b.l.queries()))
+	o := device.Matrix(s.o, p.bt.Rows(), b.l.queries())
+	b.addTo(p, b.attn, s.attn, &b.o, device.Matrix(s.x2, own, c), device.Matrix(x, own, c), o)
 }
 
 // attend sets o to the attention of part i of a batch; all contains gathered keys and values.
