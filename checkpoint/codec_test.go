@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/checkpoint/vfs"

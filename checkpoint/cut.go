@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 	"zeroth/shard"
 )
 

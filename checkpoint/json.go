@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 // The JSON of manifests and part files is untrusted. It is read value by value, and each value is

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"zeroth/checkpoint/vfs"
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 // Names in a checkpoint's folder and in its parent.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 	"zeroth/shard"
 )
 

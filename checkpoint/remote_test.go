@@ -12,8 +12,8 @@ import (
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/checkpoint/store"
-	"zeroth/input/s3"
-	"zeroth/input/s3/s3test"
+	"zeroth/internal/input/s3"
+	"zeroth/internal/input/s3/s3test"
 	"zeroth/shard"
 	"zeroth/tests/nightly"
 )

@@ -9,8 +9,8 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/config/tree"
-	"zeroth/input"
-	"zeroth/input/s3"
+	"zeroth/internal/input"
+	"zeroth/internal/input/s3"
 	"zeroth/job/hf"
 )
 

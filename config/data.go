@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"zeroth/config/tree"
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // Data selects the training data. One of Text, Tokens, Documents and Program is set.

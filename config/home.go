@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"zeroth/config/tree"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/hf"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"zeroth/config/tree"
 	"zeroth/config/words"
-	"zeroth/job/show"
+	"zeroth/internal/show"
 )
 
 // Document is a parsed job file, merged with the sets.

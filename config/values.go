@@ -13,8 +13,8 @@ import (
 	"zeroth/config/tree"
 	"zeroth/config/words"
 	"zeroth/device"
+	"zeroth/internal/show"
 	"zeroth/job/hf"
-	"zeroth/job/show"
 	"zeroth/nn"
 )
 

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"zeroth/data/chat"
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 	"zeroth/tests/nightly"
 )
 

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"zeroth/data/chat"
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 // Chat is a folder's tokenizer with its chat template.

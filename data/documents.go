@@ -20,8 +20,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"zeroth/data/parquet"
-	"zeroth/input"
-	"zeroth/input/jsonread"
+	"zeroth/internal/input"
+	"zeroth/internal/input/jsonread"
 )
 
 // Ignored is the target of a position without a loss.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"zeroth/input/s3/s3test"
+	"zeroth/internal/input/s3/s3test"
 )
 
 // records returns lines of JSON.

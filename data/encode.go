@@ -8,7 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // task is a chunk of text and the segment to write its ids to.

@@ -21,8 +21,8 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
-	"zeroth/input"
-	"zeroth/input/s3"
+	"zeroth/internal/input"
+	"zeroth/internal/input/s3"
 )
 
 // file is an input file as it was when found.

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // A tokenizer's folder has a tokenizer.json, which completely describes the encoding

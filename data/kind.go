@@ -10,7 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // Files are checked for known formats before they are read as something else: to the

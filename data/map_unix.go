@@ -7,7 +7,7 @@ import (
 	"math"
 	"syscall"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // identity returns a value that is equal for all names of the same file.

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 // Records, their messages and parts of a message's content may have a mark, a key that says whether

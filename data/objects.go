@@ -9,7 +9,7 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
-	"zeroth/input/s3"
+	"zeroth/internal/input/s3"
 )
 
 // object is an input file in object storage, which is read from a local copy.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"zeroth/input/s3/s3test"
+	"zeroth/internal/input/s3/s3test"
 )
 
 // TestObjects checks that files in object storage give the same data as on disk, in the same order,

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"zeroth/data/chat"
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 // conversation is what a record of the format chat has.

@@ -8,7 +8,7 @@ import (
 	"math"
 	"sync"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // readFiles reads text files into one segment of byte tokens.

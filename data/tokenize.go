@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // Encoding describes a token file to be created from text files or records.

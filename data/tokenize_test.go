@@ -14,7 +14,7 @@ import (
 	"sync"
 	"testing"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/tests/nightly"
 )
 

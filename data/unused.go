@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"zeroth/data/chat"
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 // spare is a part of a record that may have no effect. what is one of the formats below.

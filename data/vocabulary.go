@@ -11,7 +11,7 @@ import (
 	"github.com/tiktoken-go/tokenizer/codec"
 
 	"zeroth/data/tokenizer"
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 // Limits of a vocabulary. GPT-2's has 50,257 tokens of at most 128 bytes; the largest

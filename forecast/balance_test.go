@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 )

@@ -3,7 +3,7 @@ package forecast
 import (
 	"math"
 
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/trace"
 )
 

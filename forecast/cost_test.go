@@ -4,7 +4,7 @@ import (
 	"math"
 	"testing"
 
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec/spectest"
 )
 

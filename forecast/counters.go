@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"zeroth/fsdp"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/trace"
 )
 

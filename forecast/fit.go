@@ -8,8 +8,8 @@ import (
 
 	"zeroth/config"
 	"zeroth/device"
-	"zeroth/input"
-	"zeroth/job/setup"
+	"zeroth/internal/input"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 )
 

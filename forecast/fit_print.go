@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"zeroth/device"
+	"zeroth/internal/setup"
+	"zeroth/internal/show"
 	"zeroth/job/hf"
-	"zeroth/job/setup"
-	"zeroth/job/show"
 	"zeroth/job/spec"
 	"zeroth/nn"
 )

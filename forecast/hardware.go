@@ -10,10 +10,10 @@ import (
 	"zeroth/config"
 
 	"zeroth/device"
-	"zeroth/input"
-	"zeroth/input/jsonread"
-	"zeroth/job/setup"
-	"zeroth/job/show"
+	"zeroth/internal/input"
+	"zeroth/internal/input/jsonread"
+	"zeroth/internal/setup"
+	"zeroth/internal/show"
 )
 
 // Hardware contains the speeds of the simulated machines. Rates are those that large kernels

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"io"
 
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/show"
 	"zeroth/job/hf"
-	"zeroth/job/show"
 	"zeroth/job/spec"
 	"zeroth/nn"
 )

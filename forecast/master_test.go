@@ -5,7 +5,7 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec/spectest"
 	"zeroth/job/trace"
 )

@@ -7,8 +7,8 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
-	"zeroth/job/setup"
-	"zeroth/job/show"
+	"zeroth/internal/setup"
+	"zeroth/internal/show"
 	"zeroth/job/spec"
 	"zeroth/job/trace"
 )

@@ -1,7 +1,7 @@
 package forecast
 
 import (
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 )
 

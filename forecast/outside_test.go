@@ -3,7 +3,7 @@ package forecast
 import (
 	"testing"
 
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
 )

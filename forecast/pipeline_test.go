@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
 )

@@ -4,8 +4,8 @@ import (
 	"zeroth/collective"
 
 	"zeroth/device"
+	"zeroth/internal/setup"
 	"zeroth/job/hf"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/shard"
 	"zeroth/zero"

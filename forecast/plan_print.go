@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"zeroth/device"
-	"zeroth/input"
-	"zeroth/job/show"
+	"zeroth/internal/input"
+	"zeroth/internal/show"
 	"zeroth/job/spec"
 )
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/tests/nightly"
 )
 

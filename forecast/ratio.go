@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"zeroth/job/show"
+	"zeroth/internal/show"
 	"zeroth/job/spec"
 )
 

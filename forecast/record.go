@@ -6,7 +6,7 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/fsdp"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/trace"
 	"zeroth/offload"
 	"zeroth/optim"

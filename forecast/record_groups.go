@@ -3,7 +3,7 @@ package forecast
 import (
 	"zeroth/collective"
 	"zeroth/device"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/trace"
 	"zeroth/zero"
 )

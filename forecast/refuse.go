@@ -8,10 +8,10 @@ import (
 	"strings"
 
 	"zeroth/device"
-	"zeroth/input"
-	"zeroth/job/machine"
-	"zeroth/job/setup"
-	"zeroth/job/show"
+	"zeroth/internal/input"
+	"zeroth/internal/machine"
+	"zeroth/internal/setup"
+	"zeroth/internal/show"
 	"zeroth/job/spec"
 )
 

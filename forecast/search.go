@@ -13,7 +13,7 @@ import (
 
 	"zeroth/config"
 	"zeroth/device"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/pipe"
 	"zeroth/zero"

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"zeroth/input"
-	"zeroth/job/setup"
+	"zeroth/internal/input"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
 	"zeroth/nn"

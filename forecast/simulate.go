@@ -5,9 +5,9 @@ import (
 	"strings"
 
 	"zeroth/collective"
-	"zeroth/input"
-	"zeroth/job/setup"
-	"zeroth/job/show"
+	"zeroth/internal/input"
+	"zeroth/internal/setup"
+	"zeroth/internal/show"
 	"zeroth/job/spec"
 	"zeroth/job/trace"
 	"zeroth/shard"

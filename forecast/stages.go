@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"zeroth/device"
-	"zeroth/job/show"
+	"zeroth/internal/show"
 )
 
 // Stages contains the plans of a job at several ZeRO stages.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"zeroth/config"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/jobtest"
 	"zeroth/job/spec"
 	"zeroth/tests/nightly"

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"zeroth/device"
-	"zeroth/job/show"
+	"zeroth/internal/show"
 )
 
 // colors maps categories to their color in every drawing. Related categories share a hue; the

@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 	"sync"
 
-	"zeroth/input"
-	"zeroth/job/machine"
-	"zeroth/job/setup"
+	"zeroth/internal/input"
+	"zeroth/internal/machine"
+	"zeroth/internal/setup"
 )
 
 // algorithmsFile is the file in the run folder that records the GPU algorithms of matrix

@@ -4,10 +4,10 @@ import (
 	"fmt"
 
 	"zeroth/data"
+	"zeroth/internal/setup"
+	"zeroth/internal/show"
 	"zeroth/job/hf"
 	"zeroth/job/report"
-	"zeroth/job/setup"
-	"zeroth/job/show"
 	"zeroth/job/spec"
 )
 

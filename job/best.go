@@ -9,7 +9,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/state"
 	"zeroth/zero"
 )

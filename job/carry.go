@@ -6,10 +6,10 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/data"
-	"zeroth/input"
-	"zeroth/input/hub"
+	"zeroth/internal/input"
+	"zeroth/internal/input/hub"
+	"zeroth/internal/setup"
 	"zeroth/job/hf"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 )
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
 	"zeroth/job/spec/spectest"

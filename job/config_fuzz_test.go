@@ -7,10 +7,10 @@ import (
 
 	"zeroth/config/tree"
 	"zeroth/forecast"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/setup"
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/nn"
 )

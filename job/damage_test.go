@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
 	"zeroth/job/spec/spectest"

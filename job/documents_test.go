@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"zeroth/data"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
 	"zeroth/job/spec"

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"zeroth/data"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/setup"
 	"zeroth/job/jobtest"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
 	"zeroth/tests/nightly"

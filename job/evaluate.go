@@ -10,10 +10,10 @@ import (
 
 	"zeroth/data"
 	"zeroth/forecast"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/setup"
 	"zeroth/job/generate"
 	"zeroth/job/report"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/zero"
 )

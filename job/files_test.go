@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"zeroth/forecast"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/jobtest"
 	"zeroth/job/spec"
 )

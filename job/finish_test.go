@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/safetensors"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/setup"
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
 	"zeroth/nn"

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"zeroth/collective/flight"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 )
 
 // flights dumps what the recorders of this process's ranks have kept to the run folder: when

@@ -11,9 +11,9 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
 	"zeroth/collective/flight"
+	"zeroth/internal/setup"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
-	"zeroth/job/setup"
 	"zeroth/job/spec/spectest"
 )
 

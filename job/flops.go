@@ -7,8 +7,8 @@ import (
 	"zeroth/config"
 
 	"zeroth/forecast"
+	"zeroth/internal/setup"
 	"zeroth/job/report"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/job/state"
 	"zeroth/shard"

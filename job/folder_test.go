@@ -10,7 +10,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
 	"zeroth/job/spec/spectest"

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/internal/setup"
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
 	"zeroth/nn"

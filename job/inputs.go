@@ -13,12 +13,12 @@ import (
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/forecast"
-	"zeroth/input"
-	"zeroth/input/hub"
+	"zeroth/internal/input"
+	"zeroth/internal/input/hub"
+	"zeroth/internal/machine"
+	"zeroth/internal/setup"
 	"zeroth/job/hf"
-	"zeroth/job/machine"
 	"zeroth/job/report"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 )
 

@@ -17,7 +17,7 @@ import (
 	"testing"
 
 	"zeroth/forecast"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"

@@ -8,8 +8,8 @@ import (
 
 	"zeroth/checkpoint/vfs"
 	"zeroth/data"
+	"zeroth/internal/setup"
 	"zeroth/job/report"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/job/state"
 	"zeroth/job/trace"

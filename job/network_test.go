@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"

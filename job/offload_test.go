@@ -5,9 +5,9 @@ import (
 	"slices"
 	"testing"
 
+	"zeroth/internal/setup"
+	"zeroth/internal/show"
 	"zeroth/job/jobtest"
-	"zeroth/job/setup"
-	"zeroth/job/show"
 	"zeroth/job/spec/spectest"
 )
 

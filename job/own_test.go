@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/jobtest"
 	"zeroth/job/spec/spectest"
 	"zeroth/tests/nightly"

@@ -11,8 +11,8 @@ import (
 
 	"zeroth/collective"
 	"zeroth/config"
+	"zeroth/internal/setup"
 	"zeroth/job/report"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/job/trace"
 	"zeroth/job/watch"

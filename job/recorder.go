@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"zeroth/config"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/report"
 	"zeroth/job/spec"
 	"zeroth/job/state"

@@ -14,7 +14,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/checkpointtest"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
 	"zeroth/job/spec"

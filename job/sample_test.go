@@ -12,7 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/generate"
 	"zeroth/job/jobtest"
 	"zeroth/job/spec/spectest"

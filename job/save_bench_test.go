@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"zeroth/checkpoint"
+	"zeroth/internal/setup"
 	"zeroth/job/hf"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/job/state"
 )

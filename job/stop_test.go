@@ -11,9 +11,9 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/fsdp"
+	"zeroth/internal/setup"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
-	"zeroth/job/setup"
 	"zeroth/job/spec/spectest"
 	"zeroth/job/state"
 	"zeroth/tests/nightly"

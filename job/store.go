@@ -16,9 +16,9 @@ import (
 	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
 	"zeroth/collective"
-	"zeroth/input"
-	"zeroth/input/s3"
-	"zeroth/job/setup"
+	"zeroth/internal/input"
+	"zeroth/internal/input/s3"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 )
 

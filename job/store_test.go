@@ -15,11 +15,11 @@ import (
 
 	"zeroth/checkpoint/store"
 	"zeroth/collective"
-	"zeroth/input"
-	"zeroth/input/s3/s3test"
+	"zeroth/internal/input"
+	"zeroth/internal/input/s3/s3test"
+	"zeroth/internal/setup"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
-	"zeroth/job/setup"
 	"zeroth/job/spec/spectest"
 	"zeroth/tests/nightly"
 )

@@ -13,9 +13,9 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
+	"zeroth/internal/setup"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
-	"zeroth/job/setup"
 	"zeroth/job/spec/spectest"
 )
 

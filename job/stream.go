@@ -8,8 +8,8 @@ import (
 
 	"zeroth/collective"
 	"zeroth/fsdp"
+	"zeroth/internal/setup"
 	"zeroth/job/hf"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/shard"
 	"zeroth/zero"

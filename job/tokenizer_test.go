@@ -13,10 +13,10 @@ import (
 	"testing"
 
 	"zeroth/config/tree"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/show"
 	"zeroth/job/generate"
 	"zeroth/job/jobtest"
-	"zeroth/job/show"
 	"zeroth/job/spec/spectest"
 )
 

@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"zeroth/forecast"
+	"zeroth/internal/setup"
 	"zeroth/job/report"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/job/trace"
 	"zeroth/tests/nightly"

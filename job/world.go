@@ -13,9 +13,9 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/setup"
 	"zeroth/job/report"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/job/state"
 )

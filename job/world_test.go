@@ -7,8 +7,8 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/rendezvous"
+	"zeroth/internal/setup"
 	"zeroth/job/jobtest"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
 )

@@ -11,7 +11,7 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/socket"
 	"zeroth/device"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/shard"
 	"zeroth/tests/nightly"

@@ -8,7 +8,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/optim"

@@ -10,7 +10,7 @@ import (
 	"zeroth/zero"
 
 	"zeroth/collective"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/shard"
 	"zeroth/tests/nightly"

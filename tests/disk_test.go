@@ -17,9 +17,9 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
 	"zeroth/checkpoint/vfs/vfstest"
+	"zeroth/internal/setup"
 	"zeroth/job"
 	"zeroth/job/report"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 )

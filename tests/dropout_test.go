@@ -7,7 +7,7 @@ import (
 	"zeroth/tests/nightly"
 	"zeroth/zero"
 
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/zero/zerotest"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/data"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/state"
 	"zeroth/tests/nightly"
 	"zeroth/zero"

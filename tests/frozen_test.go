@@ -11,8 +11,8 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/device"
+	"zeroth/internal/setup"
 	"zeroth/job"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/shard"

@@ -17,9 +17,9 @@ import (
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/device"
+	"zeroth/internal/setup"
 	"zeroth/job"
 	"zeroth/job/hf"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/tests/nightly"

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/shard"
 	"zeroth/tests/nightly"

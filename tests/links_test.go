@@ -10,8 +10,8 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
+	"zeroth/internal/setup"
 	"zeroth/job"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/zero/zerotest"
 )

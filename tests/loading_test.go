@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/safetensors"
+	"zeroth/internal/setup"
 	"zeroth/job/hf"
-	"zeroth/job/setup"
 	"zeroth/job/spec/spectest"
 	"zeroth/nn"
 	"zeroth/tests/nightly"

@@ -10,7 +10,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/forecast"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 	"zeroth/zero/zerotest"

@@ -13,7 +13,7 @@ import (
 	"zeroth/device/cpu"
 	"zeroth/device/cuda"
 	"zeroth/fsdp"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/job/state"
 	"zeroth/nn"

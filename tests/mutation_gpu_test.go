@@ -18,7 +18,7 @@ import (
 
 	"zeroth/device/cuda"
 	"zeroth/device/cuda/fake"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/zero/zerotest"
 )
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"zeroth/collective"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/tests/nightly"
 	"zeroth/zero/zerotest"
 )

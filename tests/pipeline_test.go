@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"zeroth/forecast"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 	"zeroth/zero/zerotest"

@@ -16,8 +16,8 @@ import (
 
 	"zeroth/device"
 	"zeroth/forecast"
-	"zeroth/job/setup"
-	"zeroth/job/show"
+	"zeroth/internal/setup"
+	"zeroth/internal/show"
 	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/shard"

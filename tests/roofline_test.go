@@ -12,7 +12,7 @@ import (
 	"zeroth/device"
 	"zeroth/device/cuda/kernel"
 	"zeroth/forecast"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/optim"

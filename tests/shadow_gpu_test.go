@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"zeroth/device/cuda/fake"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/zero/zerotest"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/checkpointtest"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/job/state"
 	"zeroth/shard"

@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"zeroth/forecast"
-	"zeroth/input"
-	"zeroth/job/show"
+	"zeroth/internal/input"
+	"zeroth/internal/show"
 	"zeroth/job/spec"
 )
 

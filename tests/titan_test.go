@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"zeroth/forecast"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/spec"
 	"zeroth/tests/generated"
 )

@@ -13,7 +13,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/checkpointtest"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job"
 	"zeroth/job/generate"
 	"zeroth/job/state"

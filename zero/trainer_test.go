@@ -13,7 +13,7 @@ import (
 
 	"zeroth/data"
 	"zeroth/device"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/optim"
 	"zeroth/zero"
 	"zeroth/zero/zerotest"

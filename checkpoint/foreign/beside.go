@@ -9,8 +9,8 @@ import (
 	"strconv"
 
 	"zeroth/checkpoint/torchfile"
-	"zeroth/input"
-	"zeroth/input/jsonread"
+	"zeroth/internal/input"
+	"zeroth/internal/input/jsonread"
 	"zeroth/optim"
 )
 

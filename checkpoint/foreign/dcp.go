@@ -13,7 +13,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/torchfile"
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // dcp is a folder of torch.distributed.checkpoint being opened.

@@ -10,7 +10,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/torchfile"
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 var rankFile = regexp.MustCompile(`^model_world_size_(\d+)_rank_(\d+)\.pt$`)

@@ -15,8 +15,8 @@ import (
 	"zeroth/checkpoint/safetensors"
 	"zeroth/checkpoint/torchfile"
 	"zeroth/checkpoint/vfs"
-	"zeroth/input"
-	"zeroth/input/jsonread"
+	"zeroth/internal/input"
+	"zeroth/internal/input/jsonread"
 )
 
 const (

@@ -20,7 +20,7 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/safetensors"
 	"zeroth/checkpoint/torchfile"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/optim"
 	"zeroth/shard"
 )

@@ -11,7 +11,7 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/safetensors"
 	"zeroth/checkpoint/torchfile"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/shard"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/torchfile"
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // moments lists the kinds of optimizer state per parameter.

@@ -33,7 +33,7 @@ import (
 	"unicode/utf8"
 
 	"zeroth/checkpoint/vfs"
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 const (

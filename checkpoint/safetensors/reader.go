@@ -10,7 +10,7 @@ import (
 	"sync"
 
 	"zeroth/checkpoint/vfs"
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 const (

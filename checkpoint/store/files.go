@@ -30,7 +30,7 @@ import (
 	"strings"
 
 	"zeroth/checkpoint/vfs"
-	"zeroth/input/s3"
+	"zeroth/internal/input/s3"
 )
 
 // Files is a file system for all names. It implements vfs.FS.

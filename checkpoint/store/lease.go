@@ -23,8 +23,8 @@ import (
 	"time"
 
 	"zeroth/checkpoint/vfs"
-	"zeroth/input"
-	"zeroth/input/s3"
+	"zeroth/internal/input"
+	"zeroth/internal/input/s3"
 )
 
 const (

@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"zeroth/checkpoint/vfs"
-	"zeroth/input"
-	"zeroth/input/s3"
+	"zeroth/internal/input"
+	"zeroth/internal/input/s3"
 )
 
 // Mirror is a folder of checkpoints in object storage, and the folder on disk that it is saved to first.

@@ -18,9 +18,9 @@ import (
 	"github.com/minio/minio-go/v7"
 
 	"zeroth/checkpoint/vfs"
-	"zeroth/input"
-	"zeroth/input/s3"
-	"zeroth/input/s3/s3test"
+	"zeroth/internal/input"
+	"zeroth/internal/input/s3"
+	"zeroth/internal/input/s3/s3test"
 	"zeroth/tests/nightly"
 )
 

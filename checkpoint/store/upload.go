@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"zeroth/checkpoint/vfs"
-	"zeroth/input"
-	"zeroth/input/s3"
+	"zeroth/internal/input"
+	"zeroth/internal/input/s3"
 )
 
 // round deletes what is doomed, uploads what is missing and commits what is complete. It returns

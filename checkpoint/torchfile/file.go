@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"zeroth/checkpoint/vfs"
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // File is an open torch.save file.

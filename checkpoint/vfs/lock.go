@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // Locked reports that someone else holds a lock. errors.Is matches it to ErrLocked.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // TestMain lets the test binary act as a process that holds a lock until it is killed.

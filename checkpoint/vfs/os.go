@@ -5,7 +5,7 @@ import (
 	"math"
 	"os"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // OS is the machine's file system.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"os"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // ScratchFS is a file system with scratch files: large files that one process writes and reads

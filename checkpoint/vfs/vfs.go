@@ -25,7 +25,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // FS is a file system. Names are paths as in package path/filepath. All methods are safe for

@@ -14,11 +14,11 @@ import (
 
 	"zeroth/config"
 	"zeroth/forecast"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/machine"
+	"zeroth/internal/setup"
 	"zeroth/job"
-	"zeroth/job/machine"
 	"zeroth/job/report"
-	"zeroth/job/setup"
 )
 
 // Main does what the program's arguments say, and exits with zeroth's exit codes.

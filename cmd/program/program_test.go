@@ -8,7 +8,7 @@ import (
 
 	"zeroth/cmd/program"
 	"zeroth/data"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"

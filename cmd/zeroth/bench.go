@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/setup"
+	"zeroth/internal/show"
 	"zeroth/job/bench"
-	"zeroth/job/setup"
-	"zeroth/job/show"
 )
 
 func (a *app) bench() *cobra.Command {

@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/forecast"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/setup"
 	"zeroth/job/bench"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 )
 

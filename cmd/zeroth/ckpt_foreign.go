@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/checkpoint"
-	"zeroth/job/show"
+	"zeroth/internal/show"
 	"zeroth/job/state"
 )
 

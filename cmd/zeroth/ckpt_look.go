@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/checkpoint"
+	"zeroth/internal/show"
 	"zeroth/job/report"
-	"zeroth/job/show"
 	"zeroth/job/state"
 )
 

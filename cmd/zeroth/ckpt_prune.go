@@ -10,8 +10,8 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/config"
-	"zeroth/input"
-	"zeroth/job/show"
+	"zeroth/internal/input"
+	"zeroth/internal/show"
 	"zeroth/job/state"
 )
 

@@ -12,8 +12,8 @@ import (
 
 	"zeroth/checkpoint/vfs"
 	"zeroth/device/cpu"
-	"zeroth/job/machine"
-	"zeroth/job/show"
+	"zeroth/internal/machine"
+	"zeroth/internal/show"
 	"zeroth/job/state"
 )
 

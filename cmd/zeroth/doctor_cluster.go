@@ -10,10 +10,10 @@ import (
 	"strings"
 
 	"zeroth/collective/mpi"
+	"zeroth/internal/machine"
+	"zeroth/internal/show"
+	"zeroth/internal/world"
 	"zeroth/job/bench"
-	"zeroth/job/machine"
-	"zeroth/job/show"
-	"zeroth/job/world"
 )
 
 // cluster runs "zeroth doctor --cluster".

@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"zeroth/collective/mpi"
+	"zeroth/internal/launch"
+	"zeroth/internal/world"
 	"zeroth/job/bench"
-	"zeroth/job/launch"
-	"zeroth/job/world"
 	"zeroth/tests/nightly"
 )
 

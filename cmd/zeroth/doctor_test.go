@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"zeroth/device/cpu"
-	"zeroth/job/machine"
+	"zeroth/internal/machine"
 )
 
 // TestDoctor checks that doctor describes the machine line by line, and lists only instruction

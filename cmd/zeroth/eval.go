@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/config"
-	"zeroth/input"
-	"zeroth/input/hub"
+	"zeroth/internal/input"
+	"zeroth/internal/input/hub"
 	"zeroth/job"
 	"zeroth/job/generate"
 	"zeroth/job/spec"

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/machine"
+	"zeroth/internal/machine"
 	"zeroth/tests/nightly"
 )
 

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/collective/flight"
-	"zeroth/input"
-	"zeroth/job/launch"
+	"zeroth/internal/input"
+	"zeroth/internal/launch"
 )
 
 func (a *app) flight() *cobra.Command {

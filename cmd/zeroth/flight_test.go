@@ -22,7 +22,7 @@ import (
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
 	"zeroth/collective/flight"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/tests/nightly"
 )
 

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"zeroth/input/s3/s3test"
-	"zeroth/job/launch/launchtest"
+	"zeroth/internal/input/s3/s3test"
+	"zeroth/internal/launch/launchtest"
 	"zeroth/tests/nightly"
 )
 

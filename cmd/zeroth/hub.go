@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 
-	"zeroth/input/hub"
-	"zeroth/input/s3"
-	"zeroth/job/setup"
+	"zeroth/internal/input/hub"
+	"zeroth/internal/input/s3"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/job/state"
 )

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/input/hub/hubtest"
+	"zeroth/internal/input/hub/hubtest"
 	"zeroth/tests/nightly"
 )
 

@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"zeroth/config"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/world"
 	"zeroth/job/bench"
-	"zeroth/job/world"
 )
 
 // joining is a process of a world that only measures and has no job.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"zeroth/input"
-	"zeroth/input/s3/s3test"
+	"zeroth/internal/input"
+	"zeroth/internal/input/s3/s3test"
 	"zeroth/tests/nightly"
 )
 

@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"zeroth/input"
-	"zeroth/job/launch"
-	"zeroth/job/setup"
+	"zeroth/internal/input"
+	"zeroth/internal/launch"
+	"zeroth/internal/setup"
 	"zeroth/job/state"
 )
 

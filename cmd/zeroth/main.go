@@ -28,10 +28,10 @@ import (
 	"zeroth/collective/rendezvous"
 	"zeroth/config"
 	"zeroth/config/words"
-	"zeroth/input"
-	"zeroth/job/launch"
-	"zeroth/job/machine"
-	"zeroth/job/show"
+	"zeroth/internal/input"
+	"zeroth/internal/launch"
+	"zeroth/internal/machine"
+	"zeroth/internal/show"
 	"zeroth/job/state"
 )
 

@@ -28,7 +28,7 @@ import (
 	"time"
 	"zeroth/config"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/hf"
 	"zeroth/job/report"
 	"zeroth/job/state"

@@ -10,11 +10,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"zeroth/collective/rendezvous"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/launch"
+	"zeroth/internal/world"
 	"zeroth/job"
-	"zeroth/job/launch"
 	"zeroth/job/spec"
-	"zeroth/job/world"
 )
 
 // member is this process as one of a world of processes.

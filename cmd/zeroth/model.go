@@ -10,10 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/data"
-	"zeroth/input"
-	"zeroth/input/hub"
+	"zeroth/internal/input"
+	"zeroth/internal/input/hub"
+	"zeroth/internal/show"
 	"zeroth/job/hf"
-	"zeroth/job/show"
 	"zeroth/nn"
 )
 

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/hf"
 	"zeroth/job/spec/spectest"
 	"zeroth/nn"

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"zeroth/forecast"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/spec"
 )
 

@@ -16,11 +16,11 @@ import (
 
 	"zeroth/config"
 	"zeroth/forecast"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/setup"
+	"zeroth/internal/show"
 	"zeroth/job/bench"
 	"zeroth/job/hf"
-	"zeroth/job/setup"
-	"zeroth/job/show"
 	"zeroth/job/spec"
 )
 

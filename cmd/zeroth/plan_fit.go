@@ -12,8 +12,8 @@ import (
 
 	"zeroth/config"
 	"zeroth/forecast"
-	"zeroth/input"
-	"zeroth/job/setup"
+	"zeroth/internal/input"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 )
 

@@ -12,8 +12,8 @@ import (
 
 	"zeroth/config"
 	"zeroth/forecast"
-	"zeroth/input"
-	"zeroth/job/show"
+	"zeroth/internal/input"
+	"zeroth/internal/show"
 	"zeroth/job/spec"
 )
 

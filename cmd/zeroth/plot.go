@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/show"
 	"zeroth/job/report"
-	"zeroth/job/show"
 )
 
 func (a *app) plot() *cobra.Command {

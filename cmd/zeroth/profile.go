@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job"
 	"zeroth/job/trace"
 )

@@ -17,11 +17,11 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
-	"zeroth/input"
-	"zeroth/input/hub"
+	"zeroth/internal/input"
+	"zeroth/internal/input/hub"
+	"zeroth/internal/show"
 	"zeroth/job"
 	"zeroth/job/generate"
-	"zeroth/job/show"
 )
 
 func (a *app) sample() *cobra.Command {

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/term"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // signalled is the cause of a context that a signal cancelled.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"zeroth/checkpoint"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/tests/nightly"
 )
 

@@ -13,7 +13,7 @@ import (
 
 	"zeroth/config"
 	"zeroth/config/dialect"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/spec"
 )
 

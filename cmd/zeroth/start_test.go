@@ -15,7 +15,7 @@ import (
 	"unicode"
 
 	"zeroth/config"
-	"zeroth/input/hub/hubtest"
+	"zeroth/internal/input/hub/hubtest"
 	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 )

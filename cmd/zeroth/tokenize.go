@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"zeroth/data"
-	"zeroth/input/hub"
+	"zeroth/internal/input/hub"
 )
 
 func (a *app) tokenize() *cobra.Command {

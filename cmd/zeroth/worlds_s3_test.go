@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/input/s3/s3test"
+	"zeroth/internal/input/s3/s3test"
 	"zeroth/tests/nightly"
 )
 

@@ -28,8 +28,8 @@ import (
 	"unique"
 
 	"zeroth/collective"
-	"zeroth/input"
-	"zeroth/input/jsonread"
+	"zeroth/internal/input"
+	"zeroth/internal/input/jsonread"
 )
 
 // Folder is the folder of dumps within a run folder.

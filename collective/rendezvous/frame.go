@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 // Kinds of frames.

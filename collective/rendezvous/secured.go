@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // Mutual returns a configuration of TLS 1.3 in which both sides must present a certificate signed

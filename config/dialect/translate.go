@@ -11,7 +11,7 @@ import (
 	"zeroth/config"
 	"zeroth/config/tree"
 	"zeroth/config/words"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/hf"
 )
 

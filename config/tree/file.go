@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // ReadJob returns the text of a job file; - is the standard input.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/job/show"
+	"zeroth/internal/show"
 )
 
 // Position is where a value was written: in a file or in a --set.

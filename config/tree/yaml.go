@@ -15,7 +15,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
-	"zeroth/job/show"
+	"zeroth/internal/show"
 )
 
 // Node is a YAML value and its place. Scalars keep their text, because the key determines the

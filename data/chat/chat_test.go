@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 const fixture = "testdata/templates.json.gz"

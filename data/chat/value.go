@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode"
 
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 // Value is a nil (none), bool, int64, float64, string, *List, *Dict or undefined, or a value

@@ -20,7 +20,7 @@ import (
 	"io"
 	"unicode/utf8"
 
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 // Limits of a file.

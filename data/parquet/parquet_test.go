@@ -19,7 +19,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 	"zeroth/tests/nightly"
 )
 

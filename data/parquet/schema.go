@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 // physical is the storage type of a column's values.

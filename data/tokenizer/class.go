@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 // Some classes of transformers 5.23 build a tokenizer of their own from the vocabulary, the merges,

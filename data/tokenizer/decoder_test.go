@@ -8,7 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 	"zeroth/tests/nightly"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 // Limits of a tokenizer.json. The caller limits its size.

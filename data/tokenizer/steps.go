@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 // step is an object with a type: a normalizer, a pre-tokenizer, a post-processor or a decoder.

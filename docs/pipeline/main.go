@@ -10,8 +10,8 @@ import (
 	"strconv"
 
 	"zeroth/forecast"
-	"zeroth/job/setup"
-	"zeroth/job/show"
+	"zeroth/internal/setup"
+	"zeroth/internal/show"
 	"zeroth/job/spec"
 	"zeroth/pipe"
 )

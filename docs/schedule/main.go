@@ -15,8 +15,8 @@ import (
 
 	"zeroth/data"
 	"zeroth/device"
-	"zeroth/job/setup"
-	"zeroth/job/show"
+	"zeroth/internal/setup"
+	"zeroth/internal/show"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"

@@ -9,8 +9,8 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
-	"zeroth/job/show"
-	"zeroth/job/world"
+	"zeroth/internal/show"
+	"zeroth/internal/world"
 )
 
 // acrossSizes lists the sizes of buffers to gather and reduce, in bytes.

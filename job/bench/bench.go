@@ -9,7 +9,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 )
 
 // Groups returns the groups of measurements, in order.

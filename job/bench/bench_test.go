@@ -12,8 +12,8 @@ import (
 
 	"zeroth/device"
 	"zeroth/forecast"
+	"zeroth/internal/machine"
 	"zeroth/job/hf"
-	"zeroth/job/machine"
 	"zeroth/nn"
 	"zeroth/tests/nightly"
 )

@@ -8,8 +8,8 @@ import (
 
 	"zeroth/device"
 	"zeroth/forecast"
-	"zeroth/job/machine"
-	"zeroth/job/setup"
+	"zeroth/internal/machine"
+	"zeroth/internal/setup"
 )
 
 const gpuGroup = "gpu"

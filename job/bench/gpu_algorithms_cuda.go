@@ -8,7 +8,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cuda/driver"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 )
 
 // candidates is the number of cuBLASLt algorithms to time per product, in its own order of

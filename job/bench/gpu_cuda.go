@@ -11,7 +11,7 @@ import (
 	"zeroth/device/cuda"
 	"zeroth/device/cuda/driver"
 	"zeroth/device/cuda/kernel"
-	"zeroth/job/machine"
+	"zeroth/internal/machine"
 )
 
 // gpuBench measures a GPU as training uses it, with two queues and pinned host memory.

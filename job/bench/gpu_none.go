@@ -2,7 +2,7 @@
 
 package bench
 
-import "zeroth/job/machine"
+import "zeroth/internal/machine"
 
 // measureGPU does nothing in a build without GPU support.
 func (b *bench) measureGPU([]machine.GPU) error { return nil }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/job/show"
+	"zeroth/internal/show"
 )
 
 // Table writes the comparison as a table, in Markdown if markdown is set.

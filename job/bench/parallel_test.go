@@ -8,9 +8,9 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/forecast"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/setup"
 	"zeroth/job/jobtest"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 )

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 
-	"zeroth/job/show"
+	"zeroth/internal/show"
 )
 
 // JSON writes the report as JSON.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"zeroth/forecast"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
 	"zeroth/tests/nightly"

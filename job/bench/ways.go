@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"zeroth/config"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/spec"
 )
 

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"zeroth/config"
-	"zeroth/input"
-	"zeroth/job/setup"
+	"zeroth/internal/input"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 )

@@ -8,7 +8,7 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/device/cpu"
-	"zeroth/job/world"
+	"zeroth/internal/world"
 	"zeroth/shard"
 )
 

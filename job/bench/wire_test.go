@@ -13,8 +13,8 @@ import (
 	"go.uber.org/goleak"
 
 	"zeroth/collective"
-	"zeroth/job/launch"
-	"zeroth/job/world"
+	"zeroth/internal/launch"
+	"zeroth/internal/world"
 )
 
 // worlds returns the processes of a world, here within one process.

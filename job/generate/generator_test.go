@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"zeroth/device"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/setup"
 	"zeroth/job/hf"
-	"zeroth/job/setup"
 	"zeroth/job/spec/spectest"
 	"zeroth/nn"
 	"zeroth/tests/nightly"

@@ -13,9 +13,9 @@ import (
 	"zeroth/data"
 	"zeroth/data/chat"
 	"zeroth/device"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/setup"
 	"zeroth/job/hf"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 )
 

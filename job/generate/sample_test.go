@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 
 	"zeroth/data"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/spec"
 )
 

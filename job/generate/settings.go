@@ -11,9 +11,9 @@ import (
 	"strings"
 
 	"zeroth/data"
-	"zeroth/input"
-	"zeroth/input/jsonread"
-	"zeroth/job/show"
+	"zeroth/internal/input"
+	"zeroth/internal/input/jsonread"
+	"zeroth/internal/show"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"zeroth/checkpoint"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/hf"
 	"zeroth/job/state"
 	"zeroth/shard"

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 
 	"zeroth/data"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/spec"
 )
 

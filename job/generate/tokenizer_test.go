@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/jobtest"
 )
 

@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"zeroth/checkpoint/safetensors"
-	"zeroth/input/hub"
+	"zeroth/internal/input/hub"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"

@@ -9,7 +9,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/data"
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 const generationFile = "generation_config.json"

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/jobtest"
 )
 

@@ -12,8 +12,8 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/data"
-	"zeroth/input"
-	"zeroth/job/show"
+	"zeroth/internal/input"
+	"zeroth/internal/show"
 )
 
 // Carried holds the other files of the folder a run's model came from, in memory and attached to

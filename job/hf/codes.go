@@ -8,7 +8,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/device"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"

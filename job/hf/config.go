@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"zeroth/input"
-	"zeroth/job/show"
+	"zeroth/internal/input"
+	"zeroth/internal/show"
 )
 
 // endOfText is the id of <|endoftext|> in GPT-2's own vocabulary.

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"zeroth/device"
-	"zeroth/job/show"
+	"zeroth/internal/show"
 	"zeroth/nn"
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"zeroth/device"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/jobtest"
 	"zeroth/nn"
 )

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"zeroth/device"
-	"zeroth/job/show"
+	"zeroth/internal/show"
 	"zeroth/nn"
 )
 

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/input/jsonread"
-	"zeroth/job/show"
+	"zeroth/internal/input/jsonread"
+	"zeroth/internal/show"
 )
 
 const maxJSON = 2 << 20 // bytes of a JSON file of a model folder

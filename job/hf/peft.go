@@ -16,9 +16,9 @@ import (
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/device"
-	"zeroth/input"
-	"zeroth/input/jsonread"
-	"zeroth/job/show"
+	"zeroth/internal/input"
+	"zeroth/internal/input/jsonread"
+	"zeroth/internal/show"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"zeroth/checkpoint/safetensors"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/nn"
 )
 

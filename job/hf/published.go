@@ -10,7 +10,7 @@ import (
 	"strings"
 	"sync"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 //go:embed published.json

@@ -15,8 +15,8 @@ import (
 	"strings"
 
 	"zeroth/checkpoint/safetensors"
-	"zeroth/input"
-	"zeroth/job/show"
+	"zeroth/internal/input"
+	"zeroth/internal/show"
 	"zeroth/nn"
 	"zeroth/shard"
 )

@@ -10,7 +10,7 @@ import (
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/checkpoint/safetensors/safetensorstest"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/jobtest"
 	"zeroth/nn"
 	"zeroth/shard"

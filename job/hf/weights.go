@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"zeroth/checkpoint/safetensors"
-	"zeroth/job/show"
+	"zeroth/internal/show"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"

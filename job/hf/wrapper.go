@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/job/show"
+	"zeroth/internal/show"
 )
 
 // A Gemma 3 model for text and images is a wrapper: config.json has the language model's in

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"zeroth/checkpoint"
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // writeFile writes a file atomically.

@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"zeroth/device"
-	"zeroth/job/machine"
-	"zeroth/job/setup"
-	"zeroth/job/show"
+	"zeroth/internal/machine"
+	"zeroth/internal/setup"
+	"zeroth/internal/show"
 )
 
 // Account compares the memory that the ranks of this process hold with the plan, and with the

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"zeroth/device"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec/spectest"
 )
 

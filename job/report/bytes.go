@@ -11,7 +11,7 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/term"
 
-	"zeroth/job/show"
+	"zeroth/internal/show"
 )
 
 // Bytes shows the progress of work over many bytes: a bar on a terminal, otherwise a line

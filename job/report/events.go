@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // Events is an Observer that writes the steps and evaluations of metrics.jsonl for TensorBoard,

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strconv"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // Metrics is metrics.jsonl: a line of JSON for every step and evaluation, and for the beginning,

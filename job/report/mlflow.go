@@ -16,7 +16,7 @@ import (
 	"sync"
 	"time"
 
-	"zeroth/job/show"
+	"zeroth/internal/show"
 )
 
 // Limits of MLflow's REST API for one log-batch request, and of the queue.

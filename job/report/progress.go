@@ -9,7 +9,7 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 
-	"zeroth/job/show"
+	"zeroth/internal/show"
 )
 
 // Progress is an Observer that prints for people. Close ends it, also after a run that failed

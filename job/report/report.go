@@ -6,7 +6,7 @@ import (
 	"math"
 	"time"
 
-	"zeroth/job/show"
+	"zeroth/internal/show"
 	"zeroth/job/spec"
 	"zeroth/job/trace"
 	"zeroth/shard"

@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
 
+	"zeroth/internal/show"
 	"zeroth/job/jobtest"
-	"zeroth/job/show"
 	"zeroth/job/trace"
 )
 

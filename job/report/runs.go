@@ -7,7 +7,7 @@ import (
 	"math"
 	"slices"
 
-	"zeroth/job/show"
+	"zeroth/internal/show"
 )
 
 // Run contains the metrics of a run and its name in a drawing.

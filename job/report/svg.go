@@ -5,8 +5,8 @@ import (
 	"math"
 	"slices"
 
-	"zeroth/input"
-	"zeroth/job/show"
+	"zeroth/internal/input"
+	"zeroth/internal/show"
 )
 
 // blue and red are the colors of training and validation.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // TestBrokenJobs checks that every job file in testdata/broken fails with exactly the message in

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"zeroth/checkpoint"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/jobtest"
 )
 

@@ -11,7 +11,7 @@ import (
 	"zeroth/config"
 	"zeroth/config/tree"
 
-	"zeroth/input/hub"
+	"zeroth/internal/input/hub"
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
 	"zeroth/nn"

@@ -9,8 +9,8 @@ import (
 	"zeroth/config/dialect"
 	"zeroth/config/tree"
 	"zeroth/data"
-	"zeroth/input"
-	"zeroth/input/hub"
+	"zeroth/internal/input"
+	"zeroth/internal/input/hub"
 	"zeroth/job/hf"
 )
 

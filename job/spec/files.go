@@ -8,7 +8,7 @@ import (
 	"zeroth/config"
 	"zeroth/config/tree"
 	"zeroth/data"
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // checkFiles reports problems of the data that show without reading it: patterns that match no

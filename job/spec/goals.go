@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"zeroth/config/tree"
-	"zeroth/input"
-	"zeroth/input/hub"
+	"zeroth/internal/input"
+	"zeroth/internal/input/hub"
 	"zeroth/job/hf"
 )
 

@@ -10,7 +10,7 @@ import (
 	"zeroth/config"
 	"zeroth/config/tree"
 	"zeroth/config/words"
-	"zeroth/job/show"
+	"zeroth/internal/show"
 	"zeroth/nn"
 	"zeroth/shard"
 )

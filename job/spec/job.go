@@ -7,7 +7,7 @@ import (
 	"zeroth/config"
 	"zeroth/config/tree"
 	"zeroth/data"
-	"zeroth/input/hub"
+	"zeroth/internal/input/hub"
 	"zeroth/job/hf"
 	"zeroth/shard"
 	"zeroth/zero"

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"zeroth/input"
-	"zeroth/input/hub"
+	"zeroth/internal/input"
+	"zeroth/internal/input/hub"
 	"zeroth/job/hf"
 )
 

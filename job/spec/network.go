@@ -9,7 +9,7 @@ import (
 	"zeroth/config"
 	"zeroth/config/tree"
 	"zeroth/data"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/hf"
 	"zeroth/nn"
 	"zeroth/optim"

@@ -11,8 +11,8 @@ import (
 	"zeroth/config"
 	"zeroth/config/tree"
 	"zeroth/data"
+	"zeroth/internal/show"
 	"zeroth/job/hf"
-	"zeroth/job/show"
 	"zeroth/nn"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"zeroth/config"
 	"zeroth/config/tree"
-	"zeroth/input/hub"
+	"zeroth/internal/input/hub"
 	"zeroth/job/hf"
 )
 

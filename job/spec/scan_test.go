@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 	"zeroth/config/tree"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/jobtest"
 	"zeroth/tests/nightly"
 )

@@ -19,10 +19,10 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/device"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/machine"
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
-	"zeroth/job/machine"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/tests/nightly"

@@ -7,8 +7,8 @@ import (
 
 	"zeroth/config"
 	"zeroth/data"
-	"zeroth/input"
-	"zeroth/input/hub"
+	"zeroth/internal/input"
+	"zeroth/internal/input/hub"
 )
 
 // A model's tokenizer is stored in its folder: tokenizer.json and related files unchanged, or

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"zeroth/data"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/hf"
 	"zeroth/job/jobtest"
 	"zeroth/nn"

@@ -12,10 +12,10 @@ import (
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
-	"zeroth/input"
-	"zeroth/input/s3"
+	"zeroth/internal/input"
+	"zeroth/internal/input/s3"
+	"zeroth/internal/show"
 	"zeroth/job/hf"
-	"zeroth/job/show"
 	"zeroth/job/spec"
 )
 

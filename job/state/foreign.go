@@ -13,7 +13,7 @@ import (
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/foreign"
-	"zeroth/input"
+	"zeroth/internal/input"
 	"zeroth/job/hf"
 	"zeroth/nn"
 	"zeroth/optim"

@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"zeroth/checkpoint"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/show"
 	"zeroth/job/hf"
-	"zeroth/job/show"
 	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/shard"

@@ -9,9 +9,9 @@ import (
 	"slices"
 
 	"zeroth/checkpoint"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/show"
 	"zeroth/job/hf"
-	"zeroth/job/show"
 	"zeroth/job/spec"
 	"zeroth/optim"
 )

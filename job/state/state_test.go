@@ -10,9 +10,9 @@ import (
 
 	"zeroth/config"
 	"zeroth/data"
-	"zeroth/input"
+	"zeroth/internal/input"
+	"zeroth/internal/setup"
 	"zeroth/job/hf"
-	"zeroth/job/setup"
 	"zeroth/job/spec"
 )
 

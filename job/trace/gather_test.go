@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 )
 
 // sampled returns the sample of a rank with three steps, by a clock that is ahead.

@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"time"
 
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 )
 
 // Sample records some steps of one rank during a run. The rank's queues are idle at its beginning

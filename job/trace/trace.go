@@ -11,7 +11,7 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 )
 
 // Trace records the work of every rank's queues: the last tracedSpans tasks of each, in memory

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 )
 
 // tracked returns a track of spans [start, end) in milliseconds by task.

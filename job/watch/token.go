@@ -12,7 +12,7 @@ import (
 	"os"
 	"strings"
 
-	"zeroth/input"
+	"zeroth/internal/input"
 )
 
 // TokenFile is the file in a run folder that contains the token, unless the job names another.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"zeroth/job/launch"
+	"zeroth/internal/launch"
 	"zeroth/job/spec"
 	"zeroth/tests/nightly"
 )

@@ -21,15 +21,15 @@ import (
 // package may import packages of lower lines, and packages of its own line that an arrow points
 // to.
 var table = [][]string{
-	{"input", "input/jsonread", "input/s3 → input", "input/s3/s3test", "device", "shard", "pipe", "data → data/chat data/parquet data/tokenizer input input/jsonread input/s3", "data/chat → input/jsonread", "data/parquet → input/jsonread", "data/tokenizer → input/jsonread", "device/cuda/driver", "job/machine → device/cuda/driver", "job/launch → input job/show", "job/show", "job/launch/launchtest → tests/nightly", "job/jobtest", "tests/nightly", "tests/generated", "tests/messages"},
+	{"internal/input", "internal/input/jsonread", "internal/input/s3 → internal/input", "internal/input/s3/s3test", "device", "shard", "pipe", "data → data/chat data/parquet data/tokenizer internal/input internal/input/jsonread internal/input/s3", "data/chat → internal/input/jsonread", "data/parquet → internal/input/jsonread", "data/tokenizer → internal/input/jsonread", "device/cuda/driver", "internal/machine → device/cuda/driver", "internal/launch → internal/input internal/show", "internal/show", "internal/launch/launchtest → tests/nightly", "job/jobtest", "tests/nightly", "tests/generated", "tests/messages"},
 	{"device/cuda → device/cpu/kernel device/cuda/kernel", "device/cuda/kernel", "device/cuda/fake",
 		"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "checkpoint → checkpoint/safetensors checkpoint/store checkpoint/vfs", "checkpoint/store → checkpoint/vfs",
-		"checkpoint/safetensors → checkpoint/vfs", "checkpoint/checkpointtest → checkpoint", "checkpoint/safetensors/safetensorstest → checkpoint/safetensors", "checkpoint/torchfile → checkpoint/safetensors checkpoint/vfs", "checkpoint/vfs", "checkpoint/vfs/vfstest → checkpoint/vfs", "input/hub", "input/hub/hubtest"},
+		"checkpoint/safetensors → checkpoint/vfs", "checkpoint/checkpointtest → checkpoint", "checkpoint/safetensors/safetensorstest → checkpoint/safetensors", "checkpoint/torchfile → checkpoint/safetensors checkpoint/vfs", "checkpoint/vfs", "checkpoint/vfs/vfstest → checkpoint/vfs", "internal/input/hub", "internal/input/hub/hubtest"},
 	{"nn", "collective", "collective/collectivetest → collective", "collective/flight → collective", "collective/socket → collective", "collective/mpi → collective", "collective/rendezvous → collective", "optim", "offload"},
 	{"fsdp", "checkpoint/foreign"},
 	{"zero"},
 	{"job/hf", "config → config/tree config/words job/hf", "config/tree", "config/words", "config/dialect → config config/tree config/words job/hf", "job/spec → config config/dialect config/tree config/words job/hf"},
-	{"job/world → job/setup", "job/setup → job/shadow", "job/shadow", "job/state → job/setup", "job/trace → job/setup", "job/spec/spectest → job/setup", "zero/zerotest → job/setup"},
+	{"internal/world → internal/setup", "internal/setup → job/shadow", "job/shadow", "job/state → internal/setup", "job/trace → internal/setup", "job/spec/spectest → internal/setup", "zero/zerotest → internal/setup"},
 	{"forecast", "job/report", "job/watch → job/report"},
 	{"job/generate", "job → job/generate", "job/bench → job"},
 	{"cmd/zeroth", "cmd/program"},
@@ -68,7 +68,7 @@ var foreign = map[string][]string{
 }
 
 // forTests are packages that only tests import, and each other.
-var forTests = []string{"tests/nightly", "tests/generated", "tests/messages", "checkpoint/vfs/vfstest", "checkpoint/checkpointtest", "checkpoint/safetensors/safetensorstest", "input/hub/hubtest", "input/s3/s3test", "job/jobtest", "job/launch/launchtest", "job/spec/spectest", "zero/zerotest", "collective/collectivetest", "device/cuda/fake"}
+var forTests = []string{"tests/nightly", "tests/generated", "tests/messages", "checkpoint/vfs/vfstest", "checkpoint/checkpointtest", "checkpoint/safetensors/safetensorstest", "internal/input/hub/hubtest", "internal/input/s3/s3test", "job/jobtest", "internal/launch/launchtest", "job/spec/spectest", "zero/zerotest", "collective/collectivetest", "device/cuda/fake"}
 
 // empty lists package names that say nothing about the contents.
 var empty = []string{"util", "utils", "common", "helper", "helpers", "types", "misc"}

@@ -81,11 +81,11 @@ func receiver(d *ast.FuncDecl) string {
 	return fmt.Sprint(id)
 }
 
-// TestExportedNamesHaveComments checks that exported names of packages under job have comments
+// TestExportedNamesHaveComments checks that exported names of packages under job and internal have comments
 // that begin with them.
 func TestExportedNamesHaveComments(t *testing.T) {
 	for name := range places {
-		if name != "job" && name != "input" && !strings.HasPrefix(name, "config") && !strings.HasPrefix(name, "job/") {
+		if name != "job" && !strings.HasPrefix(name, "internal/") && !strings.HasPrefix(name, "config") && !strings.HasPrefix(name, "job/") {
 			continue
 		}
 		files, err := filepath.Glob(filepath.Join("..", "..", name, "*.go"))

@@ -11,7 +11,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"zeroth/job/launch"
+	"zeroth/internal/launch"
 	"zeroth/tests/nightly"
 )
 

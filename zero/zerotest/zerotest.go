@@ -14,7 +14,7 @@ import (
 
 	"zeroth/collective"
 	"zeroth/data"
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/nn"
 	"zeroth/shard"

@@ -3,7 +3,7 @@ package spectest
 import (
 	"testing"
 
-	"zeroth/job/setup"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
 )
 

@@ -13,7 +13,7 @@ import (
 	reference "github.com/parquet-go/parquet-go"
 
 	"zeroth/data/parquet"
-	"zeroth/input/jsonread"
+	"zeroth/internal/input/jsonread"
 )
 
 const (

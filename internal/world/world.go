@@ -1,0 +1,567 @@
+// Package world connects the processes of a job: how they meet, what carries their collectives,
+// and which of them is lost. A World is the setup.World of a job with ranks in several processes.
+//
+// It must not contain training, files of a run, or flags.
+//
+// Begin with Enter: rendezvous, then Agree and Share while the run is prepared, then Connect,
+// which connects all processes (carrier.go): over MPI if mpirun started them; otherwise over Unix
+// sockets within a host (host.go) and TCP between hosts.
+package world
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/collective/rendezvous"
+	"zeroth/collective/socket"
+	"zeroth/internal/input"
+	"zeroth/internal/launch"
+	"zeroth/internal/setup"
+	"zeroth/shard"
+)
+
+// Config describes this process and its world.
+type Config struct {
+	launch.Process
+	PerProcess int          // ranks per process
+	Listener   net.Listener // where process 0 listens, if its launcher has opened it; else nil
+	Transport  string       // "auto", "unix", "tcp" or "mpi"
+	Collective string       // "auto", "exact" or "nccl"
+	Master     bool         // one rank sums for all
+	GPUs       []string     // GPUs that ranks of this process may use, by names that all processes of a machine agree on
+	Bind       string       // address that others reach this process at; "" is the one by which it reaches process 0
+	Token      []byte       // shared by all processes; nil: the user's token, if no other host can reach the world
+	tokenFile  string       // file of Token, if it is the user's
+	TLS        *tls.Config  // for control and TCP connections between processes; nil: none
+	Insecure   bool         // allow other hosts without a token
+
+	Join                 time.Duration // how long processes wait for each other to join, and then to connect; 0 is a minute
+	Heartbeat, DeadAfter time.Duration
+	Note                 func(string) // receives notices
+}
+
+// World is one process's view of a world of several.
+type World struct {
+	cfg   Config
+	star  *rendezvous.Star
+	links collective.Links // rates by which groups choose routes
+	hosts []int            // (World) numbers of the processes' hosts
+
+	dir       string         // of the Unix socket; removed once all are connected
+	listeners []net.Listener // for data, until then
+
+	left  chan struct{} // closed by Close
+	hurry chan struct{} // closed when the world ends by a failure
+	mu    sync.Mutex
+	fails sync.Once      // closes hurry
+	net   carrier        // nil before Groups
+	over  bool           // wires have ended, or will end once they exist
+	by    []string       // (World) the carrier of data to each process, one of Carriers; unused for this one
+	mem   *socket.Memory // memory that processes of this host read; nil over MPI
+	nccl  string         // NCCL's version and what it registers, if it is used; else ""
+}
+
+// Enter joins the world and waits until all processes have joined.
+func Enter(ctx context.Context, cfg Config) (*World, error) {
+	cfg.Join = cmp.Or(cfg.Join, time.Minute)
+	w := &World{cfg: cfg, links: collective.Usual, by: make([]string, cfg.World), left: make(chan struct{}), hurry: make(chan struct{})}
+	err := cfg.Safe(ctx)
+	if err == nil {
+		if err = w.cfg.useToken(); err != nil {
+			err = input.BadInput(err)
+		}
+	}
+	if err == nil {
+		err = w.chooseMPI()
+	}
+	if err == nil && cfg.Rank == 0 && cfg.Listener == nil {
+		w.cfg.Listener, err = w.listen(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	w.star, err = rendezvous.Join(ctx, rendezvous.Config{
+		Processes: cfg.World, PerProcess: cfg.PerProcess, Addrs: cfg.Addrs(), Listener: w.cfg.Listener, Run: cfg.Run, Token: w.cfg.Token, Hint: w.cfg.tokenHint(), TLS: cfg.TLS,
+		Wait: cfg.Join, Heartbeat: cfg.Heartbeat, DeadAfter: cfg.DeadAfter, Note: cfg.Note, Open: w.open,
+		Me: rendezvous.Member{Process: cfg.Rank, Host: host, Boot: bootID(), Sees: sees(folder()), Pid: os.Getpid(), GPUs: cfg.GPUs},
+	})
+	if err != nil {
+		w.shut()
+		if errors.As(err, new(rendezvous.Missing)) && ctx.Err() == nil {
+			err = rendezvous.Missing(err.Error() + cfg.advice())
+		}
+		if err = fmt.Errorf("process %d of %d: %w", cfg.Rank, cfg.World, err); rendezvous.Wrong(err) {
+			err = input.BadInput(err)
+		}
+		return nil, err
+	}
+	w.hosts = numbers(w.star.Members)
+	go w.follow()
+	w.noteContainers()
+	if err = unreachable(w.star.Members); err != nil {
+		err = input.BadInput(err) // all processes detect it
+	} else if err = w.chooseNCCL(); err != nil {
+		w.Fail(err)
+	} else {
+		err = w.agreeOnCarrier(ctx)
+	}
+	if err != nil {
+		w.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// Safe returns an error for a world that others could join, because it is not confined to this
+// host and has no token or one that can be guessed, and for addresses that belong to no host.
+func (c Config) Safe(ctx context.Context) error {
+	for _, host := range []string{c.Host, c.Bind} {
+		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+			return fmt.Errorf("%s stands for all addresses of a host, so others cannot connect to it; name one address: that of process 0 in --addr, ZEROTH_ADDR or the launcher's variable, that of this host in parallel.bind", host)
+		}
+	}
+	if n := len(c.Token); n > 0 && n < 16 {
+		return fmt.Errorf("the token has %d bytes; want at least 16 random ones, such as from: openssl rand -hex 32", n)
+	}
+	if len(c.Token) > 0 || c.Insecure || c.TLS != nil {
+		return nil
+	}
+	hosts := []string{c.Host}
+	if c.Bind != "" {
+		hosts = append(hosts, c.Bind)
+	}
+	for _, host := range hosts {
+		ips, err := new(net.Resolver).LookupIPAddr(ctx, host)
+		if err != nil {
+			return fmt.Errorf("the job has no token, and it is unknown whether only this host can reach %s: %w%s", host, err, c.advice())
+		}
+		if slices.ContainsFunc(ips, func(a net.IPAddr) bool { return !a.IP.IsLoopback() }) {
+			return fmt.Errorf("process 0 at %s can be reached from other hosts, but the job has no token: set ZEROTH_TOKEN, ZEROTH_TOKEN_FILE or parallel.token_file to the same secret everywhere, or use --insecure", host)
+		}
+	}
+	return nil
+}
+
+// listen opens the address where process 0 waits for the others. Its name may not resolve yet:
+// Kubernetes publishes it some seconds after the pod starts.
+func (w *World) listen(ctx context.Context) (net.Listener, error) {
+	end := time.Now().Add(w.cfg.Join)
+	for noted := false; ; noted = true {
+		ln, err := w.listenOnce()
+		var unknown *net.DNSError
+		switch {
+		case err == nil:
+			return ln, nil
+		case !errors.As(err, &unknown):
+			return nil, input.BadInput(err)
+		case time.Now().After(end):
+			return nil, rendezvous.Missing(err.Error() + w.cfg.advice())
+		}
+		if !noted {
+			w.note("waiting until the name of process 0 resolves: " + unknown.Error() + w.cfg.advice())
+		}
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, errors.Join(context.Cause(ctx), err)
+		}
+	}
+}
+
+func (w *World) listenOnce() (net.Listener, error) {
+	host := w.cfg.Host
+	if w.cfg.Bind != "" {
+		host = w.cfg.Bind
+	}
+	var wrong []error
+	for _, port := range w.cfg.Ports {
+		ln, err := net.Listen("tcp", net.JoinHostPort(host, fmt.Sprint(port)))
+		if err == nil {
+			return ln, nil
+		}
+		wrong = append(wrong, err)
+	}
+	err := errors.Join(wrong...)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("process 0 cannot listen: %w; another process 0 may be running there: end it, or use another port", err)
+	}
+	return nil, fmt.Errorf("process 0 cannot listen: %w; the others connect to %s: if that is another machine's address, start process 0 there; parallel.bind sets the address to listen at", err, w.cfg.Host)
+}
+
+// open opens the addresses where other processes connect for data: a Unix socket in a folder
+// of this user, and TCP at the address by which the world knows this host.
+func (w *World) open(local net.Addr, me *rendezvous.Member) error {
+	if w.cfg.Transport == "mpi" {
+		return nil
+	}
+	if w.cfg.Transport != "tcp" {
+		err := w.openUnix(me)
+		if err != nil && w.cfg.Transport != "auto" {
+			return err
+		} else if err != nil {
+			w.note(err.Error() + ": TCP carries data to and from this process")
+		}
+	}
+	if w.cfg.Transport == "unix" {
+		return nil
+	}
+	host := w.cfg.Bind
+	if host == "" {
+		host, _, _ = net.SplitHostPort(local.String())
+	}
+	ln, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		return fmt.Errorf("data connections: %w", err)
+	}
+	w.listeners = append(w.listeners, ln)
+	me.TCP = ln.Addr().String()
+	return nil
+}
+
+func (w *World) openUnix(me *rendezvous.Member) (err error) {
+	removeDead(folder())
+	if w.dir, err = os.MkdirTemp(folder(), socketFolder); err != nil { // mode 0700
+		return fmt.Errorf("no Unix socket: %w", err)
+	}
+	ln, err := net.Listen("unix", filepath.Join(w.dir, socketName))
+	if err != nil {
+		return fmt.Errorf("no Unix socket: %w", err)
+	}
+	w.listeners = append(w.listeners, ln)
+	me.Unix = ln.Addr().String()
+	return nil
+}
+
+// shut closes the listeners.
+func (w *World) shut() {
+	for _, ln := range w.listeners {
+		_ = ln.Close() // closing twice is fine
+	}
+	if w.dir != "" {
+		_ = os.RemoveAll(w.dir) // fails only if the folder has disappeared
+	}
+	if w.cfg.Listener != nil {
+		_ = w.cfg.Listener.Close()
+	}
+}
+
+// hearsay is how long the reason for the end of a world may take to reach a process.
+const hearsay = 2 * time.Second
+
+// follow closes every wire of this process when the world has ended, so that no operation
+// waits for a lost process. It names one process; others, such as its
+// host's, may be lost with it.
+func (w *World) follow() {
+	select {
+	case <-w.star.Ended():
+	case <-w.left:
+		return
+	}
+	w.rush()
+	lost := w.lost()
+	if lost.After { // over the wires, ranks learn for whom each of them has waited
+		select {
+		case <-time.After(hearsay):
+		case <-w.left:
+			return
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	if w.net != nil {
+		w.net.End(lost.Process)
+	}
+}
+
+// lost returns the process whose loss ended the world.
+func (w *World) lost() (lost rendezvous.Lost) {
+	_ = errors.As(w.star.Err(), &lost) // always succeeds
+	return lost
+}
+
+// rush releases everyone who is waiting for another process.
+func (w *World) rush() { w.fails.Do(func() { close(w.hurry) }) }
+
+// Members returns all processes.
+func (w *World) Members() []rendezvous.Member { return w.star.Members }
+
+// Carriers lists the possible carriers of data between two processes.
+var Carriers = []string{"unix", "tcp", "mpi"}
+
+// Carrier returns the carrier of data to another process. Connect must have been called.
+func (w *World) Carrier(process int) string {
+	if w.cfg.Transport == "mpi" {
+		return "mpi"
+	}
+	return w.by[process]
+}
+
+// Wire returns a wire between all ranks, in addition to the groups, for a rank of this
+// process. Connect must have been called, and Saves must not be.
+func (w *World) Wire(rank int) collective.Wire { return w.net.Wire(collective.SavesGroup, rank) }
+
+// Self implements setup.World.
+func (w *World) Self() setup.Self {
+	s := setup.Self{Process: w.cfg.Rank, Session: w.star.Session, At: w.placement(), Ended: w.star.Ended(), Dump: w.star.Dump, Dumps: w.star.Dumps()}
+	for _, m := range w.star.Members {
+		s.Hosts = append(s.Hosts, slices.Repeat([]string{m.Host}, w.cfg.PerProcess)...)
+	}
+	return s
+}
+
+// Agree returns an error, the same on all processes, if they state different facts.
+func (w *World) Agree(ctx context.Context, facts []rendezvous.Fact) error {
+	return w.star.Agree(ctx, facts)
+}
+
+// Share returns the value of mine on process 0.
+func (w *World) Share(ctx context.Context, mine string) (string, error) {
+	return w.star.Share(ctx, mine)
+}
+
+// Fail notifies the other processes why this one ends, unless it ends because another one was lost,
+// which they notice themselves.
+func (w *World) Fail(err error) {
+	w.rush()
+	switch {
+	case knownToAll(err):
+		w.star.After(err)
+	case !errors.Is(err, collective.ErrClosed):
+		w.star.Fail(err)
+	}
+}
+
+// knownToAll reports whether every rank that is not stuck gets the error, too: it names ranks that
+// ended a group, or all ranks agreed on it (Common).
+func knownToAll(err error) bool {
+	return errors.As(err, new(interface{ Common() })) || errors.As(err, new(collective.ErrLate)) || errors.As(err, new(collective.ErrDiverged))
+}
+
+// Explain adds to an error the known cause: which process was lost, and how.
+func (w *World) Explain(err error) error {
+	if !errors.Is(err, collective.ErrClosed) || knownToAll(err) {
+		return err
+	}
+	select {
+	case <-w.star.Ended():
+	case <-time.After(hearsay):
+		var lost collective.ErrPeerLost
+		if !errors.As(err, &lost) {
+			return err
+		}
+		w.star.Lose(lost.Rank/w.cfg.PerProcess, "connection lost") // process 0 may have missed it: the ranks noticed it on their data connections
+	}
+	return fmt.Errorf("%w: %w", err, w.star.Err())
+}
+
+// Close leaves the world. Its groups must be closed.
+func (w *World) Close() {
+	w.shut()
+	w.star.Done()
+	w.mu.Lock()
+	n := w.net
+	w.mu.Unlock()
+	if n != nil {
+		n.Close()
+	}
+	if w.mem != nil {
+		_ = w.mem.Close() // nobody uses it any more
+	}
+	close(w.left)
+	w.star.Close()
+}
+
+// Connect connects all processes.
+func (w *World) Connect(m shard.Mesh) (*setup.Connection, error) {
+	n, err := w.carry(collective.MeshGroups(m))
+	if err != nil {
+		return nil, fmt.Errorf("connecting the processes: %w", err)
+	}
+	w.mu.Lock()
+	w.net = n
+	if w.over {
+		n.End(w.lost().Process)
+	}
+	w.mu.Unlock()
+	c := &setup.Connection{Saves: w.saves, OnLate: w.onLate}
+	for _, r := range w.localRanks() {
+		c.Groups = append(c.Groups, collective.WiredWorld(m, r, n.Wire))
+	}
+	if w.mem != nil {
+		c.Memory = w.mem
+	}
+	if err := w.useLinks(c.Groups); err != nil {
+		return nil, w.because(err)
+	}
+	return c, nil
+}
+
+// localRanks returns the ranks of this process.
+func (w *World) localRanks() (ranks []int) {
+	for i := range w.cfg.PerProcess {
+		ranks = append(ranks, w.cfg.Rank*w.cfg.PerProcess+i)
+	}
+	return ranks
+}
+
+// onLate connects the ranks' recorders, which ask which ranks all wait for, and answers for
+// them.
+func (w *World) onLate(recs []*collective.Recorder) {
+	w.star.Answer(func() []collective.Wait { return collective.Waits(recs, w.localRanks()[0]) })
+	collective.OnLate(recs, func() string {
+		w.star.Dump() // now: some launchers kill all processes once one has failed
+		return w.star.Ask()
+	})
+}
+
+// saves returns the group for saving checkpoints.
+func (w *World) saves() (all []collective.Group) {
+	for _, r := range w.localRanks() {
+		g := collective.NewWired(w.net.Wire(collective.SavesGroup, r))
+		collective.UseLinks(g, w.links)
+		all = append(all, g)
+	}
+	return all
+}
+
+// connect dials the processes before this one and accepts those after it. If it takes too long, the
+// error is rendezvous.Missing.
+func (w *World) connect(n *socket.Net) error {
+	late := fmt.Errorf("not connected within %v (parallel.join)", w.cfg.Join)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), w.cfg.Join, late)
+	defer cancel()
+	defer w.shut()
+	go func() {
+		select {
+		case <-w.star.Ended():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	about := "data " + w.star.Session
+	guests := make(chan rendezvous.Guest)
+	var doors []*rendezvous.Door
+	for _, ln := range w.listeners {
+		if ln.Addr().Network() == "tcp" {
+			ln = rendezvous.Over(ln, w.cfg.TLS)
+		}
+		door := rendezvous.NewDoor(ln, w.cfg.Token, about, w.cfg.World, nil)
+		defer door.Close()
+		doors = append(doors, door)
+		go func() {
+			for {
+				g, err := door.Next(ctx)
+				if err != nil {
+					return
+				}
+				select {
+				case guests <- g:
+				case <-ctx.Done():
+					_ = g.Close()
+					return
+				}
+			}
+		}()
+	}
+	for p := range w.cfg.Rank {
+		c, err := w.dial(ctx, p, about)
+		if err != nil {
+			return w.because(missing(fmt.Errorf("process %d: %w", p, err), late))
+		}
+		w.add(n, p, c)
+	}
+	return w.because(missing(w.accept(ctx, n, guests, doors), late))
+}
+
+// missing converts an error caused by late to rendezvous.Missing.
+func missing(err, late error) error {
+	if errors.Is(err, late) {
+		return rendezvous.Missing(err.Error())
+	}
+	return err
+}
+
+// accept accepts the connections of the processes after this one.
+func (w *World) accept(ctx context.Context, n *socket.Net, guests chan rendezvous.Guest, doors []*rendezvous.Door) error {
+	have := make([]bool, w.cfg.World)
+	for missing := w.cfg.World - 1 - w.cfg.Rank; missing > 0; {
+		select {
+		case g := <-guests:
+			if g.Process <= w.cfg.Rank || g.Process >= w.cfg.World || have[g.Process] {
+				_ = g.Close() // a process with the token claims a rank that is already connected
+				continue
+			}
+			w.add(n, g.Process, g.Conn)
+			have[g.Process] = true
+			missing--
+		case <-ctx.Done():
+			trouble := ""
+			for _, d := range doors {
+				trouble = cmp.Or(trouble, d.Trouble())
+			}
+			return fmt.Errorf("process %d: %w%s", slices.Index(have[w.cfg.Rank+1:], false)+w.cfg.Rank+1, context.Cause(ctx), trouble)
+		}
+	}
+	return nil
+}
+
+func (w *World) add(n *socket.Net, process int, c net.Conn) {
+	w.by[process] = c.LocalAddr().Network()
+	giveUpAfter(c, w.cfg.DeadAfter)
+	n.Add(process, c)
+}
+
+// because returns the error with which the world ended, if it has, because that explains err.
+func (w *World) because(err error) error {
+	if why := w.star.Err(); err != nil && why != nil {
+		return why
+	}
+	return err
+}
+
+// dial connects to a process over its Unix socket if that exists, else over TCP.
+func (w *World) dial(ctx context.Context, p int, about string) (net.Conn, error) {
+	it := w.star.Members[p]
+	caller := rendezvous.Caller{Process: w.cfg.Rank, Token: w.cfg.Token}
+	if it.Unix != "" && w.SameHost(p, w.cfg.Rank) {
+		c, err := w.dialUnix(ctx, caller, it.Unix, about)
+		if err == nil || it.TCP == "" || errors.Is(err, rendezvous.ErrRefused) {
+			return c, err
+		}
+		w.note(fmt.Sprintf("process %d is on this host, but its Unix socket cannot be reached, so TCP carries data to it: %v", p, err))
+	}
+	if it.TCP == "" {
+		return nil, fmt.Errorf("it is on host %q, which Unix sockets cannot reach; want parallel.transport: auto or tcp", it.Host)
+	}
+	caller.TLS = w.cfg.TLS
+	return caller.Dial(ctx, "tcp", []string{it.TCP}, about)
+}
+
+// dialUnix connects to a Unix socket. It fails soon if the socket cannot be reached or its
+// process refuses this one, as from another user namespace.
+func (w *World) dialUnix(ctx context.Context, caller rendezvous.Caller, addr, about string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "unix", addr)
+	if err != nil {
+		return nil, err
+	}
+	_ = c.Close() // this was only a test
+	ctx, cancel := context.WithTimeoutCause(ctx, w.cfg.Join/4, errors.New("it accepts no connections from here"))
+	defer cancel()
+	return caller.Dial(ctx, "unix", []string{addr}, about)
+}
