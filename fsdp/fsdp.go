@@ -224,13 +224,13 @@ func (r *Runner) Forward(f *Flight, bt *nn.Batch, micro int, x device.Buffer, tr
 			p.y = f.kept.Take(r.cfg.DType, n)
 		}
 		mem, saved, above := &f.keeping, &p.saved, f.kept.Mark()
-		bt.Recompute = s.recompute
 		if s.recompute == nn.RecomputeBlock {
 			mem = &f.working
 		}
 		if s.recompute == nn.RecomputeBlock || !train {
-			saved, bt.Recompute = nil, nn.SaveAll
+			saved = nil
 		}
+		bt.Recompute = s.recompute // without train, too: then a pass takes no more of each arena than one of training
 		r.pass(Forward, i, saved != nil, false)
 		s.mod.Forward(c, mem, s.w, bt, p.x, p.y, saved)
 		r.pass(Forward, i, saved != nil, true)

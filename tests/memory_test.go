@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/device/cuda"
@@ -430,5 +431,41 @@ func steps(t *testing.T, c *spec.Job, ranks []*setup.Rank, n int) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestEvaluationNeedsTheMemoryOfTraining checks that forward passes without training fit the memory planned
+// for training, at every level of recomputation, and have the same loss, in a pipeline whose stages save
+// little: a block each.
+func TestEvaluationNeedsTheMemoryOfTraining(t *testing.T) {
+	for _, family := range []string{"gpt2", "llama"} {
+		var want float64
+		for i, level := range config.Recomputes {
+			c := cfg(t, "parallel.ranks=2", "parallel.pipeline=2", "model.layers=2", "train.accumulate=2", "zero.recompute="+level, "model.family="+family)
+			ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer zerotest.CloseAll(ranks)
+			err = setup.Together(ranks, func(r *setup.Rank) error {
+				if err := zerotest.Fresh(r); err != nil {
+					return err
+				}
+				s, err := r.Trainer.Eval(3, zero.Work{Fill: zerotest.Tokens(c, r.Rank, 0)})
+				if r.Rank > 0 {
+					return err
+				}
+				if i == 0 {
+					want = s.Loss
+				}
+				if s.Loss != want {
+					t.Errorf("%s, %s: loss %v, want %v", family, level, s.Loss, want)
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
