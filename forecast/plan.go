@@ -1,10 +1,13 @@
 package forecast
 
 import (
-	"zeroth/collective"
+	"fmt"
+	"strings"
 
+	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/internal/setup"
+	"zeroth/internal/show"
 	"zeroth/job/hf"
 	"zeroth/job/spec"
 	"zeroth/shard"
@@ -47,6 +50,17 @@ func (a *Amounts) Total() (n int64) {
 		n += x
 	}
 	return n
+}
+
+// String lists the categories in use.
+func (a Amounts) String() string {
+	var words []string
+	for c, n := range a {
+		if n > 0 {
+			words = append(words, categories[c].title+" "+show.ByteSize(n))
+		}
+	}
+	return strings.Join(words, ", ")
 }
 
 // category has a category's name for programs, its title for people, its allocation, and the
@@ -146,6 +160,11 @@ type Plan struct {
 	Measured   *Measured      // during a run; nil if there was none
 
 	Lacks error // the error that training would return because the job does not fit, or nil
+}
+
+// String describes a rank's memory in a line. Print has more.
+func (p *Plan) String() string {
+	return fmt.Sprintf("%s: %s per rank, %s of host memory, %s of disk; at rest: %v", p.Model, show.ByteSize(p.Allocated.Total()), show.ByteSize(p.Host.Total()), show.ByteSize(p.Disk), p.AtRest)
 }
 
 // Machine is the machine that a job is planned for.

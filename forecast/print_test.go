@@ -57,6 +57,14 @@ func TestPrinted(t *testing.T) {
 	}
 }
 
+// TestPlanString checks that values of plans print as sizes.
+func TestPlanString(t *testing.T) {
+	p := &Plan{Model: "GPT-2 1.0M", Allocated: device.Bytes{device.Params: 3 << 20}, Disk: 5 << 30, AtRest: Amounts{Params: 2 << 20, Logits: 1536}}
+	if got, want := fmt.Sprint(p), "GPT-2 1.0M: 3.0 MiB per rank, 0 B of host memory, 5.0 GiB of disk; at rest: parameters 2.0 MiB, logits 1.5 KiB"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
 func check(t *testing.T, text string) {
 	t.Helper()
 	_, table, _ := strings.Cut(text, "\n\n")

@@ -20,8 +20,9 @@ import (
 
 // Evaluation contains the loss of a model on a job's data.
 type Evaluation struct {
-	Loss    float64 // mean over all tokens that have a target, nats
-	Tokens  int64   // that have one
+	Loss    float64   // mean over all tokens (of a program's data, positions) that have a target, nats
+	Metrics []float64 // of the program's network: means, like Loss
+	Tokens  int64     // that have a target
 	Seconds float64
 }
 
@@ -33,19 +34,19 @@ type Evaluating struct {
 	All    bool // all data, not only the validation data
 	Stride int  // tokens between the beginnings of windows, see data.Sliding; 0 means that windows do not overlap
 
-	Model *generate.Source // the checkpoint that model.from is the folder of; nil or without From: the folder has the parameters
+	Model *generate.Source // the checkpoint that model.from is the folder of, or the parameters of a program's network; else nil or not Apart: the folder has the parameters
 }
 
 // Evaluate computes the loss of the model in model.from on the job's validation data or, where it has
 // none, on all of its data. It writes nothing. notify receives notices and occasional progress.
 func Evaluate(ctx context.Context, c *spec.Job, o Evaluating, notify func(string)) (e Evaluation, err error) {
-	if c.Model.From == "" {
+	of := o.Model
+	if c.Model.From == "" && !of.Apart() {
 		return e, input.BadInput(errors.New("there is no model to evaluate: model.from is missing"))
 	}
 	observer := report.Observers{notes(notify)}
 	c = c.Copy()
-	of := o.Model
-	in := inputs{evaluates: true, whole: o.Stride > 0, goesOn: of != nil && of.From != nil}
+	in := inputs{evaluates: true, whole: o.Stride > 0, goesOn: of.Apart()}
 	change := func(c *spec.Job) {
 		c.Train.Batch = 1 // no step needs a batch of samples
 		if o.All {
@@ -100,6 +101,9 @@ func Evaluate(ctx context.Context, c *spec.Job, o Evaluating, notify func(string
 		notify("there is no validation data: evaluating on all of the data")
 	}
 	parts := partsOf(set, o)
+	if slices.ContainsFunc(parts, func(w windows) bool { return w.Windows() == 0 }) {
+		return e, input.BadInput(errors.New("the program's samples have no end (Len is 0); want a number of samples to evaluate on"))
+	}
 	ranks, err := setup.Open(j)
 	if err != nil {
 		return e, err
@@ -110,17 +114,21 @@ func Evaluate(ctx context.Context, c *spec.Job, o Evaluating, notify func(string
 			return err
 		}
 		began := time.Now()
-		loss, tokens, err := evaluateAll(ctx, r, newEvalSamples(c, r.Rank, 0, parts...), notify)
+		all, err := evaluateAll(ctx, r, newEvalSamples(c, r.Rank, 0, parts...), notify)
 		if r.Rank == 0 {
-			e.Loss, e.Tokens, e.Seconds = loss, tokens, time.Since(began).Seconds()
+			e = all
+			e.Seconds = time.Since(began).Seconds()
 		}
 		return err
 	})
 	if err == nil && (math.IsNaN(e.Loss) || math.IsInf(e.Loss, 0)) {
-		err = fmt.Errorf("the loss is %v: the model's parameters are unusable", e.Loss)
+		err = fmt.Errorf("the loss is %v: %w", e.Loss, errNoLoss)
 	}
 	return e, err
 }
+
+// errNoLoss says that no target has a finite loss.
+var errNoLoss = errors.New("the model's parameters are unusable")
 
 // notes is an observer of notes and warnings.
 type notes func(line string)
@@ -153,24 +161,39 @@ func partsOf(set *data.Set, o Evaluating) (parts []windows) {
 // atOnce is the number of micro-batches after which ranks exchange their losses.
 const atOnce = 64
 
-// evaluateAll returns the mean loss over all targets, and their number. Rank 0 reports progress.
-func evaluateAll(ctx context.Context, r *setup.Rank, e *evalSamples, notify func(string)) (mean float64, tokens int64, err error) {
-	sum, all, next := 0.0, e.micros(), time.Now().Add(2*time.Second)
+// evaluateAll returns the mean loss and metrics over all targets, and their number. Rank 0 reports progress.
+func evaluateAll(ctx context.Context, r *setup.Rank, samples *evalSamples, notify func(string)) (e Evaluation, err error) {
+	all, next := samples.micros(), time.Now().Add(2*time.Second)
 	for done := int64(0); done < all; done += atOnce {
 		if ctx.Err() != nil {
-			return 0, 0, context.Cause(ctx)
+			return e, context.Cause(ctx)
 		}
 		n := min(atOnce, all-done)
-		w, targets := e.work(done, n)
+		w, targets := samples.work(done, n)
 		stats, err := r.Trainer.Eval(int(n), w)
 		if err != nil {
-			return 0, 0, err
+			return e, err
 		}
-		sum, tokens = sum+stats.Loss*float64(targets), tokens+targets
+		e.add(stats, targets)
 		if now := time.Now(); r.Rank == 0 && now.After(next) {
 			next = now.Add(2 * time.Second)
-			notify(fmt.Sprintf("evaluating: %.0f %%, loss so far %.4f", 100*float64(done+n)/float64(all), sum/float64(tokens)))
+			notify(fmt.Sprintf("evaluating: %.0f %%, loss so far %.4f", 100*float64(done+n)/float64(all), e.Loss/float64(e.Tokens)))
 		}
 	}
-	return sum / float64(tokens), tokens, nil
+	for i := range e.Metrics {
+		e.Metrics[i] /= float64(e.Tokens)
+	}
+	e.Loss /= float64(e.Tokens)
+	return e, nil
+}
+
+// add adds the means over more targets to sums over others.
+func (e *Evaluation) add(s zero.Stats, targets int64) {
+	if e.Metrics == nil {
+		e.Metrics = make([]float64, len(s.Metrics))
+	}
+	for i, x := range s.Metrics {
+		e.Metrics[i] += x * float64(targets)
+	}
+	e.Loss, e.Tokens = e.Loss+s.Loss*float64(targets), e.Tokens+targets
 }

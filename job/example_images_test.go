@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"zeroth/data"
 	"zeroth/device"
@@ -92,11 +93,27 @@ func ExampleRun_images() {
 	defer remove()
 	o, seen := images(), &job.Observation{}
 	o.Out, o.Timeline = out, seen
-	check(job.Run(context.Background(), load(write(o.Out, imagesJob)), o))
+	file := write(o.Out, imagesJob)
+	check(job.Run(context.Background(), load(file), o))
 	_, evals := metrics(o.Out)
 	fmt.Println("accuracy above 0.9:", evals[1].Metrics["accuracy"] > 0.9)
 	fmt.Println("as much memory as planned:", seen.Plan.Measured.Allocated == seen.Plan.Allocated)
+
+	fresh, right := digits{3}, 0
+	o.Data = fresh
+	check(job.Predict(context.Background(), file, nil, o, o.Out, "", func(sample int64, logits []float32) error {
+		class := make([]int32, 1)
+		if err := fresh.Read(sample, []data.Values{{F32: make([]float32, 28*28)}, {I32: class}}); err != nil {
+			return err
+		}
+		if slices.Index(logits, slices.Max(logits)) == int(class[0]) {
+			right++
+		}
+		return nil
+	}))
+	fmt.Println("predicts nine in ten other images:", right > 512*9/10)
 	// Output:
 	// accuracy above 0.9: true
 	// as much memory as planned: true
+	// predicts nine in ten other images: true
 }

@@ -44,12 +44,28 @@ func (c Classifier) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batc
 	q.ActivateGrad(d, x, d, device.Relu)
 }
 
-// logits returns the logits and the input of the linear layer, and sets the accuracy.
-func (c Classifier) logits(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Buffer) (logits, hidden device.Mat) {
+// Predictions implements Predictor.
+func (c Classifier) Predictions() int { return c.Classes }
+
+// Predict implements Predictor: it writes the logits of all classes.
+func (c Classifier) Predict(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, y device.Buffer) {
+	defer mem.Release(mem.Mark())
+	logits, _ := c.product(q, mem, w, bt, x)
+	q.Cast(y, logits.Buf)
+}
+
+// product returns the logits and the input of the linear layer.
+func (c Classifier) product(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Buffer) (logits, hidden device.Mat) {
 	hidden = device.Matrix(mem.Take(bt.Compute, bt.Rows()*c.Width), bt.Rows(), c.Width)
 	logits = device.Matrix(mem.TakeFor(Logits, bt.Compute, bt.Rows()*c.Classes), bt.Rows(), c.Classes)
 	q.Activate(hidden.Buf, x, device.Relu)
 	q.MatMul(logits, hidden, device.Matrix(w[0], c.Classes, c.Width).T(), device.Buffer{}, false)
+	return logits, hidden
+}
+
+// logits is like product, and sets the accuracy.
+func (c Classifier) logits(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Buffer) (logits, hidden device.Mat) {
+	logits, hidden = c.product(q, mem, w, bt, x)
 	if len(bt.Metrics) == 0 {
 		return logits, hidden
 	}

@@ -320,6 +320,15 @@ type Splitter interface {
 	Defers(param int) bool
 }
 
+// Predictor is a last Module that can return what it predicts, see job.Predict.
+type Predictor interface {
+	Module
+	// Predictions returns the number of predictions at each position.
+	Predictions() int
+	// Predict writes the predictions, (B*T, Predictions) float32, to y. It keeps no memory.
+	Predict(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, y device.Buffer)
+}
+
 // Later contains deferred weight gradients, in order.
 type Later struct{ grads []weightGrad }
 

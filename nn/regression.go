@@ -104,11 +104,20 @@ func (e SquaredError) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Ba
 	q.MatMul(device.Matrix(d, bt.Rows(), e.Width), dy, device.Matrix(w[0], e.Outputs, e.Width), device.Buffer{}, false)
 }
 
+// Predictions implements Predictor.
+func (e SquaredError) Predictions() int { return e.Outputs }
+
+// Predict implements Predictor.
+func (e SquaredError) Predict(q Ops, _ Scratch, w []device.Buffer, bt *Batch, x, y device.Buffer) {
+	rows := bt.Rows()
+	q.MatMul(device.Matrix(y, rows, e.Outputs), device.Matrix(x, rows, e.Width), device.Matrix(w[0], e.Outputs, e.Width).T(), w[1], false)
+}
+
 // errors returns the predictions minus what they should be, in float32, and sets the loss.
 func (e SquaredError) errors(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x device.Buffer) device.Buffer {
 	rows := bt.Rows()
 	wrong, other, parts := mem.Take(device.F32, rows*e.Outputs), mem.Take(device.F32, rows*e.Outputs), mem.Take(device.F32, e.Outputs)
-	q.MatMul(device.Matrix(wrong, rows, e.Outputs), device.Matrix(x, rows, e.Width), device.Matrix(w[0], e.Outputs, e.Width).T(), w[1], false)
+	e.Predict(q, mem, w, bt, x, wrong)
 	q.Cast(other, bt.Fields[e.Field])
 	q.Scale(other, -1)
 	q.AddTo(wrong, wrong, other)

@@ -1,5 +1,5 @@
-// Package program is the command of programs that bring their own network, data or update rule: Main trains, plans
-// and fits the job of a file, as 'zeroth' does for jobs without a program.
+// Package program is the command of programs that bring their own network, data or update rule: Main trains, evaluates,
+// plans and fits the job of a file, as 'zeroth' does for jobs without a program.
 package program
 
 import (
@@ -18,7 +18,9 @@ import (
 	"zeroth/internal/machine"
 	"zeroth/internal/setup"
 	"zeroth/job"
+	"zeroth/job/generate"
 	"zeroth/job/report"
+	"zeroth/job/spec"
 )
 
 // Main does what the program's arguments say, and exits with zeroth's exit codes.
@@ -35,6 +37,7 @@ func Main(o job.Options) {
 
 const usage = `usage: PROGRAM train JOB.yaml [--set key=value]... [--out FOLDER] [--resume latest]
        PROGRAM plan JOB.yaml [--set key=value]...
+       PROGRAM eval JOB.yaml --run FOLDER [--step best] [--set key=value]...
        PROGRAM fit JOB.yaml [--set key=value]... [--ranks N] [--memory 24GiB]`
 
 // Command does what arguments say, and writes progress and results to out.
@@ -44,7 +47,7 @@ func Command(ctx context.Context, o job.Options, args []string, out io.Writer) e
 		return input.BadInput(errors.New(usage))
 	}
 	var sets []string
-	limits, memory := forecast.Limits{}, ""
+	limits, memory, run, step := forecast.Limits{}, "", "", ""
 	f := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.Func("set", "", func(s string) error { sets = append(sets, s); return nil })
@@ -55,6 +58,12 @@ func Command(ctx context.Context, o job.Options, args []string, out io.Writer) e
 		f.StringVar(&o.Resume, "resume", o.Resume, "")
 	case "plan":
 		do = p.plan
+	case "eval":
+		f.StringVar(&run, "run", "", "")
+		f.StringVar(&step, "step", "", "")
+		do = func(ctx context.Context, file string, sets []string, out io.Writer) error {
+			return p.eval(ctx, file, sets, run, step, out)
+		}
 	case "fit":
 		f.IntVar(&limits.Ranks, "ranks", 0, "")
 		f.StringVar(&memory, "memory", "", "")
@@ -107,6 +116,35 @@ func (o own) plan(_ context.Context, file string, sets []string, out io.Writer) 
 		return err
 	}
 	return p.Print(out)
+}
+
+// eval prints the loss and the metrics of a run's parameters.
+func (o own) eval(ctx context.Context, file string, sets []string, run, step string, out io.Writer) error {
+	if run == "" {
+		return input.BadInput(errors.New("--run is missing: name the run folder or a checkpoint"))
+	}
+	c, err := setup.ThisMachine(1, 0).Load(file, sets)
+	if err == nil {
+		c, err = o.Complete(c)
+	}
+	if err != nil {
+		return err
+	}
+	note := func(line string) { fmt.Fprintln(out, line) }
+	src, err := generate.OpenOwn(run, step, spec.Network(c), note)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	e, err := job.Evaluate(ctx, c, job.Evaluating{Model: src}, note)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "loss %.6f\n", e.Loss)
+	for i, name := range spec.Network(c).Metrics {
+		fmt.Fprintf(out, "%s %.6f\n", name, e.Metrics[i])
+	}
+	return nil
 }
 
 // fit searches for settings that fit the job's ranks and their part of this machine's memory, or those that are given.

@@ -2,10 +2,15 @@ package program_test
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
+	"zeroth/checkpoint/safetensors"
 	"zeroth/cmd/program"
 	"zeroth/data"
 	"zeroth/internal/input"
@@ -75,7 +80,12 @@ func TestProgramCommand(t *testing.T) {
 		t.Errorf("fit: %v\n%s", err, out)
 	}
 
+	predict(t, said)
+
 	twice, wide := regression(), regression()
+	wider := regression()
+	wider.Model.Width = 32
+	wider.Model.Modules = []nn.Module{nn.Linear{Name: "hidden", In: 2, Out: 32, First: true}, nn.SquaredError{Width: 32, Outputs: 1, Field: 1}}
 	twice.Model.Modules[1] = nn.Linear{Name: "hidden", In: 16, Out: 16}
 	wide.Model.Uses = [][]nn.Use{{{Unit: "a", Params: 2}}, {{Unit: "b", Params: 1}}, {{Unit: "c", Params: 2}}}
 	for _, c := range []struct {
@@ -90,6 +100,10 @@ func TestProgramCommand(t *testing.T) {
 		{regression(), []string{"train", "job.yaml", "--steps", "3"}, "flag provided but not defined: -steps"},
 		{regression(), []string{"train", "job.yaml", "--out", "wrong", "x"}, "an argument too many: x"},
 		{regression(), []string{"tarin", "job.yaml"}, `there is no command "tarin"`},
+		{regression(), []string{"eval", "job.yaml"}, "--run is missing"},
+		{regression(), []string{"eval", "job.yaml", "--run", "run", "--step", "7"}, "--step 7: "},
+		{regression(), []string{"eval", "job.yaml", "--run", "nowhere"}, "--run nowhere: "},
+		{wider, []string{"eval", "job.yaml", "--run", "run"}, "run/model: it has hidden.weight with the shape [16 2]; want [32 2], as in the program's network"},
 		{regression(), nil, "usage: PROGRAM train JOB.yaml"},
 	} {
 		if _, err := said(c.o, c.args...); !input.IsInput(err) || !strings.Contains(err.Error(), c.want) {
@@ -99,4 +113,79 @@ func TestProgramCommand(t *testing.T) {
 			t.Errorf("%v: it wrote a folder", c.args)
 		}
 	}
+}
+
+// predict compares predictions of the trained model with a slow loop over its parameters, their errors with eval, and
+// predictions of a checkpoint with those of the final model.
+func predict(t *testing.T, said func(job.Options, ...string) (string, error)) {
+	t.Helper()
+	predictions := func(step string) (y []float32) {
+		err := job.Predict(t.Context(), "job.yaml", []string{"zero.stage=3"}, regression(), "run", step, func(sample int64, out []float32) error {
+			if int64(len(y)) != sample || len(out) != 1 {
+				t.Errorf("sample %d after %d others: %v", sample, len(y), out)
+			}
+			y = append(y, out...)
+			return nil
+		})
+		if err != nil || len(y) != 256 {
+			t.Fatalf("step %q: %v, %d predictions", step, err, len(y))
+		}
+		return y
+	}
+	final, r := predictions(""), parameters(t, "run/model")
+	loss := 0.0
+	for i, y := range final {
+		x := [][]float32{make([]float32, 2), make([]float32, 1)}
+		_ = plane{}.Read(int64(i), []data.Values{{F32: x[0]}, {F32: x[1]}})
+		want := r.layer("output", r.layer("second", r.relu(r.layer("hidden", x[0]))))[0]
+		if math.Abs(float64(y-want)) > 1e-5 { // sums of 16 products of about 1 in float32
+			t.Fatalf("sample %d: %v, want %v", i, y, want)
+		}
+		loss += math.Pow(float64(y-x[1][0]), 2) / 256
+	}
+	if slices.Equal(predictions("100"), final) || !slices.Equal(predictions("latest"), final) {
+		t.Error("the checkpoint of step 100 predicts like the last, or the last unlike the final model")
+	}
+	out, err := said(regression(), "eval", "job.yaml", "--run", "run")
+	if want := fmt.Sprintf("loss %.6f\n", loss); err != nil || !strings.HasSuffix(out, want) {
+		t.Errorf("eval: %v, %q; want %q", err, out, want)
+	}
+	failed := errors.New("full")
+	if err := job.Predict(t.Context(), "job.yaml", nil, regression(), "run", "", func(int64, []float32) error { return failed }); !errors.Is(err, failed) {
+		t.Errorf("after an error of the program: %v", err)
+	}
+}
+
+// reader reads parameters.
+type reader struct{ *safetensors.Reader }
+
+func parameters(t *testing.T, folder string) reader {
+	t.Helper()
+	r, err := safetensors.Open(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	return reader{r}
+}
+
+// layer returns the output of a linear layer.
+func (r reader) layer(name string, x []float32) []float32 {
+	t, _ := r.Tensor(name + ".bias")
+	y, w := make([]float32, t.Numel()), make([]float32, t.Numel()*len(x))
+	_ = r.ReadF32(name+".bias", 0, len(y), y)
+	_ = r.ReadF32(name+".weight", 0, len(w), w)
+	for i := range y {
+		for j := range x {
+			y[i] += w[i*len(x)+j] * x[j]
+		}
+	}
+	return y
+}
+
+func (reader) relu(x []float32) []float32 {
+	for i := range x {
+		x[i] = max(x[i], 0)
+	}
+	return x
 }

@@ -100,7 +100,7 @@ const setFrom = "model.from="
 func noConfig(run string, err error) error {
 	for _, folder := range []string{filepath.Join(run, state.ModelDir), run} {
 		if !input.Exists(filepath.Join(folder, "config.json")) && input.Exists(filepath.Join(folder, "model.safetensors")) {
-			return input.BadInput(fmt.Errorf("--run %s: %s has parameters, but no config.json that describes the model (a custom module has none), so eval cannot build it", run, folder))
+			return input.BadInput(fmt.Errorf("--run %s: %s has parameters, but no config.json that describes the model (a program's network has none): evaluate it with the program's own eval", run, folder))
 		}
 	}
 	return err

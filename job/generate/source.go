@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/safetensors"
 	"zeroth/internal/input"
 	"zeroth/job/hf"
 	"zeroth/job/state"
+	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
 )
@@ -21,25 +24,19 @@ type Source struct {
 	Folder   string                 // with config.json and the tokenizer; a temporary folder for a checkpoint
 	From     *checkpoint.Checkpoint // nil: the parameters are in Folder
 	adapters *hf.Adapters           // of from
+	own      *hf.Weights            // of a program's network, else nil
 }
 
 // Open opens the model at a path: a checkpoint, a Hugging Face folder or a run. For a run it opens the checkpoint
 // of the step or, if that is empty, the final model, or the newest checkpoint if that is newer or there is no model.
 // note receives which checkpoint it is.
 func Open(run, step string, note func(string)) (*Source, error) {
-	if step != "" {
-		path, err := state.At(run, step)
-		if err != nil {
-			return nil, err
-		}
-		return openCheckpoint(path, note)
+	ck, folder, err := find(run, step)
+	if err != nil {
+		return nil, err
 	}
-	folder := run
-	if m := filepath.Join(folder, state.ModelDir); input.Exists(m) {
-		folder = m
-	}
-	if e, err := state.FindCheckpoint(run); err == nil && newer(e, folder) {
-		return openCheckpoint(run, note)
+	if ck != "" {
+		return openCheckpoint(ck, note, (*Source).unpack)
 	}
 	m, err := hf.ReadModelConfig(folder)
 	if info, wrong := os.Stat(run); err != nil && wrong == nil && !info.IsDir() {
@@ -49,6 +46,68 @@ func Open(run, step string, note func(string)) (*Source, error) {
 		return nil, input.BadInput(fmt.Errorf("--run %s: %w; want the folder of a run that has a model or a checkpoint, a checkpoint, or a Hugging Face folder", run, err))
 	}
 	return &Source{Model: m, Folder: folder}, nil
+}
+
+// OpenOwn is like Open for the network of a program, which no config.json describes.
+func OpenOwn(run, step string, net *nn.Model, note func(string)) (*Source, error) {
+	ck, folder, err := find(run, step)
+	if err != nil {
+		return nil, err
+	}
+	if ck != "" {
+		return openCheckpoint(ck, note, func(s *Source, _ state.Progress) error {
+			s.own = &hf.Weights{Read: func(p shard.Param, at shard.Range, into []float32) error {
+				return s.From.ReadF32(p.Name, zero.Master, at, into, 0)
+			}}
+			return holds(ck, net, func(name string) ([]int, bool) {
+				t, ok := s.From.Tensor(name, zero.Master)
+				return t.Shape, ok
+			})
+		})
+	}
+	r, err := safetensors.Open(folder)
+	if err != nil {
+		return nil, input.BadInput(fmt.Errorf("--run %s: %w; want the folder of a run that has a model or a checkpoint, or a checkpoint", run, err))
+	}
+	err = holds(folder, net, func(name string) ([]int, bool) {
+		t, ok := r.Tensor(name)
+		return t.Shape, ok
+	})
+	if err != nil {
+		_ = r.Close() // only read
+		return nil, err
+	}
+	names := map[string]string{}
+	for _, p := range hf.Parameters(net) {
+		names[p.Name] = p.Name
+	}
+	return &Source{Folder: folder, own: &hf.Weights{From: &hf.ModelTensors{Reader: r, Names: names}}}, nil
+}
+
+// holds returns an error unless a place has all parameters of a network.
+func holds(where string, net *nn.Model, shape func(name string) ([]int, bool)) error {
+	for _, p := range hf.Parameters(net) {
+		if has, ok := shape(p.Name); !ok || !slices.Equal(has, p.Shape) {
+			return input.BadInput(fmt.Errorf("%s: it has %s with the shape %v; want %v, as in the program's network", where, p.Name, has, p.Shape))
+		}
+	}
+	return nil
+}
+
+// find returns where a model is: in a checkpoint, or in a folder with the final parameters.
+func find(run, step string) (ck, folder string, err error) {
+	if step != "" {
+		ck, err = state.At(run, step)
+		return ck, "", err
+	}
+	folder = run
+	if m := filepath.Join(folder, state.ModelDir); input.Exists(m) {
+		folder = m
+	}
+	if e, err := state.FindCheckpoint(run); err == nil && newer(e, folder) {
+		return run, "", nil
+	}
+	return "", folder, nil
 }
 
 // newer reports whether a checkpoint is newer than the parameters in a folder, or the folder has
@@ -62,9 +121,9 @@ func newer(e checkpoint.Entry, folder string) bool {
 	return !input.Exists(filepath.Join(folder, "config.json"))
 }
 
-// openCheckpoint opens the newest checkpoint at a path and notes which one it is. It retries if a
+// openCheckpoint opens the newest checkpoint at a path, prepares it and notes which one it is. It retries if a
 // training run deletes the checkpoint in favour of a newer one.
-func openCheckpoint(run string, note func(string)) (*Source, error) {
+func openCheckpoint(run string, note func(string), prepare func(*Source, state.Progress) error) (*Source, error) {
 	ck, err := state.OpenCheckpoint(run)
 	for tries := 0; errors.Is(err, checkpoint.ErrGone) && tries < 100; tries++ {
 		ck, err = state.OpenCheckpoint(run)
@@ -75,7 +134,7 @@ func openCheckpoint(run string, note func(string)) (*Source, error) {
 	s := &Source{From: ck}
 	p, err := state.ReadProgress(ck)
 	if err == nil {
-		err = s.unpack(p)
+		err = prepare(s, p)
 	}
 	if err != nil {
 		s.Close()
@@ -110,6 +169,9 @@ func (s *Source) unpack(p state.Progress) error {
 
 // Weights returns the model's parameters. The caller must close them.
 func (s *Source) Weights(m hf.Model) (*hf.Weights, error) {
+	if s.own != nil {
+		return s.own, nil
+	}
 	if s.From != nil {
 		decoded := hf.DecodedOf(s.From, m)
 		return &hf.Weights{Read: func(p shard.Param, at shard.Range, into []float32) error {
@@ -128,6 +190,9 @@ func (s *Source) Weights(m hf.Model) (*hf.Weights, error) {
 	}
 	return &hf.Weights{From: r}, nil
 }
+
+// Apart reports whether the parameters are not those of a Hugging Face folder.
+func (s *Source) Apart() bool { return s != nil && (s.From != nil || s.own != nil) }
 
 // Close closes the checkpoint and removes the temporary folder.
 func (s *Source) Close() {
