@@ -83,8 +83,8 @@ func (c *Config) reportKeys() []field {
 		{key: "report.stall", value: duration(&r.Stall), initial: "10m",
 			doc: "/healthz fails if no step, evaluation or checkpoint completes for this long"},
 		{key: "report.machine", value: path(&r.Machine),
-			rule: "the GPU, if it is an H100 or H200", like: "machine.json",
-			doc: "h100 | h200 | a file like examples/machine.json: the peak rate for MFU"},
+			rule: "the GPU, if --machine knows it", like: "machine.json",
+			doc: "a machine that plan --machine knows, or a file like examples/machine.json: the peak rate for MFU"},
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"slices"
 	"strings"
 	"zeroth/config"
@@ -19,8 +18,8 @@ import (
 // Hardware contains the speeds of the simulated machines. Rates are those that large kernels
 // reach, not those of a data sheet.
 type Hardware struct {
-	Name       string             `json:"name"`
-	Source     string             `json:"source,omitempty"`      // of the figures
+	Name       string             `json:"name"`                  // for display
+	Source     string             `json:"source,omitempty"`      // where the figures come from
 	Flops      map[string]float64 `json:"flops"`                 // by precision: operations per second of matrix products
 	Attention  float64            `json:"attention,omitempty"`   // the same for attention; 0: as products
 	Peak       map[string]float64 `json:"peak,omitempty"`        // by precision: the peak for utilisation; default: flops
@@ -40,42 +39,6 @@ type Link struct {
 	Ranks     int     `json:"ranks"`     // 0 for the last link: any number
 	Bandwidth float64 `json:"bandwidth"` // bytes per second that a rank sends, while receiving as many
 	Latency   float64 `json:"latency"`   // seconds from one rank to the next
-}
-
-// presets contains GPUs with the rates that training steps reached on an H200 at its limit of 700 W:
-// products at 627 to 764 TFLOP/s by shape, attention at 207 to 255 forward and 155 to 183 backward of 5
-// products (docs/lab/kernels.md). An H100 is as fast, but products are no faster than published. With
-// these rates Llamas take 0.98 to 1.02 of their measured times, and GPT-2 124M, whose products are
-// narrow, 0.85 (BENCHMARKS.md). Copies and NVLink are published; kernels bound by memory reach 0.8 of a
-// copy. The rest is assumed: links between machines at 0.9 of the line rate, and for each GPU an eighth
-// of 200 GB/s of host memory and of 12 GB/s of disk.
-var presets = []Hardware{
-	{
-		Name: "h100", GPU: true, DeviceMemory: 81559 << 20,
-		Source: "8 H100 SXM per machine: products at 650 TFLOP/s, copies at 2.8 TB/s and NVLink at 370 of 450 GB/s as published; attention at 180 TFLOP/s as measured on an H200; kernels at 0.8 of copies, 400 Gb/s of network per GPU, host and disks assumed",
-		Flops:  map[string]float64{"bf16": 650e12, "fp16": 650e12, "fp32": 50e12}, Attention: 180e12,
-		Peak:   map[string]float64{"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
-		Memory: 0.8 * 2.8e12, Launch: 4e-6,
-		Links:    []Link{{8, 370e9, 5e-6}, {0, 45e9, 15e-6}},
-		HostLink: 50e9, HostMemory: 25e9, Disk: 1.5e9,
-	},
-	{
-		Name: "h200", GPU: true, DeviceMemory: 143771 << 20,
-		Source: "8 H200 SXM per machine: products at 700 TFLOP/s and attention at 180 as measured, copies at 4.3 TB/s as published, the rest as h100",
-		Flops:  map[string]float64{"bf16": 700e12, "fp16": 680e12, "fp32": 50e12}, Attention: 180e12,
-		Peak:   map[string]float64{"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
-		Memory: 0.8 * 4.3e12, Launch: 4e-6,
-		Links:    []Link{{8, 370e9, 5e-6}, {0, 45e9, 15e-6}},
-		HostLink: 50e9, HostMemory: 25e9, Disk: 1.5e9,
-	},
-}
-
-// HardwareNames returns the names that OpenHardware knows without a file.
-func HardwareNames() (names []string) {
-	for _, h := range presets {
-		names = append(names, h.Name)
-	}
-	return names
 }
 
 // Limits of a machine file.
@@ -108,27 +71,6 @@ func OpenHardware(name string) (*Hardware, error) {
 		return nil, input.BadInput(fmt.Errorf("%s: %w", name, err))
 	}
 	return h, nil
-}
-
-// MachineWith returns the name of the preset whose GPUs have about the given memory, empty if none has.
-func MachineWith(bytes int64) string {
-	for _, h := range presets {
-		if math.Abs(float64(bytes)/float64(h.DeviceMemory)-1) < 0.1 {
-			return h.Name
-		}
-	}
-	return ""
-}
-
-// PresetOf returns the preset of a GPU by its driver's name, or nil.
-func PresetOf(gpu string) *Hardware {
-	for _, h := range presets {
-		sxm := strings.Contains(gpu, "HBM3") || h.Name != "h100" // other H100s are slower
-		if sxm && strings.Contains(gpu, strings.ToUpper(h.Name)) {
-			return &h
-		}
-	}
-	return nil
 }
 
 // check reports all invalid values at once.

@@ -413,7 +413,9 @@ func TestModelFlops(t *testing.T) {
 			t.Errorf("%v: %g operations, a simulation has %g: %v", sets, got, want.Flops, err)
 		}
 	}
-	for gpu, want := range map[string]string{"cuda: GPU 0 (NVIDIA H200)": "h200", "NVIDIA H100 80GB HBM3": "h100", "NVIDIA H100 PCIe": "", "NVIDIA A100": ""} {
+	for gpu, want := range map[string]string{"cuda: GPU 0 (NVIDIA H200)": "h200", "NVIDIA H100 80GB HBM3": "h100", "NVIDIA H100 PCIe": "",
+		"NVIDIA A100-SXM4-80GB": "a100", "NVIDIA B200": "b200", "NVIDIA GB200": "", "NVIDIA L40S": "l40s", "NVIDIA L40": "",
+		"cuda: GPU 1 (NVIDIA GeForce RTX 4090)": "rtx4090", "NVIDIA GeForce RTX 4090 D": "", "NVIDIA GeForce RTX 4090 Laptop GPU": ""} {
 		got := ""
 		if h := PresetOf(gpu); h != nil {
 			got = h.Name

@@ -410,7 +410,7 @@ func TestCompletion(t *testing.T) {
 		"train --set zero.stage=": "zero.stage=0\nzero.stage=1\nzero.stage=2\nzero.stage=3\n:4\n",
 		"train --set precision=b": "precision=bf16\n:4\n",
 		"plan --recompute ":       "none\nelementwise\nmlp\nlinear\nblock\n:4\n",
-		"fit --machine h":         "h100\nh200\n:0\n",
+		"fit --machine h":         "h100\nh200\na100\nb200\nl40s\nrtx4090\n:0\n",
 		"fit --largest ":          "model\nseq\nmicro_batch\n:4\n",
 		"init ":                   "chat\nfinetune\nlora\noffload\npretrain\nquickstart\n:4\n",
 		"help zero.st":            "zero.stage\n:4\n",

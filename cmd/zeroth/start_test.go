@@ -377,7 +377,7 @@ func TestWrongPlaces(t *testing.T) {
 		"plan r/model":                     "a model is planned with 'zeroth plan --model r/model'",
 		"sample --run r/job.yaml":          "--run r/job.yaml is a file; did you mean --run r?",
 		"train tiny.yaml --resume r":       "--resume r: a folder with checkpoints; name one of them, such as the newest, r/ckpt/step-00000006",
-		"plan tiny.yaml --machine B200":    "--machine B200: no such file or directory; want here, one of h100, h200, or a file",
+		"plan tiny.yaml --machine B300":    "--machine B300: no such file or directory; want here, one of h100, h200, a100, b200, l40s, rtx4090, or a file",
 		"plan --model nobody/nothing":      "write hf://nobody/nothing to download it",
 		"ckpt prune r --keep newest=1":     `there is no rule "newest"`,
 		"fit --model r/modle --gpus 2":     "r/modle/config.json cannot be read: no such file or directory\n",

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -42,6 +43,7 @@ func TestReadmeGeneratedParts(t *testing.T) {
 		},
 		"../../docs/memory.md": {
 			"categories": categoryTable(t),
+			"machine":    machineTable(t),
 			"plan":       "```text\n" + planReport(t) + "```\n",
 		},
 		"../../docs/design.md": {
@@ -184,6 +186,28 @@ func evaluate(x ast.Expr) constant.Value {
 		return constant.BinaryOp(a, x.Op, b)
 	}
 	return constant.MakeUnknown()
+}
+
+// machineTable returns a table of the fields of machine files, from the structs that describe them.
+func machineTable(t *testing.T) string {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), "../../forecast/hardware.go", nil, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, prefix := "| field | is |\n|---|---|\n", map[string]string{"Hardware": "", "Link": "links[]."}
+	ast.Inspect(f, func(n ast.Node) bool {
+		x, ok := n.(*ast.TypeSpec)
+		if !ok {
+			return true
+		}
+		for _, field := range x.Type.(*ast.StructType).Fields.List {
+			name, _, _ := strings.Cut(reflect.StructTag(strings.Trim(field.Tag.Value, "`")).Get("json"), ",")
+			b += fmt.Sprintf("| `%s%s` | %s |\n", prefix[x.Name.Name], name, strings.TrimSpace(field.Comment.Text()))
+		}
+		return false
+	})
+	return b
 }
 
 // uncommented returns a file without its leading comment.
