@@ -29,6 +29,8 @@ type TileRow struct {
 	Ld, N     int // elements from a row of C to the next; number of tiles
 	Add       int
 	Stage     unsafe.Pointer // memory for two tiles
+	Ahead     unsafe.Pointer // 512 bytes to prefetch with every unit words of k, or nil
+	Stride    int            // bytes from them to the next
 }
 
 // Chain is a product of four rows of A by n columns of B, added to four rows of sums; n is a

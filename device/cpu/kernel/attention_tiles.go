@@ -91,7 +91,7 @@ func (s *tileShape) multiply(c []float32, ld int, a, b []float32, words, panel, 
 	A := FloatPtr(a, 0)
 	r := s.row
 	r.K, r.A, r.Row, r.Step, r.Next = words, A, tilesOfA.row, tilesOfA.step, A
-	r.B, r.Panel, r.C, r.Ld, r.N, r.Add = FloatPtr(b, 0), 4*panel, FloatPtr(c, 0), ld, n, how
+	r.B, r.Panel, r.C, r.Ld, r.N, r.Add, r.Ahead = FloatPtr(b, 0), 4*panel, FloatPtr(c, 0), ld, n, how, nil
 	s.isa.Row[device.F32](r)
 }
 

@@ -196,7 +196,17 @@ func RunGroups(t *Args, w *Worker, lo, hi int) {
 			continue
 		}
 		if g, has := t.Group(t, i); has {
-			g.alone(w)
+			g.alone(w, t.next(i+1, hi))
 		}
 	}
+}
+
+// next returns the matrix B of the first of groups [lo, hi) with rows.
+func (t *Args) next(lo, hi int) device.Mat {
+	for i := lo; i < hi; i++ {
+		if g, has := t.Group(t, i); has {
+			return g.B
+		}
+	}
+	return device.Mat{}
 }

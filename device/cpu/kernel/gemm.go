@@ -31,6 +31,8 @@ const (
 	AMax     = 3 << 19 // words of the packed block of A
 	AccMax   = 2 << 20 // elements of the float32 sums for such a C
 	Edge     = 16      // words that a packing routine may write past its panel
+
+	aheadBytes = 512 // that a RowFunc prefetches at a time of B
 )
 
 // WholeMax is the number of multiply-adds below which a single worker computes the product.
@@ -40,7 +42,7 @@ const WholeMax = 1 << 20
 // at most OwnMax words of packed A and as many sums of its own: workers that share so few rows would
 // wait for each other more often than compute.
 const (
-	GroupRows = 128
+	GroupRows = 256
 	OwnMax    = 1 << 18
 )
 
@@ -67,6 +69,7 @@ type Gemm struct {
 	Block          uint64 // its number on the device
 
 	Packed []float32 // panels of the block of A
+	ahead  ahead     // with alone
 	Acc    []float32 // rows i0..i1 by columns j0..j1 in float32, if C has another type and k has several blocks
 }
 
@@ -229,8 +232,38 @@ func (g *Gemm) Needs() (packed, acc int) {
 	return packed, acc
 }
 
-// alone computes the product on one worker, in its own memory.
-func (g *Gemm) alone(w *Worker) {
+// ahead locates what is prefetched next of a B: bytes of rows, stride bytes apart.
+type ahead struct {
+	b      device.Buffer
+	stride int
+}
+
+// lookAhead prefetches B from column panel s on or, if there is none, from the beginning of next. It is a
+// hint: what is prefetched need not be exactly what is packed next.
+func (g *Gemm) lookAhead(s int, next device.Mat) {
+	b, at := g.B, g.j0+s*g.ISA.nr
+	if at >= g.j1 {
+		b, at = next, 0
+	}
+	if b.Trans { // columns are stored one after the other
+		g.ahead = ahead{b.Buf.Slice(at*b.Ld, b.Buf.N), aheadBytes}
+	} else {
+		g.ahead = ahead{b.Buf.Slice(min(at, b.Buf.N), b.Buf.N), b.Ld * b.Buf.Type.Size()}
+	}
+}
+
+// take returns where n times aheadBytes begin and their stride, or nil if less is left.
+func (a *ahead) take(n int) (unsafe.Pointer, int) {
+	if a.stride == 0 || a.b.Bytes() < n*a.stride {
+		return nil, 0
+	}
+	at := a.b.Ptr
+	a.b = a.b.Slice(n*a.stride/a.b.Type.Size(), a.b.N)
+	return at, a.stride
+}
+
+// alone computes the product on one worker, in its own memory, and prefetches the B of the next one.
+func (g *Gemm) alone(w *Worker, next device.Mat) {
 	g.Workers = 1
 	if g.Few() {
 		g.few(w, 0, 1)
@@ -250,6 +283,7 @@ func (g *Gemm) alone(w *Worker) {
 		for i := range g.Groups {
 			s0, s1 := i*columns/g.Groups, (i+1)*columns/g.Groups
 			g.PackB(mem, s0, s1)
+			g.lookAhead((i+1)*columns/g.Groups, next)
 			for p := range g.Panels {
 				g.RowPanel(&mem, p, s0, s1)
 			}
@@ -374,7 +408,7 @@ func (g *Gemm) tileByRow(mem *GemmScratch, t *Tile, a rowsOfA) {
 	whole := unsafe.Pointer(&mem.tile[g.ISA.MR*nr])
 	g.ISA.move(whole, nr, t.Base, t.Ldb, t.Rows, t.Cols)
 	r.K, r.A, r.Row, r.Step, r.Next = t.K, a.p, a.row, a.step, a.p
-	r.B, r.C, r.Ld, r.N, r.Add = t.B, whole, nr, 1, AddOld
+	r.B, r.C, r.Ld, r.N, r.Add, r.Ahead = t.B, whole, nr, 1, AddOld, nil
 	g.ISA.Row[device.F32](r)
 	g.ISA.move(t.C, t.Ldc, whole, nr, t.Rows, t.Cols)
 }
@@ -393,6 +427,7 @@ func (g *Gemm) wholeTiles(mem *GemmScratch, p, s0, s1 int) int {
 	}
 	r := &mem.args.row
 	r.K, r.A, r.Row, r.Step, r.Next = g.wordsOf(g.p1-g.p0), a.p, a.row, a.step, g.rowsOf((p+1)%g.Panels).p
+	r.Ahead, r.Stride = g.ahead.take(n * r.K / g.ISA.unit)
 	r.B, r.Panel, r.Bias, r.N, r.Add = unsafe.Pointer(&mem.B[0]), 4*g.panelLen(), mem.biasOf(0), n, 0
 	if g.Bias.N == 0 {
 		r.Add = AddNone

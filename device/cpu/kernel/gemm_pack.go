@@ -63,7 +63,8 @@ type dotsFunc func(t *Dots)
 // panel bytes apart. Words p to p+unit of row i of A begin at a + i*row + p/unit*step bytes. Sums
 // begin with the bias, or with 0 if AddNone is set. With AddOld, sums of float32 begin with the
 // old C; sums of bf16 get it added before they are rounded. RowFunc prefetches the rows of A at
-// next. stage is memory for two tiles.
+// next, and with every unit words of k the 512 bytes ahead, stride bytes after the previous ones.
+// stage is memory for two tiles.
 type RowFunc func(r *TileRow)
 
 // Flags of Add in TileRow.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"github.com/mmcloughlin/avo/attr"
 	"github.com/mmcloughlin/avo/build"
@@ -227,8 +228,8 @@ const (
 // their way: a tile's while the tile units compute the next one. No tile state is kept between
 // calls, since a goroutine may change threads.
 //
-// It prefetches four of the next 32 rows of A with every tile, and the lines of C that are written
-// soon.
+// It prefetches four of the next 32 rows of A with every tile, what is ahead, and the lines of C that
+// are written soon.
 func amxRow(c *build.Context, name string, round bool) {
 	out := "float32"
 	if round {
@@ -284,7 +285,19 @@ func amxRow(c *build.Context, name string, round bool) {
 	c.MOVQ(reg.RDX, reg.R10)
 	c.ADDQ(arg("panel"), reg.R10)
 	c.MOVQ(reg.R10, arg("b"))
-	fetchA := func() {
+	fetches := 0
+	fetch := func() {
+		fetches++
+		past := fmt.Sprint("fetched", fetches)
+		c.MOVQ(arg("ahead"), reg.R10)
+		c.TESTQ(reg.R10, reg.R10)
+		c.JZ(operand.LabelRef(past))
+		for line := range 8 {
+			c.PREFETCHT1(at(reg.R10, 64*line))
+		}
+		c.ADDQ(arg("stride"), reg.R10)
+		c.MOVQ(reg.R10, arg("ahead"))
+		c.Label(past)
 		for _, row := range []operand.Mem{at(ahead, 0), {Base: ahead, Index: reg.RCX, Scale: 1},
 			{Base: ahead, Index: reg.RCX, Scale: 2}, {Base: ahead, Index: triple, Scale: 1}} {
 			c.PREFETCHT1(row)
@@ -309,7 +322,7 @@ func amxRow(c *build.Context, name string, round bool) {
 	c.MOVQ(operand.U32(early), reg.R11)
 	c.Label("few")
 	tileProducts(c, "early", arg("step"), func() {
-		fetchA()
+		fetch()
 		for range 4 {
 			emit(c, prefetchW(r15, 0))
 			if !round {
@@ -321,7 +334,7 @@ func amxRow(c *build.Context, name string, round bool) {
 	c.MOVQ(arg("k"), reg.R11)
 	c.SUBQ(operand.U32(early), reg.R11)
 	c.JLE(operand.LabelRef("multiplied"))
-	tileProducts(c, "late", arg("step"), fetchA)
+	tileProducts(c, "late", arg("step"), fetch)
 	c.Label("multiplied")
 	if round {
 		c.TESTQ(last, last)
