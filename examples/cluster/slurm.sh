@@ -1,6 +1,8 @@
 #!/bin/bash
 # Two nodes of four processes:
 #   sbatch examples/cluster/slurm.sh JOB.yaml
+# With GPUs, one for each process:
+#   sbatch --gpus-per-node=4 examples/cluster/slurm.sh JOB.yaml
 # Call sbatch in a folder that all nodes share.
 #SBATCH --job-name=zeroth
 #SBATCH --nodes=2

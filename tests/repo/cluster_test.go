@@ -331,7 +331,7 @@ func checkPlaces(t *testing.T, file string, p pods) {
 // flagsOf lists the launchers' flags that scripts use, according to the manuals of Slurm 22.05
 // and 25.05, Open MPI 4.1 and 5.0, and torch 2.15.
 var flagsOf = map[string][]string{
-	"sbatch":   {"--job-name", "--nodes", "--ntasks-per-node", "--cpus-per-task", "--time", "--signal", "--requeue", "--open-mode"},
+	"sbatch":   {"--job-name", "--nodes", "--ntasks-per-node", "--cpus-per-task", "--time", "--signal", "--requeue", "--open-mode", "--gpus-per-node"},
 	"srun":     {"--cpus-per-task", "--kill-on-bad-exit"},
 	"mpirun":   {"--hostfile", "--bind-to", "-x"},
 	"torchrun": {"--nnodes", "--nproc-per-node", "--max-restarts", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--no-python"},
@@ -386,22 +386,30 @@ func unknownFlags(of string, words []string) (wrong []string) {
 	return wrong
 }
 
-// TestDockerfile checks that the image builds with the Go version that go.mod requires.
+// TestDockerfile checks that the images build with the Go version that go.mod requires, the first a static program,
+// the second one with the libraries that the CUDA backend loads.
 func TestDockerfile(t *testing.T) {
-	raw, err := os.ReadFile("../../examples/cluster/Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
 	mod, err := os.ReadFile("../../go.mod")
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.ReplaceAll(string(raw), "\nRUN ", "\n")
-	for _, w := range wrongCommands(t, text, map[string]bool{}) {
-		t.Error(w)
-	}
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(mod)
-	if !strings.Contains(text, "FROM golang:"+string(version[1])+" ") || !strings.Contains(text, "CGO_ENABLED=0 go build") || !strings.Contains(text, `ENTRYPOINT ["/zeroth"]`) {
-		t.Errorf("the image is not that of a static zeroth, built by go %s", version[1])
+	for file, has := range map[string][]string{
+		"Dockerfile":      {"CGO_ENABLED=0 go build", `ENTRYPOINT ["/zeroth"]`},
+		"Dockerfile.cuda": {"scripts/build-cuda ", "libcublas.so.12 ", "libcublasLt.so.12 ", "libnccl.so.2 ", `ENTRYPOINT ["/usr/local/bin/zeroth"]`},
+	} {
+		raw, err := os.ReadFile("../../examples/cluster/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.ReplaceAll(string(raw), "\nRUN ", "\n")
+		for _, w := range wrongCommands(t, text, map[string]bool{}) {
+			t.Errorf("%s: %s", file, w)
+		}
+		for _, x := range append(has, "FROM golang:"+string(version[1])+" ") {
+			if !strings.Contains(text, x) {
+				t.Errorf("%s: no %s", file, x)
+			}
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,6 +51,25 @@ func TestSchedulers(t *testing.T) {
 	}
 	if runtime.PodGroupPolicy.Volcano == nil {
 		t.Error("Trainer creates no group of pods")
+	}
+}
+
+// TestGPUsInPods checks that manifests with their lines for GPUs and RDMA ask for both, and mount shared memory.
+func TestGPUsInPods(t *testing.T) {
+	for _, file := range []string{"indexed-job.yaml", "jobset.yaml", "kubeflow.yaml", "leaderworkerset.yaml"} {
+		raw, err := os.ReadFile("../../examples/cluster/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := scheduledBy("rdma", scheduledBy("gpu", raw))
+		for _, w := range wrongIn(t, text) {
+			t.Errorf("%s: %s", file, w)
+		}
+		for _, line := range []string{"nvidia.com/gpu: 8", "rdma/hca: 1", "- {name: shm, mountPath: /dev/shm}", "- {name: shm, emptyDir: {medium: Memory, "} {
+			if !regexp.MustCompile(`(?m)^ +` + regexp.QuoteMeta(line)).Match(text) {
+				t.Errorf("%s: no line %s", file, line)
+			}
+		}
 	}
 }
 
