@@ -147,7 +147,7 @@ func TestUsualSearch(t *testing.T) {
 func TestPublishedPlans(t *testing.T) {
 	nightly.Long(t)
 	for i, name := range publishedNames() {
-		if !nightly.Every(4, i) {
+		if !nightly.Every(8, i) {
 			continue
 		}
 		out, _ := zeroth(t, 0, "plan", "--model", name, "--gpus", "auto", "--machine", "h100")
