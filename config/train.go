@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"zeroth/device"
 	"zeroth/job/hf"
@@ -24,6 +25,7 @@ type Training struct {
 	EvalPart    float64 // of the run's steps that EvalEvery is, below 1; 0: EvalEvery is given
 	EvalBatches int     // batches of Batch sequences per evaluation
 	LossChunk   int     // tokens whose logits are in memory at the same time
+	MLPChunk    int     // tokens whose MLP's hidden layer is in memory at the same time; 0: all
 	EarlyStop   EarlyStop
 	FinalModel  string   // "best" or "last": the evaluated step, or the last one, whose parameters are the run's result
 	Freeze      []string // patterns of parameters that are not trained
@@ -101,6 +103,12 @@ func (c *Config) trainKeys(on string) []field {
 		{key: "train.loss_chunk", value: count(&t.LossChunk, 1, MostBatch),
 			rule: "1024; on GPUs 4 × the model's width, from 1024 to 4096", like: "1024",
 			doc: "tokens whose logits are in memory at a time"},
+		{key: "train.mlp_chunk", value: count(&t.MLPChunk, 0, MostBatch), initial: "0", like: "8192",
+			doc: "tokens whose hidden layer of the MLP is in memory at a time, also while a block is " +
+				"recomputed; 0: all of a micro-batch",
+			not: refuse(t.MLPChunk > 0 && slices.Index(Recomputes, c.Zero.Recompute) < slices.Index(Recomputes, "mlp"),
+				"recompute: "+c.Zero.Recompute+" saves the hidden layer of all tokens",
+				"want recompute: mlp, linear or block, or mlp_chunk: 0", "zero.recompute")},
 	}
 }
 

@@ -271,6 +271,11 @@ func (r *Runner) Backward(f *Flight, bt *nn.Batch, micro int, d device.Buffer) {
 	}
 }
 
+// Again reports what a module's Backward computes again, see nn.Batch.
+func (r *Runner) Again(done bool) {
+	r.emit(Event{Op: Recompute, Step: -1, Done: done, Queue: r.cfg.Compute})
+}
+
 // restore computes the activations of step i that its Forward did not save.
 func (r *Runner) restore(f *Flight, mem *scratch, bt *nn.Batch, i int) {
 	s, p := &r.steps[i], &f.passed[i-f.Lo]

@@ -298,7 +298,7 @@ func (h head) loss(p pass, logits device.Mat, lo, hi int, grad bool) {
 func (h head) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
 	defer mem.Release(mem.Mark())
 	out := matrix(w[table], h.params[table])
-	p, r, c := pass{q, mem, w, dw, bt}, bt.Held(), out.Cols
+	p, r, c := pass{q: q, mem: mem, w: w, dw: dw, bt: bt}, bt.Held(), out.Cols
 	norm, dnorm := p.whole(device.Matrix(s.norm.y, r, c)), device.Matrix(mem.Take(bt.Compute, r*c), r, c)
 	p.summed(dnorm, false, func(all device.Mat, _ bool) {
 		defer mem.Release(mem.Mark())

@@ -126,8 +126,10 @@ func (b *gptBlock) take(p pass, s *Saved, to purpose) {
 	p.take(&s.o, p.bt.Compute, r*a, to, RecomputeBlock, true)
 	p.take(&s.x2, p.bt.Compute, own*c, to, RecomputeLinear, true)
 	norm(&s.mlp.before, b.fc.readsInput(b.params))
-	p.take(&s.hidden, p.bt.Compute, r*f, to, RecomputeMLP, true)
-	p.take(&s.act, p.bt.Compute, r*f, to, RecomputeElementwise, b.down.readsInput(b.params))
+	if p.bt.MLPChunk == 0 {
+		p.take(&s.hidden, p.bt.Compute, r*f, to, RecomputeMLP, true)
+		p.take(&s.act, p.bt.Compute, r*f, to, RecomputeElementwise, b.down.readsInput(b.params))
+	}
 }
 
 // with implements declarer.
@@ -161,10 +163,12 @@ func (b *gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, 
 	b.project(p, x, s)
 	b.attendAll(p, s)
 	b.addAttention(p, x, s)
-	b.expand(p, s)
-	own, c := bt.Held(), b.g.Width
-	act := device.Matrix(s.act, bt.Rows(), b.g.inner())
-	b.addTo(p, &b.down, placeMLP, device.Matrix(y, own, c), device.Matrix(s.x2, own, c), act)
+	own, c, f := bt.Held(), b.g.Width, b.g.inner()
+	ym := device.Matrix(y, own, c)
+	p.eachMLP(s, f, f, func(p pass, s *Saved, lo, hi int) {
+		b.expand(p, s)
+		b.addTo(p, &b.down, placeMLP, ym.RowRange(lo, hi), device.Matrix(s.x2, hi-lo, c), device.Matrix(s.act, p.bt.Rows(), f))
+	})
 }
 
 // Restore implements Restorer.
@@ -184,7 +188,10 @@ func (b *gptBlock) Restore(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x d
 	case b.qkv.readsInput(b.params):
 		b.norm(p, b.ln1, s.attn.before, device.Matrix(x, bt.Held(), b.g.Width))
 	}
-	if lost >= RecomputeMLP {
+	switch {
+	case bt.MLPChunk > 0:
+		return // Backward computes it
+	case lost >= RecomputeMLP:
 		b.expand(p, s)
 		return
 	}
@@ -254,25 +261,38 @@ func (b *gptBlock) addTo(p pass, l *linear, place int, y, x, in device.Mat) {
 }
 
 func (b *gptBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
-	p := pass{q, mem, w, dw, bt}
+	p := pass{q: q, mem: mem, w: w, dw: dw, bt: bt}
 	b.backwardMLP(p, d, s)
 	b.backwardAttention(p, x, d, s)
 }
 
 func (b *gptBlock) backwardMLP(p pass, d device.Buffer, s *Saved) {
 	defer p.mem.Release(p.mem.Mark())
-	r, own, c, f := p.bt.Rows(), p.bt.Held(), b.g.Width, b.g.inner()
+	own, c, f := p.bt.Held(), b.g.Width, b.g.inner()
 	dm, x2 := device.Matrix(d, own, c), device.Matrix(s.x2, own, c)
+	dln := p.spent(device.Matrix(s.mlp.before.y, own, c))
+	p.eachMLP(s, f, f, func(p pass, s *Saved, lo, hi int) {
+		if p.bt.MLPChunk > 0 {
+			p.again(func() { b.expand(p, s) })
+		}
+		b.hiddenGrads(p, dln.RowRange(lo, hi), dm.RowRange(lo, hi), s)
+	})
+	b.normGrad(p, b.ln2, s.mlp.before, dm, dln, x2)
+}
+
+// hiddenGrads computes the gradients of the MLP's parameters and of its input, dln, given that of its
+// output, dm.
+func (b *gptBlock) hiddenGrads(p pass, dln, dm device.Mat, s *Saved) {
+	defer p.mem.Release(p.mem.Mark())
+	r, f := p.bt.Rows(), b.g.inner()
 	dfc := p.operand(r, f)
 	mark := p.mem.Mark()
 	dout := p.whole(p.keep(p.bt.dropped(p.q, p.mem, dm, b.g.Dropout.Residual, placeOf(b.layer, placeMLP))))
 	b.down.paramGrads(p, dout, device.Matrix(s.act, r, f))
 	b.down.activationInputGrad(p, dfc, dout, device.Matrix(s.hidden, r, f), b.g.Act)
 	p.mem.Release(mark)
-	dln := device.Matrix(p.mem.Take(p.bt.Compute, own*c), own, c)
-	b.fc.paramGrads(p, dfc, p.whole(device.Matrix(s.mlp.before.y, own, c)))
+	b.fc.paramGrads(p, dfc, p.whole(device.Matrix(s.mlp.before.y, dm.Rows, dm.Cols)))
 	p.summed(dln, false, func(all device.Mat, _ bool) { b.fc.inputGrad(p, all, dfc, false) })
-	b.normGrad(p, b.ln2, s.mlp.before, dm, dln, x2)
 }
 
 func (b *gptBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {

@@ -12,6 +12,7 @@ type pass struct {
 	mem   Scratch
 	w, dw []device.Buffer // as in Module; dw is nil in Forward
 	bt    *Batch
+	more  bool // gradients of parameters are added to those of the rows before
 }
 
 // rows identifies rows [lo, hi) of one of a block's parameters; the zero rows mean none. A vector
@@ -151,11 +152,15 @@ func (l *linear) kept(p pass, x device.Mat) device.Mat {
 }
 
 // keep sets y to the elements of x that the adapter's dropout keeps, plus add. All have all rows of
-// the batch, without gaps.
+// the batch or chunk, without gaps: those of each rank that divides matrices.
 func (l *linear) keep(p pass, y, x device.Mat, add device.Buffer) {
 	d := p.bt.dropout(l.drop.p, l.drop.place, x.Cols, p.bt.Drops.Row)
 	d.First = l.drop.first
-	p.bt.dropRows(p.q, y.Buf, x.Buf, add, d, 0, x.Rows)
+	n, all := p.bt.Held(), p.bt.B*p.bt.T/(x.Rows/p.bt.Held())
+	for i := range x.Rows / n {
+		rows := func(b device.Buffer) device.Buffer { return b.Slice(min(b.N, i*n*x.Cols), min(b.N, (i+1)*n*x.Cols)) }
+		p.bt.dropRows(p.q, rows(y.Buf), rows(x.Buf), rows(add), d, i*all+p.bt.lo, i*all+p.bt.lo+n)
+	}
 }
 
 // low returns scale·x·aᵀ, (R, rank), in new memory.
@@ -177,20 +182,38 @@ func (l *linear) paramGrads(p pass, dy, x device.Mat) {
 	switch {
 	case l.weight.trained(p) && p.bt.Later != nil:
 		p.bt.Later.grads = append(p.bt.Later.grads, weightGrad{l.matrix(p.dw), db, dy, x})
-	case l.weight.trained(p):
+	case l.weight.trained(p) && !p.more:
 		p.q.WeightGrad(l.matrix(p.dw), db, dy, x)
-	case db.N > 0:
-		p.q.SumRows(db, dy)
+	default:
+		if l.weight.trained(p) {
+			dw, a, b := device.GradOperands(l.matrix(p.dw), dy, x)
+			p.q.MatMul(dw, a, b, device.Buffer{}, true)
+		}
+		p.biasGrad(db, dy)
 	}
 	if l.up.trained(p) {
 		mark := p.mem.Mark()
-		p.q.MatMul(l.up.of(p.dw), dy.T(), l.low(p, l.kept(p, x), l.down.of(p.w)), device.Buffer{}, false)
+		p.q.MatMul(l.up.of(p.dw), dy.T(), l.low(p, l.kept(p, x), l.down.of(p.w)), device.Buffer{}, p.more)
 		p.mem.Release(mark)
 	}
 	if l.down.trained(p) { // layers that share it add, except the first
 		mark := p.mem.Mark()
-		p.q.MatMul(l.down.of(p.dw), l.low(p, dy, l.up.of(p.w).T()).T(), l.kept(p, x), device.Buffer{}, l.up.lo > 0)
+		p.q.MatMul(l.down.of(p.dw), l.low(p, dy, l.up.of(p.w).T()).T(), l.kept(p, x), device.Buffer{}, p.more || l.up.lo > 0)
 		p.mem.Release(mark)
+	}
+}
+
+// biasGrad computes the gradient of a bias, if it is not empty, from that of the output.
+func (p pass) biasGrad(db device.Buffer, dy device.Mat) {
+	switch {
+	case db.N > 0 && p.more:
+		mark := p.mem.Mark()
+		sum := p.mem.Take(device.F32, db.N)
+		p.q.SumRows(sum, dy)
+		p.q.AddTo(db, db, sum)
+		p.mem.Release(mark)
+	case db.N > 0:
+		p.q.SumRows(db, dy)
 	}
 }
 

@@ -125,8 +125,10 @@ func (b *llamaBlock) take(p pass, s *Saved, to purpose) {
 		f32(&s.mlp.before.rstd, own, RecomputeBlock)
 		stream(&s.mlp.before.y, RecomputeElementwise, b.readsNorm())
 	}
-	act(&s.hidden, 2*f, RecomputeMLP, true)
-	act(&s.act, f, RecomputeElementwise, b.reads(&b.down))
+	if p.bt.MLPChunk == 0 {
+		act(&s.hidden, 2*f, RecomputeMLP, true)
+		act(&s.act, f, RecomputeElementwise, b.reads(&b.down))
+	}
 	if b.l.Experts.In(b.layer) {
 		b.takeExperts(p, s, to)
 	}
@@ -181,9 +183,21 @@ func (b *llamaBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x
 		b.forwardExperts(p, y, s)
 		return
 	}
-	b.expand(p, s)
-	b.activate(p, s)
-	b.addMLP(p, device.Matrix(y, bt.Held(), b.l.Width), s)
+	b.forwardMLP(p, device.Matrix(y, bt.Held(), b.l.Width), s)
+}
+
+// forwardMLP computes the block's output.
+func (b *llamaBlock) forwardMLP(p pass, y device.Mat, s *Saved) {
+	b.eachMLP(p, s, func(p pass, s *Saved, lo, hi int) {
+		b.expand(p, s)
+		b.activate(p, s)
+		b.addMLP(p, y.RowRange(lo, hi), s)
+	})
+}
+
+// eachMLP calls f for the MLP's rows, see pass.eachMLP.
+func (b *llamaBlock) eachMLP(p pass, s *Saved, f func(p pass, s *Saved, lo, hi int)) {
+	p.eachMLP(s, 2*b.ffn(), b.ffn(), f)
 }
 
 // Restore implements Restorer.
@@ -209,13 +223,18 @@ func (b *llamaBlock) Restore(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x
 		b.restoreExperts(p, s, lost)
 		return
 	}
+	again := lost == RecomputeBlock && b.mlp.after.exist() // the norm's input is the output of the last product
 	switch {
+	case bt.MLPChunk > 0 && again:
+		b.forwardMLP(p, device.Matrix(mem.Take(bt.Compute, own*c), own, c), s)
+		return
+	case bt.MLPChunk > 0:
+		return // Backward computes it
 	case lost >= RecomputeMLP:
 		b.expand(p, s)
 	case b.reads(&b.gate, &b.up):
 		b.normBefore(p, b.mlp, s.mlp, device.Matrix(s.x2, own, c))
 	}
-	again := lost == RecomputeBlock && b.mlp.after.exist() // the norm's input is the output of the last product
 	if again || b.reads(&b.down) {
 		b.activate(p, s)
 	}
@@ -407,7 +426,7 @@ func (b *llamaBlock) addMLP(p pass, y device.Mat, s *Saved) {
 // Backward overwrites saved activations with gradients as soon as they are no longer needed. Its
 // working space is the gradient of queries, keys and values, and whatever head norms need.
 func (b *llamaBlock) Backward(q Ops, mem Scratch, w, dw []device.Buffer, bt *Batch, x, d device.Buffer, s *Saved) {
-	p := pass{q, mem, w, dw, bt}
+	p := pass{q: q, mem: mem, w: w, dw: dw, bt: bt}
 	if b.l.Experts.In(b.layer) {
 		b.backwardExperts(p, d, s)
 	} else {
@@ -436,40 +455,65 @@ func (b *llamaBlock) outputGrad(p pass, h half, s savedHalf, d device.Mat) devic
 	return out
 }
 
-// inputGrad adds the gradient of x, the input of a half of the block, to d, given the gradients dys
-// of the outputs of the layers that read it.
-func (b *llamaBlock) inputGrad(p pass, h half, s savedHalf, d, x device.Mat, dys []device.Mat, layers ...*linear) {
-	to, has := d, h.before.exist()
-	if has {
-		to = p.spent(device.Matrix(s.before.y, d.Rows, d.Cols))
+// normOutput returns memory for the gradient of the output of the norm before a half of the block; without
+// a norm it is d.
+func (h half) normOutput(p pass, s savedHalf, d device.Mat) device.Mat {
+	if !h.before.exist() {
+		return d
 	}
-	p.summed(to, !has, func(all device.Mat, add bool) {
+	return p.spent(device.Matrix(s.before.y, d.Rows, d.Cols))
+}
+
+// inputGrad sets to, of normOutput, given the gradients dys of the outputs of the layers that read the
+// norm's output; without a norm it adds to to.
+func (b *llamaBlock) inputGrad(p pass, h half, to device.Mat, dys []device.Mat, layers ...*linear) {
+	p.summed(to, !h.before.exist(), func(all device.Mat, add bool) {
 		for i, dy := range dys {
 			layers[i].inputGrad(p, all, dy, i > 0 || add)
 		}
 	})
-	if has {
+}
+
+// normGrad adds the gradient of x, the input of the norm before a half, if there is one, to d, given
+// that of its output, to.
+func (b *llamaBlock) normGrad(p pass, h half, s savedHalf, d, to, x device.Mat) {
+	if h.before.exist() {
 		p.q.RMSNormGrad(d, h.before.gradient(p), to, x, b.gain(p, h.before), s.before.rstd, true)
 	}
 }
 
 func (b *llamaBlock) backwardMLP(p pass, d device.Buffer, s *Saved) {
 	defer p.mem.Release(p.mem.Mark())
-	r, own, c, f := p.bt.Rows(), p.bt.Held(), b.l.Width, b.l.FFN
-	dm, act, x2 := device.Matrix(d, own, c), device.Matrix(s.act, r, f), device.Matrix(s.x2, own, c)
-	both, gate, up := b.gated(p, s)
+	own, c := p.bt.Held(), b.l.Width
+	dm, x2 := device.Matrix(d, own, c), device.Matrix(s.x2, own, c)
+	dout := b.outputGrad(p, b.mlp, s.mlp, dm)
+	to := b.mlp.normOutput(p, s.mlp, dm)
+	b.eachMLP(p, s, func(p pass, s *Saved, lo, hi int) {
+		if p.bt.MLPChunk > 0 {
+			p.again(func() { b.expand(p, s); b.activate(p, s) })
+		}
+		b.gateGrads(p, to.RowRange(lo, hi), dout.RowRange(lo, hi), s)
+	})
+	b.normGrad(p, b.mlp, s.mlp, dm, to, x2)
+}
 
-	dout := p.whole(b.outputGrad(p, b.mlp, s.mlp, dm))
+// gateGrads computes the gradients of the MLP's parameters and, as inputGrad does, of its input, given
+// that of its output.
+func (b *llamaBlock) gateGrads(p pass, to, dout device.Mat, s *Saved) {
+	defer p.mem.Release(p.mem.Mark())
+	act := device.Matrix(s.act, p.bt.Rows(), b.l.FFN)
+	both, gate, up := b.gated(p, s)
+	dout = p.whole(dout)
 	b.down.paramGrads(p, dout, act)
 	dact := p.spent(act)
 	b.down.inputGrad(p, dact, dout, false)
 	p.q.GateGrad(gate, up, dact, gate, up, b.l.Gate.activation())
-	in := p.whole(b.input(b.mlp, s.mlp, x2))
+	in := p.whole(b.input(b.mlp, s.mlp, device.Matrix(s.x2, to.Rows, to.Cols)))
 	layers, dys := b.gates(both, gate, up)
 	for i, l := range layers {
 		l.paramGrads(p, dys[i], in)
 	}
-	b.inputGrad(p, b.mlp, s.mlp, dm, x2, dys, layers...)
+	b.inputGrad(p, b.mlp, to, dys, layers...)
 }
 
 func (b *llamaBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {
@@ -491,15 +535,16 @@ func (b *llamaBlock) backwardAttention(p pass, x, d device.Buffer, s *Saved) {
 		b.normHeadsGrad(p, dqkv, s)
 	}
 	in := p.whole(b.input(b.attn, s.attn, xm))
+	layers, dys := []*linear{&b.qkv[0], &b.qkv[1], &b.qkv[2]}, dparts[:]
 	if b.joined.weight.exist() {
-		b.joined.paramGrads(p, dqkv, in)
-		b.inputGrad(p, b.attn, s.attn, dm, xm, []device.Mat{dqkv}, &b.joined)
-		return
+		layers, dys = []*linear{&b.joined}, []device.Mat{dqkv}
 	}
-	for i, dpart := range dparts {
-		b.qkv[i].paramGrads(p, dpart, in)
+	for i, l := range layers {
+		l.paramGrads(p, dys[i], in)
 	}
-	b.inputGrad(p, b.attn, s.attn, dm, xm, dparts[:], &b.qkv[0], &b.qkv[1], &b.qkv[2])
+	to := b.attn.normOutput(p, s.attn, dm)
+	b.inputGrad(p, b.attn, to, dys, layers...)
+	b.normGrad(p, b.attn, s.attn, dm, to, xm)
 }
 
 // attentionGrad returns memory for the gradient of attention's output, (R, A). It reuses the memory of

@@ -170,6 +170,7 @@ type Batch struct {
 	Metrics   []device.Buffer // (B*T) float32 of each of Model.Metrics; written by the last module together with Loss
 	Scale     float32         // of the loss in Backward: 1/(positions summed over) × loss scale
 	Chunk     int             // positions whose logits are held at once
+	MLPChunk  int             // positions whose hidden layer is held at once, and in Backward computed again; 0: all
 	Pad       int             // rows of logits are padded with zeros to a multiple of Pad; 0 disables padding
 	Compute   device.DType    // of the residual stream and all activations
 	Drops     Drops           // of a training pass; the zero Drops drop nothing
@@ -179,6 +180,8 @@ type Batch struct {
 	Context   Group           // the ranks that divide positions, see Chunks; nil: none
 	Recompute Recompute       // which activations a training pass does not save
 	Later     *Later          // where a Splitter's Backward records deferred weight gradients; nil: it computes them
+	Again     func(done bool) // called before and after what Backward computes again; may be nil
+	lo, hi    int             // the rows that a chunk has of those that this rank holds; hi 0: all
 
 	// Forward passes without Saved may process pieces of sequences with different lengths,
 	// concatenated: B is 1 and T the sum of the lengths. Rows do not depend on other sequences. If
@@ -260,8 +263,16 @@ func (b *Batch) seen(q Ops, layer int, qkv device.Mat) device.Mat {
 	return all
 }
 
-// Rows returns the number of positions.
-func (b *Batch) Rows() int { return b.B * b.T }
+// Rows returns the number of positions, in a chunk those of all ranks that divide matrices.
+func (b *Batch) Rows() int {
+	switch {
+	case b.hi == 0:
+		return b.B * b.T
+	case b.Tensor != nil:
+		return (b.hi - b.lo) * b.Tensor.Size()
+	}
+	return b.hi - b.lo
+}
 
 // Saved holds the activations that a Forward keeps for its Backward. The memory belongs to the
 // Scratch that allocated it; Backward may overwrite it. R is the number of positions (in the

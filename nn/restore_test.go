@@ -117,3 +117,30 @@ func TestUnreadIsNotSaved(t *testing.T) {
 		t.Errorf("%d bytes are not saved, want the MLP's activation and its norm's output: %d", got, want)
 	}
 }
+
+// TestChunks checks that an MLP computed in chunks gives the same losses and gradients, except that
+// sums over rows for its parameters have another order.
+func TestChunks(t *testing.T) {
+	nightly.Long(t)
+	eachType(t, func(r *rig) {
+		r.train(SaveAll)
+		want, sums := r.bits(), map[string][]float64{}
+		for name, b := range r.named() {
+			if strings.Contains(name, "mlp") {
+				sums[name] = r.values(b)
+			}
+		}
+		for level := RecomputeMLP; level <= RecomputeBlock; level++ {
+			r.bt.MLPChunk = []int{1, 3, 4, 10}[int(level-RecomputeMLP+Recompute(len(want)))%4]
+			r.train(level)
+			for name, b := range r.named() {
+				what := fmt.Sprintf("level %d, chunks of %d: %s", level, r.bt.MLPChunk, name)
+				if sum, ok := sums[name]; ok {
+					r.near(what, b, 1, sum, 1e-5) // ten terms, each added with a rounding of 2^-24
+				} else if !bytes.Equal(b.Raw(), want[name]) {
+					r.t.Errorf("%s differs", what)
+				}
+			}
+		}
+	})
+}

@@ -73,11 +73,15 @@ func (c Cut) vocab(p shard.Param) (shard.Param, device.Vocab) {
 
 // Own returns the range [lo, hi) of the batch's rows that this rank has in the residual stream.
 func (b *Batch) Own() (lo, hi int) {
-	if b.Tensor == nil {
-		return 0, b.Rows()
+	first, n := 0, b.B*b.T
+	if b.Tensor != nil {
+		n /= b.Tensor.Size()
+		first = b.Tensor.Rank() * n
 	}
-	n := b.Rows() / b.Tensor.Size()
-	return b.Tensor.Rank() * n, (b.Tensor.Rank() + 1) * n
+	if b.hi > 0 {
+		return first + b.lo, first + b.hi
+	}
+	return first, first + n
 }
 
 // Held returns the number of Own rows.
@@ -113,8 +117,8 @@ func (p pass) summed(y device.Mat, add bool, f func(all device.Mat, add bool)) {
 		p.bt.Tensor.Reduce(y.Buf, all.Buf)
 		return
 	}
-	lo, hi := p.bt.Own()
-	own := all.RowRange(lo, hi).Buf
+	n, i := p.bt.Held(), p.bt.Tensor.Rank()
+	own := all.RowRange(i*n, (i+1)*n).Buf
 	p.bt.Tensor.Reduce(own, all.Buf)
 	p.q.AddTo(y.Buf, y.Buf, own)
 }

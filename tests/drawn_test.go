@@ -76,7 +76,9 @@ func drawn(t *testing.T, rng *rand.Rand, families []string) (sets []string, clas
 	draw("train.micro_batch", "1", "2")
 	draw("precision", "fp32", "bf16", "fp16")
 	draw("optimizer.type", "adamw", "adamw8bit", "muon", "lion", "sgd")
-	draw("zero.recompute", "none", "elementwise", "mlp", "linear", "block")
+	if level := draw("zero.recompute", "none", "elementwise", "mlp", "linear", "block"); level != "none" && level != "elementwise" {
+		draw("train.mlp_chunk", "0", "5")
+	}
 	draw("zero.prefetch", "0", "1", "3")
 	draw("train.loss_chunk", "5", "1024")
 	draw("checkpoint.every", "0", "2")
@@ -138,7 +140,7 @@ func drawnConfig(t *testing.T, sets []string) *spec.Job {
 	t.Helper()
 	dir := t.TempDir()
 	var ids []byte
-	for i := range 4000 {
+	for i := range 30_000 {
 		ids = binary.LittleEndian.AppendUint16(ids, uint16(scramble("tokens", i)%familyVocab))
 	}
 	if err := os.WriteFile(filepath.Join(dir, "tokens.bin"), ids, 0o666); err != nil {

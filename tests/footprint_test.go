@@ -228,20 +228,26 @@ func (u unitSize) Pad(mesh shard.Mesh) (whole, part int64) {
 //
 // on top of its input (e·r·c); what a level of zero.recompute loses is held by one block at a
 // time. The peak is in the last block's backward pass or, with its chunk of logits, in the head's.
-func gpt2Activations(g nn.GPT2, t device.DType, rows, chunk int, level nn.Recompute) int {
+func gpt2Activations(g nn.GPT2, t device.DType, rows, chunk, mlpChunk int, level nn.Recompute) int {
 	e, stat, inner := t.Size(), rounded(4*rows), g.Inner
 	if inner == 0 {
 		inner = 4 * g.Width
 	}
 	rc, rf, lse := rounded(e*rows*g.Width), rounded(e*rows*inner), rounded(4*rows*g.Heads)
-	saved := 4*stat + 4*rc + rounded(e*rows*3*g.Width) + lse + 2*rf
-	work := max(rf+rc, rc+rounded(e*rows*3*g.Width)+lse)
+	saved, mlp := 4*stat+4*rc+rounded(e*rows*3*g.Width)+lse+2*rf, rf
+	if g.Dropout.Residual > 0 {
+		mlp += rc // the gradient of what is added
+	}
 	if chunk == 0 {
 		chunk = rows
 	}
 	head := 2*stat + 2*rc + rounded(e*min(chunk, rows)*g.Vocab)
 	stream := rc * (g.Layers + 2) // every module's output, and the gradient
 	lost := [...]int{0, 2*rc + rf, 2*rc + 2*rf, 3*rc + 2*rf + rounded(e*rows*3*g.Width), saved}[level-nn.RecomputeNone]
+	if mlpChunk > 0 {
+		saved, lost, mlp = saved-2*rf, lost-2*rf, 3*rounded(e*mlpChunk*inner)
+	}
+	work := max(mlp, rc+rounded(e*rows*3*g.Width)+lse)
 	return stream + g.Layers*(saved-lost) + max(head, lost+work)
 }
 
@@ -254,7 +260,7 @@ func gpt2Activations(g nn.GPT2, t device.DType, rows, chunk int, level nn.Recomp
 // and its backward pass needs the gradient of qkv and one number per head and row: all other
 // gradients overwrite saved values. Norms of heads, norms after a half of the block, Gemma's gate
 // and its norm weights add the terms below.
-func llamaActivations(l nn.Llama, t device.DType, rows, chunk int, level nn.Recompute) int {
+func llamaActivations(l nn.Llama, t device.DType, rows, chunk, mlpChunk int, level nn.Recompute) int {
 	e, stat, d := t.Size(), rounded(4*rows), l.Head
 	if d == 0 {
 		d = l.Width / l.Heads
@@ -293,6 +299,9 @@ func llamaActivations(l nn.Llama, t device.DType, rows, chunk int, level nn.Reco
 		saved += rounded(e*rows*(a+k)) + rounded(4*rows*2)
 		projected += rounded(e*rows*(a+k)) + rounded(4*rows*2)
 	}
+	if mlpChunk > 0 {
+		mlp += rounded(e*mlpChunk*2*l.FFN) + rounded(e*mlpChunk*l.FFN)
+	}
 	work := max(mlp, attention)
 	if l.Dropout.Residual > 0 || l.Factors.Residual != 0 {
 		work += rc // the gradient of what is added, without what was dropped, times the factor
@@ -300,6 +309,9 @@ func llamaActivations(l nn.Llama, t device.DType, rows, chunk int, level nn.Reco
 	head := stat + 2*rc + max(rounded(e*min(chunk, rows)*l.Vocab), gain)
 	stream := rc * (l.Layers + 2) // every module's output, and the gradient
 	lost := [...]int{0, norms + rf, norms + 3*rf, norms + 3*rf + projected, saved}[level-nn.RecomputeNone]
+	if mlpChunk > 0 {
+		saved, lost = saved-3*rf, lost-3*rf
+	}
 	return stream + l.Layers*(saved-lost) + max(head, lost+work)
 }
 

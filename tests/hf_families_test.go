@@ -244,7 +244,8 @@ func TestFamiliesActivationsAreFormula(t *testing.T) {
 	nightly.Long(t)
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
 		for _, sets := range [][]string{{"precision=fp32"}, {"precision=bf16", "zero.recompute=block", "train.loss_chunk=5"},
-			{"precision=bf16", "zero.recompute=elementwise"}, {"precision=fp32", "zero.recompute=mlp"}, {"precision=bf16", "zero.recompute=linear"}} {
+			{"precision=bf16", "zero.recompute=elementwise"}, {"precision=fp32", "zero.recompute=mlp"}, {"precision=bf16", "zero.recompute=linear"},
+			{"precision=fp32", "zero.recompute=mlp", "train.mlp_chunk=5"}, {"precision=bf16", "zero.recompute=linear", "train.mlp_chunk=5"}} {
 			c := mustHFConfig(t, folder, "tokens.bin", familyJob(t, folder, tokens, append(sets, "parallel.ranks=2", "zero.stage=3")...)...)
 			f, err := setup.DryRun(setup.Planned(c))
 			if err != nil {
@@ -253,9 +254,9 @@ func TestFamiliesActivationsAreFormula(t *testing.T) {
 			rows, chunk, recompute := c.Train.MicroBatch*c.Model.Context, c.Train.LossChunk, spec.Recompute(c)
 			g, l := c.Model.GPT2, c.Model.Llama
 			g.Shape, l.Shape = c.Model.Shape, c.Model.Shape
-			want := gpt2Activations(g, c.Precision, rows, chunk, recompute)
+			want := gpt2Activations(g, c.Precision, rows, chunk, c.Train.MLPChunk, recompute)
 			if c.Model.Family == "llama" {
-				want = llamaActivations(l, c.Precision, rows, chunk, recompute)
+				want = llamaActivations(l, c.Precision, rows, chunk, c.Train.MLPChunk, recompute)
 			}
 			if f.Arena != want {
 				t.Errorf("%v: a step takes %d bytes of activations, the closed form says %d", sets, f.Arena, want)

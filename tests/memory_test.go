@@ -108,7 +108,7 @@ func llamaSizes(c *spec.Job) (units []unitSize, peak int) {
 		units = append(units, unitSize{Numel: 2*w*w + 2*w*kv + 3*w*l.FFN + 2*w})
 	}
 	units = append(units, ends[1:]...)
-	return units, llamaActivations(l, c.Precision, m.Context*c.Train.MicroBatch, c.Train.LossChunk, spec.Recompute(c))
+	return units, llamaActivations(l, c.Precision, m.Context*c.Train.MicroBatch, c.Train.LossChunk, c.Train.MLPChunk, spec.Recompute(c))
 }
 
 // gpt2Sizes returns the units and the peak activation bytes of a GPT-2.
@@ -119,7 +119,8 @@ func gpt2Sizes(c *spec.Job) (units []unitSize, peak int) {
 	for range g.Layers {
 		units = append(units, unitSize{Numel: 12*w*w + 13*w})
 	}
-	return units, gpt2Activations(g, c.Precision, rows, c.Train.LossChunk, spec.Recompute(c))
+	g.Dropout.Residual = c.Model.Dropout.Residual
+	return units, gpt2Activations(g, c.Precision, rows, c.Train.LossChunk, c.Train.MLPChunk, spec.Recompute(c))
 }
 
 var memoryJobs = [][]string{
@@ -165,6 +166,9 @@ var memoryJobs = [][]string{
 	{"model.layers=3", "zero.stage=1", "parallel.ranks=2", "precision=bf16", "zero.recompute=elementwise"},
 	{"model.layers=3", "zero.stage=0", "parallel.ranks=2", "precision=fp32", "zero.recompute=mlp"},
 	{"model.layers=3", "zero.stage=3", "parallel.ranks=2", "precision=fp16", "zero.recompute=linear", "train.accumulate=2"},
+	{"model.layers=3", "zero.stage=3", "parallel.ranks=2", "precision=bf16", "zero.recompute=linear", "train.mlp_chunk=3"},
+	{"model.family=llama", "model.layers=3", "zero.stage=1", "parallel.ranks=2", "precision=bf16", "zero.recompute=mlp", "train.mlp_chunk=1"},
+	{"model.family=llama", "model.layers=3", "zero.stage=3", "parallel.ranks=2", "precision=fp32", "zero.recompute=block", "train.mlp_chunk=5"},
 }
 
 var offloadJobs = [][]string{

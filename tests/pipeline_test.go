@@ -141,6 +141,9 @@ func drawnMesh(rng *rand.Rand) (sets []string) {
 	pick("model.family=gpt2", "model.family=llama")
 	pick("precision=fp32", "precision=bf16")
 	pick("zero.recompute=none", "zero.recompute=elementwise", "zero.recompute=mlp", "zero.recompute=linear", "zero.recompute=block")
+	if slices.Contains(sets, "zero.recompute=linear") && schedule != "ZBH1" {
+		pick("train.mlp_chunk=0", "train.mlp_chunk=6")
+	}
 	pick("zero.prefetch=0", "zero.prefetch=1", "zero.prefetch=2")
 	pick("optimizer.type=adamw", "optimizer.type=muon", "train.delayed_update=true")
 	pick("train.loss_chunk=5", "train.loss_chunk=1024")

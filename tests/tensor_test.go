@@ -89,6 +89,9 @@ func TestTensorsAllocateAsPlanned(t *testing.T) {
 		pick("parallel.pipeline=1", "parallel.pipeline=2")
 		pick("parallel.context=1", "parallel.context=2")
 		pick("zero.recompute=none", "zero.recompute=elementwise", "zero.recompute=mlp", "zero.recompute=linear", "zero.recompute=block")
+		if slices.Contains(sets, "zero.recompute=linear") {
+			pick("train.mlp_chunk=0", "train.mlp_chunk=6")
+		}
 		pick("zero.prefetch=0", "zero.prefetch=2")
 		pick("train.loss_chunk=5", "train.loss_chunk=1024")
 		pick("train.accumulate=1", "train.accumulate=3")

@@ -106,7 +106,7 @@ func TestCodedWeightsAreDecodedOnes(t *testing.T) {
 		nf4, int8 := decoded(t, from, "nf4"), decoded(t, from, "int8")
 		for i, way := range [][]string{
 			{"parallel.ranks=1", "zero.stage=0", "precision=fp32"}, {"parallel.ranks=1", "zero.recompute=block"},
-			{"parallel.ranks=2", "zero.stage=0", "precision=fp32"}, {"parallel.ranks=2", "zero.stage=1"}, {"parallel.ranks=2", "zero.stage=2"}, {"parallel.ranks=2", "zero.stage=3"},
+			{"parallel.ranks=2", "zero.stage=0", "precision=fp32"}, {"parallel.ranks=2", "zero.stage=1"}, {"parallel.ranks=2", "zero.stage=2", "zero.recompute=linear", "train.mlp_chunk=5"}, {"parallel.ranks=2", "zero.stage=3"},
 			{"parallel.ranks=4", "zero.stage=3", "zero.prefetch=0", "precision=fp32"}, {"parallel.ranks=4", "zero.stage=3", "zero.recompute=block", "train.accumulate=3"},
 			{"parallel.ranks=4", "parallel.replicate=2", "zero.stage=3", "optimizer.type=adamw8bit", "device=cpu"},
 			{"parallel.ranks=4", "parallel.pipeline=2", "pipeline.schedule=ZBH1", "train.accumulate=2", "zero.stage=3"},

@@ -62,6 +62,7 @@ type Config struct {
 	Trim     bool         // a micro-batch is computed up to its longest sequence, see Work.Lengths; not in a pipeline, with divided positions, or with dropout of attention weights
 	Seed     uint64       // of dropout
 	Chunk    int          // positions whose logits are held at once; 0 means all
+	MLPChunk int          // positions whose hidden layer of the MLP is held at once; 0 means all
 	Pad      int          // rows of logits are padded to a multiple of Pad, see nn.Batch
 	Arenas   []int        // bytes, from ArenaPeaks of a dry run; nil: unlimited, on a device that only counts
 
@@ -369,7 +370,7 @@ func (t *Trainer) allocate() error {
 	}
 	for range t.pipeline.inputs.most {
 		in := input{batch: nn.Batch{B: sequences, T: positions, Tensor: t.exchange(c.Groups.Tensor, fsdp.Exchange), Context: t.exchange(c.Groups.Context, fsdp.ExchangeKeys), Experts: t.exchange(c.Groups.Experts, fsdp.ExchangeRows),
-			Compute: c.DType, Chunk: c.Chunk, Pad: c.Pad, Loss: loss, Metrics: slices.Clone(t.metrics)}}
+			Compute: c.DType, Chunk: c.Chunk, MLPChunk: c.MLPChunk, Again: t.runner.Again, Pad: c.Pad, Loss: loss, Metrics: slices.Clone(t.metrics)}}
 		for i, f := range c.fields() {
 			in.fields = append(in.fields, open(types[f.Type], c.B*f.Len, device.Inputs))
 			in.batch.SetField(i, f.Name, in.fields[i].Device.Slice(0, min(c.B*f.Len, c.B*f.Len*rows/(c.B*c.T))))

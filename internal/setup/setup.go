@@ -73,7 +73,7 @@ func Trainer(c *spec.Job, rank int) zero.Config {
 		Mesh: mesh, Pipeline: pipeline(c),
 		Model: model, DType: c.Precision,
 		Policy: stage.Policy(c.Zero.Prefetch, spec.Recompute(c)),
-		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Fields: spec.Fields(c), Trim: trims(c), Chunk: c.Train.LossChunk, Pad: pad, Seed: c.Train.Seed,
+		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Fields: spec.Fields(c), Trim: trims(c), Chunk: c.Train.LossChunk, MLPChunk: c.Train.MLPChunk, Pad: pad, Seed: c.Train.Seed,
 		Rules: rules, Group: group(c), Clip: c.Train.Clip, Scale: lossScale(c), Delayed: c.Train.Delayed, Master: c.Parallel.Master,
 	}
 }

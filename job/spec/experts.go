@@ -41,6 +41,9 @@ func (r *resolver) resolveExperts() {
 	if n := x.FFN / c.Parallel.Tensor * c.Model.Width; c.Optimizer.Type == "adamw8bit" && n%device.BlockLen != 0 {
 		r.Refuse(fmt.Sprintf("the %d elements of an expert's matrix are not whole blocks of %d", n, device.BlockLen), "want optimizer.type: adamw, or experts of another width", "optimizer.type", "model.experts.width")
 	}
+	if c.Train.MLPChunk > 0 {
+		r.Refuse("experts compute all tokens of a micro-batch at a time", "want mlp_chunk: 0", "train.mlp_chunk")
+	}
 	r.checkExperts()
 }
 

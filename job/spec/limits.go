@@ -13,7 +13,7 @@ import (
 // elements and tokens within 63 bits and planning within about a second.
 const (
 	mostTiles  = 1 << 18 // offloaded pieces of 2^20 elements per rank
-	mostChunks = 1 << 16 // chunks of train.loss_chunk tokens in a micro-batch
+	mostChunks = 1 << 16 // chunks of train.loss_chunk or train.mlp_chunk tokens in a micro-batch
 	MostTasks  = 1 << 22 // tasks of all queues in the simulated steps
 
 	mostParameters = 1 << 44 // elements
@@ -46,6 +46,7 @@ func Magnitudes(c *Job) []Magnitude {
 		{"sequences per step", sequences * float64(c.Parallel.DataRanks()), config.MostBatch, []string{"train.batch", "train.micro_batch", "train.accumulate", "parallel.ranks"}},
 		{"tokens in all steps", tokens * float64(c.Parallel.DataRanks()) * float64(t.Steps), mostTokens, []string{"train.steps", "train.batch", "train.micro_batch", "train.accumulate", "model.context"}},
 		{"chunks of train.loss_chunk tokens in a micro-batch", float64(t.MicroBatch) * float64(m.Context) / float64(t.LossChunk), mostChunks, []string{"train.loss_chunk", "train.micro_batch", "model.context"}},
+		{"chunks of train.mlp_chunk tokens in a micro-batch", float64(t.MicroBatch) * float64(m.Context) / max(1, float64(t.MLPChunk)) * float64(min(1, t.MLPChunk)), mostChunks, []string{"train.mlp_chunk", "train.micro_batch", "model.context"}},
 		{"offloaded pieces of 2^20 elements per rank", offloaded, mostTiles, []string{"zero.offload.optimizer", "zero.offload.parameters", "model.width", "parallel.shard", "parallel.ranks"}},
 		{"parameters × sequences of a rank per step", active * sequences, mostWork, []string{"train.batch", "train.micro_batch", "train.accumulate", "model.width"}},
 		{"elements that pass through a rank's layers per step", tokens * float64(m.Layers+2) * float64(m.Width+max(m.FFN, m.Experts.Router.TopK*m.Experts.FFN+m.Experts.Shared)+m.Heads), mostActivation,

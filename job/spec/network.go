@@ -182,10 +182,10 @@ func (c *Job) measures(name string) bool {
 // resolveOwn takes the shape from the program's network, and rejects keys that do not apply to it.
 func (r *resolver) resolveOwn() {
 	c, own, m := r.Job, r.Job.Own.Model, &r.Job.Model
-	for key, is := range map[string]bool{"parallel.tensor": c.Parallel.Tensor > 1, "parallel.context": c.Parallel.Context > 1, "train.lora.rank": c.Train.LoRA.Rank > 0, "train.lora.from": c.Train.LoRA.From != "", "sample.tokens": c.Sample.Tokens > 0} {
+	for key, is := range map[string]bool{"parallel.tensor": c.Parallel.Tensor > 1, "parallel.context": c.Parallel.Context > 1, "train.mlp_chunk": c.Train.MLPChunk > 0, "train.lora.rank": c.Train.LoRA.Rank > 0, "train.lora.from": c.Train.LoRA.From != "", "sample.tokens": c.Sample.Tokens > 0} {
 		if is {
 			r.Refuse(map[string]string{
-				"parallel.tensor": "a program's matrices cannot be divided", "parallel.context": "a program's samples cannot be divided",
+				"parallel.tensor": "a program's matrices cannot be divided", "parallel.context": "a program's samples cannot be divided", "train.mlp_chunk": "a program's network may have no MLP",
 				"train.lora.rank": "a program's network has no adapters", "train.lora.from": "a program's network has no adapters", "sample.tokens": "sampling needs a model with a config.json, which a program's network does not have",
 			}[key], "want it left out", key)
 		}

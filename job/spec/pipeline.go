@@ -40,6 +40,9 @@ func (r *resolver) resolvePipeline() {
 				"want as many, or leave it out", "pipeline.layers", "model.layers", "model.from")
 		}
 	}
+	if n > 1 && s.Schedule == pipe.ZBH1 && c.Train.MLPChunk > 0 {
+		r.Refuse("ZBH1 keeps the hidden layer of all tokens for its deferred weight gradients", "want schedule: 1F1B, or mlp_chunk: 0", "pipeline.schedule", "train.mlp_chunk")
+	}
 	if s.Micro < n && r.Has("train.accumulate") {
 		c.note("a pipeline of %d ranks with %d micro-batches a step: some ranks are always idle; want train.accumulate of at least %d", n, s.Micro, n)
 	}

@@ -29,6 +29,10 @@ func TestPipelinesThatCannotBe(t *testing.T) {
 		{"parallel={ranks: 2, pipeline: 2}", "pipeline.layers=[2, 2, 2]"},
 		{"parallel={ranks: 4, pipeline: 2}", "train={micro_batch: 2, accumulate: 2, batch: 16}"},
 		{"pipeline.virtual=2"},
+		{"parallel={ranks: 2, pipeline: 2}", "pipeline.schedule=ZBH1", "zero.recompute=block", "train.mlp_chunk=512"},
+		{"zero.recompute=elementwise", "train.mlp_chunk=512"},
+		{"zero.recompute=linear", "train={mlp_chunk: 1, micro_batch: 65536, batch: null}"},
+		{"zero.recompute=linear", "train.mlp_chunk=512", "model.family=llama", "model.experts={count: 4, per_token: 2}"},
 	} {
 		if len(sets) == 0 {
 			sets = []string{"parallel={ranks: 2, pipeline: 2}", "pipeline={schedule: Interleaved1F1B, virtual: 1}"}
