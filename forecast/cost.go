@@ -27,6 +27,7 @@ func (l *Recording) Event(e fsdp.Event) {
 	if e.Op == fsdp.Recompute {
 		l.again = !e.Done
 	}
+	l.cutAt(e)
 }
 
 // Arena implements fsdp.Listener.

@@ -65,7 +65,7 @@ type task struct {
 // Recording is the work that a rank issues, by queue.
 type Recording struct {
 	Operations            // so far,
-	first      Operations // and in the first step
+	before     Operations // and before the last step
 
 	Queues   []*recordedQueue
 	Kernels  []Kernel
@@ -77,6 +77,7 @@ type Recording struct {
 	waits    []hostWait
 	ends     []int         // by step: index of the last wait
 	last     []int         // tasks of each queue before the last step
+	rounds   []round       // of the last step: what shorter leaves out
 	bounce   map[Group]int // planned bytes of bounce memory of a rank's groups
 	again    bool          // activations are being recomputed
 	rank     int           // world rank, the first one at its place in a pipeline,
@@ -126,9 +127,9 @@ func (r *recordedQueue) add(t task) {
 	r.Tasks = append(r.Tasks, t)
 }
 
-// step marks the beginning of a step; left is the number of steps to come, including this one.
-func (l *Recording) step(left int) {
-	l.last = make([]int, len(l.Queues))
+// begin marks the beginning of a step; left is the number of steps to come, including this one.
+func (l *Recording) begin(left int) {
+	l.last, l.before = make([]int, len(l.Queues)), l.Operations
 	for i, q := range l.Queues {
 		l.last[i] = len(q.Tasks)
 		if len(l.ends) > 0 { // assume steps of equal length

@@ -3,8 +3,10 @@ package forecast
 import (
 	"zeroth/collective"
 	"zeroth/device"
+	"zeroth/fsdp"
 	"zeroth/internal/setup"
 	"zeroth/job/trace"
+	"zeroth/pipe"
 	"zeroth/zero"
 )
 
@@ -92,6 +94,9 @@ func RecordAll(z *zero.Config) *Recording {
 		z.Listener = l
 	}
 	l.rank, l.pipeline = z.Groups.World.Rank(), max(1, z.Mesh.Pipeline)
+	if l.rounds = []round{{of: fsdp.Backward}}; z.Shape().Schedule == pipe.GPipe {
+		l.rounds = []round{{of: fsdp.Forward}, {of: fsdp.Backward}}
+	}
 	meets := int32(alone)
 	if l.pipeline > 1 {
 		meets = everywhere

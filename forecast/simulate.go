@@ -95,10 +95,15 @@ const simulatedSteps = 2
 
 // Recorded returns the operations issued in some steps of the job by the first rank of each
 // pipeline stage.
-func Recorded(c *setup.Job, steps int) (places []*Recording, err error) {
+func Recorded(c *setup.Job, steps int) ([]*Recording, error) {
+	return recorded(c, steps, (*zero.Trainer).DryRun)
+}
+
+// recorded is like Recorded with another first step.
+func recorded(c *setup.Job, steps int, first func(*zero.Trainer)) (places []*Recording, err error) {
 	tasks := 0
 	for at := range setup.Pipeline(c.Job) {
-		l, err := recordedAt(c, at, steps, &tasks)
+		l, err := recordedAt(c, at, steps, first, &tasks)
 		if err != nil {
 			return nil, err
 		}
@@ -107,25 +112,24 @@ func Recorded(c *setup.Job, steps int) (places []*Recording, err error) {
 	return places, nil
 }
 
-// recordedAt is like Recorded for one pipeline stage. It adds to tasks.
-func recordedAt(c *setup.Job, at, steps int, tasks *int) (*Recording, error) {
+// recordedAt is like recorded for one pipeline stage. It adds to tasks.
+func recordedAt(c *setup.Job, at, steps int, first func(*zero.Trainer), tasks *int) (*Recording, error) {
 	var l *Recording
 	d, err := setup.OpenDry(c, at, func(z *zero.Config) { l = RecordAll(z) })
 	if err != nil {
 		return nil, err
 	}
 	for i := range steps {
-		l.step(steps - i)
-		d.Trainer.DryRun()
-		if i == 0 {
-			*tasks += steps * l.tasks()
-			if *tasks > spec.MostTasks {
-				return nil, input.BadInput(fmt.Errorf("%d steps have %d tasks, but at most %d are simulated; want fewer layers, larger loss chunks or less offloading", steps, *tasks, spec.MostTasks))
-			}
-			l.first = l.Operations
+		l.begin(steps - i)
+		first(d.Trainer)
+		first = (*zero.Trainer).DryRun
+		if n := *tasks + l.tasks()*steps/(i+1); n > spec.MostTasks {
+			return nil, input.BadInput(fmt.Errorf("%d steps have %d tasks, but at most %d are simulated; "+
+				"want fewer layers, larger loss chunks or less offloading", steps, n, spec.MostTasks))
 		}
 		l.ends = append(l.ends, len(l.waits)-1)
 	}
+	*tasks += l.tasks()
 	l.bounce = map[Group]int{}
 	bytes := d.Bounce()
 	for role, g := range groups(spec.Mesh(c.Job)) {
@@ -161,40 +165,50 @@ func groups(m shard.Mesh) map[collective.Role]Group {
 }
 
 // SimulateWith is like Simulate with a given cost model. It simulates only a few of many
-// micro-batches.
+// micro-batches. Each further round of them takes as long as the last.
 func SimulateWith(c *setup.Job, p CostModel) (*Step, error) {
 	n, round := c.PipelineShape().Timed()
-	if c.Train.Accumulate == n {
-		return simulateAll(c, p)
+	few, first := setup.Micros(c, n), (*zero.Trainer).DryRun
+	if p.Untraced {
+		first = (*zero.Trainer).DryEnds
 	}
-	var few [2]*Step
-	for i := range few {
-		f, err := simulateAll(setup.Micros(c, n-i*round), p)
-		if err != nil {
-			return nil, err
-		}
-		few[i] = f
+	places, err := recorded(few, simulatedSteps, first)
+	if err != nil {
+		return nil, err
 	}
-	f, more := few[0], float64((c.Train.Accumulate-n)/round)
-	idle, less := f.Bubble*f.Seconds, few[1].Bubble*few[1].Seconds
-	for _, s := range []struct{ all, less *float64 }{
-		{&f.Seconds, &few[1].Seconds}, {&f.Compute, &few[1].Compute}, {&f.Exposed, &few[1].Exposed}, {&f.Offload, &few[1].Offload}, {&f.Flops, &few[1].Flops}, {&f.Again, &few[1].Again}, {&idle, &less},
-	} {
-		*s.all += more * (*s.all - *s.less)
+	f, err := simulated(few, places, p)
+	if n == c.Train.Accumulate || err != nil {
+		return f, err
 	}
-	f.Bubble = idle / f.Seconds
-	f.Between += int64(more) * (f.Between - few[1].Between)
-	f.Sent += int64(more) * (f.Sent - few[1].Sent)
+	for i, l := range places {
+		places[i] = l.shorter()
+	}
+	p.Untraced = true
+	fewer, err := simulated(few, places, p)
+	if err != nil {
+		return nil, err
+	}
+	f.extend(fewer, float64((c.Train.Accumulate-n)/round))
 	f.rate(c.Job, p)
 	return f, nil
 }
 
-// simulateAll is like SimulateWith but simulates every micro-batch.
-func simulateAll(c *setup.Job, p CostModel) (*Step, error) {
-	places, err := Recorded(c, simulatedSteps)
-	if err != nil {
-		return nil, err
+// extend adds as many times what a step has more than one with fewer micro-batches.
+func (f *Step) extend(fewer *Step, times float64) {
+	idle, less := f.Bubble*f.Seconds, fewer.Bubble*fewer.Seconds
+	for _, s := range []struct{ all, less *float64 }{
+		{&f.Seconds, &fewer.Seconds}, {&f.Compute, &fewer.Compute}, {&f.Exposed, &fewer.Exposed}, {&f.Offload, &fewer.Offload},
+		{&f.Flops, &fewer.Flops}, {&f.Again, &fewer.Again}, {&idle, &less},
+	} {
+		*s.all += times * (*s.all - *s.less)
 	}
+	f.Bubble = idle / f.Seconds
+	f.Between += int64(times) * (f.Between - fewer.Between)
+	f.Sent += int64(times) * (f.Sent - fewer.Sent)
+}
+
+// simulated returns the last of some recorded steps.
+func simulated(c *setup.Job, places []*Recording, p CostModel) (*Step, error) {
 	r := &simulation{shared: p.Shared}
 	for _, l := range places {
 		r.ranks = append(r.ranks, newPlace(l, p))
@@ -209,8 +223,13 @@ func simulateAll(c *setup.Job, p CostModel) (*Step, error) {
 	return f, nil
 }
 
+// step returns the operations of the last step.
+func (l *Recording) step() Operations {
+	return Operations{l.Flops - l.before.Flops, l.Again - l.before.Again, l.Sent - l.before.Sent}
+}
+
 // modelFlops returns the operations of a step without recomputation.
-func (l *Recording) modelFlops() float64 { return l.first.Flops - l.first.Again }
+func (l *Recording) modelFlops() float64 { return l.step().Flops - l.step().Again }
 
 // ModelFlops returns the operations of a rank in a step of the job, without recomputation; in a
 // pipeline their mean over the ranks. It is the Flops of a Step.
@@ -257,8 +276,8 @@ func (r *simulation) sum(f *Step, p CostModel) {
 		most.Seconds = seconds
 		idle += l.idle / n
 		f.Flops += l.modelFlops() / n
-		f.Again += l.first.Again / n
-		f.Sent = max(f.Sent, l.first.Sent)
+		f.Again += l.step().Again / n
+		f.Sent = max(f.Sent, l.step().Sent)
 		f.Between += l.between(p)
 		if f.Trace != nil {
 			f.Trace.AddRank(l.rank, append(l.tracks, l.steps()))

@@ -30,7 +30,7 @@ func TestUntracedIsTraced(t *testing.T) {
 		}
 		for what, x := range map[string][2]float64{
 			"seconds": {traced.Seconds, untraced.Seconds}, "computing": {traced.Compute, untraced.Compute}, "exposed": {traced.Exposed, untraced.Exposed},
-			"offload": {traced.Offload, untraced.Offload}, "bubble": {traced.Bubble, untraced.Bubble},
+			"offload": {traced.Offload, untraced.Offload}, "bubble": {traced.Bubble * traced.Seconds, untraced.Bubble * untraced.Seconds},
 		} {
 			if math.Abs(x[0]-x[1]) > 1e-6*traced.Seconds {
 				t.Errorf("%v: %s %v, traced %v", sets, what, x[1], x[0])

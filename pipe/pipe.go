@@ -104,10 +104,7 @@ func (s Shape) Few() int {
 // the given number, each as long as the last. With one rank a round is a micro-batch, and the last one,
 // like the one before it, waits for a buffer of ids.
 func (s Shape) Timed() (micro, round int) {
-	most := 4
-	if s.Ranks > 1 {
-		most = 8 * s.Ranks
-	}
+	most := max(4, s.Full())
 	if s.Micro <= most {
 		return s.Micro, s.Ranks
 	}

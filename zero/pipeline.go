@@ -79,6 +79,7 @@ func (c *Config) tied() (units []string, err error) {
 type pipeline struct {
 	pipe.Shape
 	done           int           // micro-batches of the evaluation before these; 0 in a step
+	ends           bool          // only the first and the last micro-batch are issued
 	train, forward []pipe.Action // programs; nil with one stage
 	chunks         []fsdp.Chunk  // this rank's stages
 	flying         []*flight
@@ -303,6 +304,9 @@ func (t *Trainer) play(p *pipeline, fill Batches, train bool) error {
 		a, some := p.action(i, train)
 		if !some {
 			return nil
+		}
+		if p.ends && a.Micro > 0 && a.Micro < p.Micro-1 {
+			continue
 		}
 		if err := t.act(p, a, fill, train); err != nil {
 			return err

@@ -156,9 +156,15 @@ func (t *Trainer) DryRun() {
 	t.update(0, 1)
 }
 
-// DryPeak returns the ArenaPeak after a DryRun, but issues the passes of only the first and the last
-// micro-batch: all passes of a stage use the same memory, and the schedule gives the number in
-// flight. Reductions are those of a DryRun.
+// DryEnds is like DryRun, but issues the passes of only the first and the last micro-batch.
+func (t *Trainer) DryEnds() {
+	t.pipeline.ends = true
+	t.DryRun()
+	t.pipeline.ends = false
+}
+
+// DryPeak returns the ArenaPeak after a DryRun, after DryEnds: all passes of a stage use the same
+// memory, and the schedule gives the number in flight. Reductions are those of a DryRun.
 func (t *Trainer) DryPeak() (bytes int) {
 	p := t.pipeline
 	p.Micro = t.cfg.Micro
@@ -167,19 +173,7 @@ func (t *Trainer) DryPeak() (bytes int) {
 	for i, f := range p.flights {
 		flights[i] = f.all
 	}
-	p.reset()
-	t.runner.Begin()
-	for i := 0; ; i++ {
-		a, some := p.action(i, true)
-		if !some {
-			break
-		}
-		if a.Micro == 0 || a.Micro == p.Micro-1 {
-			_ = t.act(p, a, nil, true)
-		}
-	}
-	t.runner.End()
-	t.update(0, 1)
+	t.DryEnds()
 	return t.runner.Peak(flights, streams)
 }
 
