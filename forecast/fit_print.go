@@ -370,6 +370,10 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 
 // MarshalJSON encodes the result.
 func (f *Settings) MarshalJSON() ([]byte, error) {
+	command := ""
+	if len(f.Fits) > 0 && f.Command != nil {
+		command = f.Command(f.Fits[0].Sets)
+	}
 	return json.Marshal(struct {
 		Limits Limits    `json:"limits"`
 		Model  string    `json:"model"`
@@ -377,5 +381,7 @@ func (f *Settings) MarshalJSON() ([]byte, error) {
 		Job    *Choice   `json:"job"`
 		Fits   []*Choice `json:"fits"`
 		Others []*Choice `json:"misfits"`
-	}{f.Limits, title(f.Job.Config), f.Tried, f.Job, f.Fits, f.Others})
+
+		Command string `json:"command,omitempty"` // of the fastest
+	}{f.Limits, title(f.Job.Config), f.Tried, f.Job, f.Fits, f.Others, command})
 }

@@ -2,6 +2,7 @@ package forecast
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"zeroth/collective"
@@ -34,8 +35,24 @@ type Step struct {
 	Moves   string `json:"collectives,omitempty"`         // describes what moves them
 	Between int64  `json:"bytes_between_hosts,omitempty"` // sent to others by the first rank's host in a step, without NCCL's traffic
 
+	Training *Training `json:"training,omitempty"` // on a number of tokens; nil if none was given
+
 	Trace *trace.Trace `json:"-"` // of a rank at each pipeline stage, for some steps; nil if not requested
 	Job   *spec.Job    `json:"-"` // the simulated job, with fewer micro-batches if there are many
+}
+
+// Training is what it takes to train on a number of tokens.
+type Training struct {
+	Tokens   float64 `json:"tokens"`
+	Steps    int64   `json:"steps"`
+	Days     float64 `json:"days"`
+	GPUHours float64 `json:"gpu_hours"`
+}
+
+// Train sets what training on a number of tokens takes.
+func (f *Step) Train(tokens float64) {
+	seconds := tokens / f.Tokens
+	f.Training = &Training{tokens, int64(math.Ceil(seconds / f.Seconds)), seconds / 86400, seconds / 3600 * float64(f.Ranks)}
 }
 
 // CostModel gives the times of kernels on some hardware.

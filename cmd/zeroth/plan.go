@@ -246,6 +246,7 @@ func (a *app) runPlan(p *planned, o *planning, args []string) error {
 	if err := o.write(planned); err != nil {
 		return err
 	}
+	costs := p.costs(planned.Simulated)
 	if p.json {
 		return cmp.Or(a.writeJSON(planned), planned.Fits())
 	}
@@ -253,7 +254,7 @@ func (a *app) runPlan(p *planned, o *planning, args []string) error {
 	if err := planned.Print(a.out); err != nil {
 		return err
 	}
-	a.say("%s", p.costs(planned.Simulated))
+	a.say("%s", costs)
 	for _, line := range stages {
 		a.say("%v\n", line)
 	}

@@ -62,15 +62,17 @@ job.`,
 			if err != nil {
 				return err
 			}
+			f.Command = func(sets []string) string { return p.command(c, o.machine, sets) }
+			costs := ""
+			if len(f.Fits) > 0 {
+				costs = p.costs(f.Fits[0].Simulated)
+			}
 			if p.json {
 				err = a.writeJSON(f)
 			} else {
-				f.Command = func(sets []string) string { return p.command(c, o.machine, sets) }
 				a.say("%s", p.assumptions())
 				err = f.Print(a.out)
-			}
-			if len(f.Fits) > 0 && !p.json {
-				a.say("%s", p.costs(f.Fits[0].Simulated))
+				a.say("%s", costs)
 			}
 			return cmp.Or(err, found(len(f.Fits) > 0))
 		}),

@@ -4,11 +4,15 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"math"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
 
+	"zeroth/forecast"
+	"zeroth/internal/show"
 	"zeroth/tests/nightly"
 )
 
@@ -136,6 +140,18 @@ func TestUsualSearch(t *testing.T) {
 	_, command, _ := strings.Cut(out, "The fastest: zeroth ")
 	command, _, _ = strings.Cut(command, "\n")
 	again, _ := zeroth(t, 0, strings.Fields(command)...)
+	asJSON, _ := zeroth(t, 0, "fit", "--model", ".", "--tokens", "15T", "--json")
+	var fit struct {
+		Command string
+		Fits    []struct {
+			Simulated struct{ Training forecast.Training }
+		}
+	}
+	if err := json.Unmarshal([]byte(asJSON), &fit); err != nil || fit.Command != "zeroth "+command {
+		t.Errorf("%v: --json has the command %q, not %q", err, fit.Command, command)
+	}
+	x := fit.Fits[0].Simulated.Training
+	contains(t, out, fmt.Sprintf("costs   15.0T tokens are %s steps: %.1f days, %s GPU-hours", show.Grouped(x.Steps), x.Days, show.Grouped(int64(math.Ceil(x.GPUHours)))))
 	contains(t, again, "needs   "+regexp.MustCompile(`fits, fastest.*?([0-9.]+ GiB)`).FindStringSubmatch(out)[1], ": fits\n")
 	out, _ = zeroth(t, 0, "fit", "tiny.yaml", "--gpu-memory", "33GiB", "--set", "zero.recompute=block")
 	contains(t, out, "assumed 2 GPUs (--gpus), the speed of h100, as no known machine has GPUs of 33.0 GiB", "The fastest: zeroth train tiny.yaml --set ")

@@ -204,15 +204,16 @@ func (p *planned) enough(load func() (*spec.Job, error), fits func(*spec.Job) bo
 	return nil, cmp.Or(first, input.BadInput(fmt.Errorf("--gpus auto: no number of GPUs up to %d suffices; want more memory in each, shorter sequences or smaller micro-batches", config.MostRanks)))
 }
 
-// costs returns a line of what training on the tokens of --tokens takes, empty without a step.
+// costs returns a line of what training on the tokens of --tokens takes, which it also sets in the step; empty without
+// one.
 func (p *planned) costs(f *forecast.Step) string {
 	if p.tokens == "" || f == nil {
 		return ""
 	}
 	n, _ := parseCount("tokens", p.tokens) // checked before
-	seconds := n / f.Tokens
-	return fmt.Sprintf("costs   %s tokens are %s steps: %.1f days, %s GPU-hours\n", show.Compact(n), show.Grouped(int64(math.Ceil(seconds/f.Seconds))), seconds/86400,
-		show.Grouped(int64(math.Ceil(seconds/3600*float64(f.Ranks)))))
+	f.Train(n)
+	t := f.Training
+	return fmt.Sprintf("costs   %s tokens are %s steps: %.1f days, %s GPU-hours\n", show.Compact(n), show.Grouped(t.Steps), t.Days, show.Grouped(int64(math.Ceil(t.GPUHours))))
 }
 
 // check reports mistakes in the flags, before anything is planned.
