@@ -223,7 +223,7 @@ func (m *moving) transfer(k Kernel) float64 {
 }
 
 // exact reports whether NCCL only moves data and ranks sum in rank order.
-func (m *moving) exact() bool { return m.job.Parallel.Collective == "exact" }
+func (m *moving) exact() bool { return setup.AddsExactly(m.job) }
 
 // between returns the bytes that the first rank's host sends to other hosts for a collective that
 // all ranks call in their groups; 0 with NCCL.

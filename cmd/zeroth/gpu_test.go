@@ -296,6 +296,30 @@ func TestGPUNCCLIsChosen(t *testing.T) {
 	}
 }
 
+// TestGPUsApart checks that ranks of one process on GPUs that cannot address each other's memory
+// exchange data by NCCL with the same bits, and that the refusal without NCCL says what to type.
+func TestGPUsApart(t *testing.T) {
+	inFolder(t)
+	withNCCL(t, 4)
+	t.Setenv("FAKENCCL_RING", "1")
+	process(t, 0, append(gpus4, "--out", "near")...)
+	t.Setenv("FAKECUDA_NO_PEERS", "1")
+	for _, collective := range []string{"auto", "exact"} {
+		name := "apart" + collective
+		said, _ := process(t, 0, append(gpus4, "--set", "parallel.collective="+collective, "--out", name)...)
+		if outcomeOf(t, name) != outcomeOf(t, "near") || !strings.Contains(said, "moves gradients, which ranks sum exactly") {
+			t.Errorf("%s: other bits, or no note:\n%s", collective, said)
+		}
+	}
+	t.Setenv("ZEROTH_NCCL_PATH", "/nowhere")
+	_, said := process(t, 2, append(gpus4, "--out", "lacks")...)
+	for _, want := range []string{"GPU 0 (Emulated GPU) cannot address the memory of GPU 1", "zeroth launch"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("%s\nwant %q", said, want)
+		}
+	}
+}
+
 // TestGPULoadsUsedKernels checks that the driver compiles only the kernels that the job
 // launches.
 func TestGPULoadsUsedKernels(t *testing.T) {

@@ -17,6 +17,7 @@ type GPU struct {
 	Memory       int64  // bytes
 	Free         int64  // bytes not used by any process; Memory if the driver does not report it
 	PCI          string // PCI address, the same in every process of the machine
+	Apart        []int  // ordinals of the GPUs whose memory its kernels cannot address
 }
 
 // Library is a library that was found.

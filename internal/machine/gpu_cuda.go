@@ -34,6 +34,11 @@ func gpus() (all []GPU, err error) {
 		if free, err := freeMemory(d.PCI); err == nil {
 			g.Free = free
 		}
+		for other := range n {
+			if other != i && !driver.Reaches(i, other) {
+				g.Apart = append(g.Apart, other)
+			}
+		}
 		all = append(all, g)
 	}
 	return all, nil

@@ -96,7 +96,9 @@ func Ready(c *Job) error {
 	b := newCUDA(c)
 	err := b.Available()
 	if err == nil && c.At.NCCL && c.alone() {
-		err = b.canNCCL()
+		if err = b.canNCCL(); err != nil && b.apart() != "" {
+			err = fmt.Errorf("%s, so ranks of one process need NCCL, but %w; or start a process for each GPU with zeroth launch", b.apart(), err)
+		}
 	}
 	if err != nil {
 		return input.BadInput(fmt.Errorf("%v: device: cuda: %w; or train on the processors with --set device=cpu", c.Position("device"), err))

@@ -114,7 +114,7 @@ func (d *Dry) Bounce() (bytes map[collective.Role]int) {
 
 // exactSums returns needs.adds.
 func (d *Dry) exactSums() (bytes [2]int) {
-	if !addsExactly(d.job) {
+	if !AddsExactly(d.job) {
 		return bytes
 	}
 	for role, g := range d.Groups.All() {
@@ -147,7 +147,7 @@ func spread(hosts []int) string {
 // lend allocates the memory for the rank's reductions and lends it to its groups.
 func (r *Rank) lend(j *Job, n *needs) error {
 	for i, bytes := range n.adds {
-		if !addsExactly(j) {
+		if !AddsExactly(j) {
 			break
 		}
 		b, err := r.Device.Alloc(device.F32, bytes/4, device.Bounce)

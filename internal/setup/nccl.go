@@ -3,6 +3,7 @@ package setup
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,9 +34,10 @@ type end interface {
 	Registered() string
 }
 
-// addsExactly reports whether the job's ranks use NCCL but add in rank order.
-func addsExactly(c *Job) bool {
-	return c.At.NCCL && c.Parallel.Collective == "exact"
+// AddsExactly reports whether the job's ranks use NCCL but add in rank order. Ranks of one process
+// do unless the job insists on NCCL's order.
+func AddsExactly(c *Job) bool {
+	return c.At.NCCL && (c.Parallel.Collective == "exact" || c.alone() && c.Parallel.Collective != "nccl")
 }
 
 // canNCCL returns an error if the job's ranks of one process cannot reduce with NCCL, which needs
@@ -52,6 +54,21 @@ func (b CUDA) canNCCL() error {
 	return err
 }
 
+// apart describes two GPUs of the job whose ranks are all of this process and cannot exchange data
+// without NCCL, because one cannot address the memory of the other; it is empty if there are none.
+func (b CUDA) apart() string {
+	on, _ := b.ordinals() // without GPUs nothing runs
+	usable, _ := machine.UsableGPUs()
+	for _, g := range usable {
+		for _, other := range g.Apart {
+			if slices.Contains(on, g.Ordinal) && slices.Contains(on, other) {
+				return fmt.Sprintf("%v cannot address the memory of GPU %d", g, other)
+			}
+		}
+	}
+	return ""
+}
+
 const wantExact = "want fewer parallel.ranks, or parallel.collective: exact"
 
 // AddsUp describes the reduction of gradients in a job of one process, if ranks do not add in
@@ -61,7 +78,7 @@ func AddsUp(c *Job) string {
 		return "" // several processes have agreed on it and reported it
 	}
 	lib, _ := machine.NCCL() // Ready has found it
-	return lib.AddsUp(false)
+	return lib.AddsUp(AddsExactly(c))
 }
 
 // Communicators returns the maximum size of each communicator of a rank in a placed job, none

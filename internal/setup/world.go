@@ -60,13 +60,14 @@ func InWorld(c *spec.Job, w World, h Hooks) *Job {
 	if at.Local == nil {
 		at = collective.InOneProcess(c.Parallel.Ranks)
 	}
-	if len(at.Local) == c.Parallel.Ranks {
-		at.NCCL = at.NCCL || c.On() == "cuda" && c.Parallel.Collective == "nccl"
+	j := &Job{Job: c, At: at, World: w, Hooks: h, Carried: c.Folder}
+	if j.alone() && c.On() == "cuda" {
+		j.At.NCCL = at.NCCL || c.Parallel.Collective == "nccl" || !c.Parallel.Master && newCUDA(j).apart() != ""
 	}
-	if at.NCCL { // NCCL needs no bounce memory
-		at.Hosts = nil
+	if j.At.NCCL { // NCCL needs no bounce memory
+		j.At.Hosts = nil
 	}
-	return &Job{Job: c, At: at, World: w, Hooks: h, Carried: c.Folder}
+	return j
 }
 
 // Planned returns the job for a plan with unknown placement.

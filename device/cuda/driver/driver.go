@@ -147,7 +147,18 @@ func (g *GPU) CanReach(other *GPU) bool {
 	if g.Ordinal == other.Ordinal {
 		return true
 	}
-	ok, err := g.dev.CanAccessPeer(other.dev)
+	return reaches(g.dev, other.dev)
+}
+
+// Reaches reports whether kernels of a GPU may address the memory of another, without opening them.
+func Reaches(ordinal, other int) bool {
+	a, err := cu.GetDevice(ordinal)
+	b, err2 := cu.GetDevice(other)
+	return err == nil && err2 == nil && reaches(a, b)
+}
+
+func reaches(a, b cu.Device) bool {
+	ok, err := a.CanAccessPeer(b)
 	return err == nil && ok != 0
 }
 
