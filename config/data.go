@@ -17,6 +17,7 @@ type Data struct {
 	Program    bool      // the program that runs the job provides it
 	Format     string    // of Documents: "text", "prompt" or "chat"
 	Keys       RecordKeys
+	MaxRecords int      // of each file of Documents; 0: all
 	TooLong    string   // "cut" or "skip": what happens to documents that are longer than a sequence
 	Learn      string   // of chats: "assistant", "last" or "all"
 	Date       string   // that chat templates see, as in 2026-01-31
@@ -113,6 +114,9 @@ func (c *Config) dataKeys() []field {
 		{key: "data.too_long", value: choice(&d.TooLong, []string{"cut", "skip"}),
 			initial: "cut", lasts: true,
 			doc:  "cut | skip: cut or skip documents longer than model.context",
+			only: documents},
+		{key: "data.max_records", value: count(&d.MaxRecords, 0, MostSteps), initial: "0", like: "1000",
+			doc:  "read at most this many records of each file, its first ones; 0 reads all",
 			only: documents},
 		{key: "data.dtype", value: choice(&d.DType, idTypes),
 			rule: "llm.c's header, or uint16", like: "uint16",

@@ -45,6 +45,7 @@ type Documents struct {
 	Learn      string            // of chats: "assistant", "last" or "all", see Chat.Examples; "" is assistant
 	Date       time.Time         // that chat templates see
 	Pack       bool              // a sample may contain several documents
+	Most       int               // records of each file, the first ones; 0: all
 	Skip       bool              // documents longer than a sample are left out instead of cut
 	Weights    []float64         // relative frequency of samples from each of Files, see mixture; if empty, all documents count equally
 }
@@ -489,9 +490,16 @@ func (r *metered) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// eachLine emits the lines or rows of a file, decompressing it if needed, and returns the
+// eachLine emits the lines or rows of a file, at most d.Most, decompressing it if needed, and returns the
 // number of bytes of it that the meter has counted.
-func (d *docReader) eachLine(ctx context.Context, f file, m *meter, emit func(line)) (read int64, err error) {
+func (d *docReader) eachLine(ctx context.Context, f file, m *meter, each func(line)) (read int64, err error) {
+	left := cmp.Or(d.Most, math.MaxInt)
+	emit := func(l line) {
+		if left > 0 {
+			left--
+			each(l)
+		}
+	}
 	h, err := input.Open(f.path, math.MaxInt64)
 	if err != nil {
 		return 0, err
@@ -532,7 +540,7 @@ func (d *docReader) eachLine(ctx context.Context, f file, m *meter, emit func(li
 		r = z
 	}
 	in := newLines(ctx, r)
-	for in.Scan() {
+	for left > 0 && in.Scan() {
 		text := in.Bytes()
 		if in.n == 1 {
 			text = bytes.TrimPrefix(text, []byte("\ufeff")) // byte order mark

@@ -284,6 +284,31 @@ func TestFit(t *testing.T) {
 	}
 }
 
+// TestMostRecords checks that at most so many records of each file are read, of lines, compressed ones and Parquet.
+func TestMostRecords(t *testing.T) {
+	var rows []any
+	for i := range 20 {
+		rows = append(rows, map[string]string{"text": strings.Repeat("a", i+2)})
+	}
+	dir := tree(t, map[string]string{"a.jsonl": records(t, rows...), "b.jsonl": records(t, rows[:3]...)})
+	for most, want := range map[int]int64{0: 23, 1: 2, 5: 8, 40: 23} {
+		set := open(t, Source{Documents: Documents{Files: []string{"*.jsonl"}, Format: "text", Most: most}, Dir: dir, Tokenizer: "bytes", Context: 40})
+		if set.Train.Windows() != want {
+			t.Errorf("at most %d of each file: %d, want %d", most, set.Train.Windows(), want)
+		}
+	}
+	raw, err := os.ReadFile("parquet/testdata/zstd.parquet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = tree(t, map[string]string{"a.parquet": string(raw)})
+	all := open(t, Source{Documents: Documents{Files: []string{"a.parquet"}, Format: "text"}, Dir: dir, Tokenizer: "bytes", Context: 40})
+	few := open(t, Source{Documents: Documents{Files: []string{"a.parquet"}, Format: "text", Most: 4}, Dir: dir, Tokenizer: "bytes", Context: 40})
+	if few.Train.Windows() > 4 || few.Train.Windows() == 0 || all.Train.Windows() <= 4 {
+		t.Errorf("%d of %d rows", few.Train.Windows(), all.Train.Windows())
+	}
+}
+
 // TestValidationFilesAreNotTrainedOn checks that a file to validate on is left out of training, by whatever
 // names both patterns reach it, and that this is reported.
 func TestValidationFilesAreNotTrainedOn(t *testing.T) {

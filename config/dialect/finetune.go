@@ -1,12 +1,15 @@
 package dialect
 
 import (
+	"cmp"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
 
 	"zeroth/config/tree"
 	"zeroth/config/words"
+	"zeroth/internal/show"
 	"zeroth/job/hf"
 )
 
@@ -73,18 +76,75 @@ func (t *Translation) tuned(adapters bool) {
 // llamaFactoryJob completes the job by what follows from several keys.
 func llamaFactoryJob(t *Translation) {
 	t.tuned(!says("finetuning_type", "full")(t))
-	for _, key := range []string{"data.documents", "data.validation_documents"} {
-		if names := t.has(key); names != nil {
-			t.Job.Remove(key)
-			t.drop("dataset", "dataset_info.json has the files of "+names.String()+": name them in "+key)
-		}
-	}
+	t.registered("data.documents", "dataset")
+	t.registered("data.validation_documents", "eval_dataset")
 	argumentsJob(t)
 	if rank := t.known("train.lora.rank"); rank != nil && t.has("train.lora.alpha") == nil && t.has("train.lora.from") == nil {
 		if n, wrong := tree.Whole(rank); wrong == "" {
 			t.set("train.lora.alpha", strconv.FormatInt(2*n, 10), rank.At)
 		}
 	}
+}
+
+// registered replaces the names of datasets, which are the value of their key, by files, as dataset_info.json says.
+func (t *Translation) registered(key, theirs string) {
+	names := t.has(key)
+	if names == nil {
+		return
+	}
+	t.Job.Remove(key)
+	dir := cmp.Or(t.their("dataset_dir").Text, "data")
+	info, problems := read(path.Join(dir, "dataset_info.json"))
+	if len(problems) > 0 {
+		t.drop(theirs, path.Join(dir, "dataset_info.json")+" has the files of "+names.String()+", but cannot be read: name them in "+key)
+		return
+	}
+	list, files := inline(names), &tree.Node{At: names.At, Kind: tree.List}
+	for name := range strings.SplitSeq(strings.Trim(list, `[]"`), ",") {
+		name = strings.Trim(name, ` "`)
+		set := info.Find(name)
+		switch {
+		case set == nil:
+			t.wrong(names.At, theirs, show.Printable(name)+" is not in "+info.At.File, "want the name of a dataset in that file")
+		case set.Value.Find("file_name") == nil:
+			t.drop(theirs, name+" is not a file: download it, and name its files in "+key)
+		default:
+			t.registeredFile(key, dir, set, files)
+		}
+	}
+	if len(files.Items) > 0 {
+		tree.Put(t.Job, key, files)
+	}
+}
+
+// usual has the values of keys of dataset_info.json that chats and Alpaca's records have anyway.
+var usual = map[string][]string{
+	"formatting": {"alpaca", "sharegpt"}, "split": {"train"}, "ranking": {"false"}, "columns.prompt": {"instruction"}, "columns.query": {"input"}, "columns.response": {"output"},
+	"columns.system": {"system"}, "columns.history": {"history"}, "columns.tools": {"tools"}, "columns.messages": {"messages", "conversations"},
+	"tags.role_tag": {"from", "role"}, "tags.content_tag": {"value", "content"}, "tags.user_tag": {"human", "user"}, "tags.assistant_tag": {"gpt", "assistant"},
+	"tags.observation_tag": {"observation", "tool"}, "tags.system_tag": {"system"}, "tags.function_tag": {"function_call"},
+}
+
+// registeredFile adds the file of a dataset and refuses what its records are not read like.
+func (t *Translation) registeredFile(key, dir string, set *tree.Pair, files *tree.Node) {
+	var check func(in string, n *tree.Node)
+	check = func(in string, n *tree.Node) {
+		for _, p := range n.Pairs {
+			switch name, v := tree.Join(in, p.Key), p.Value; {
+			case v.Kind == tree.Mapping:
+				check(name, v)
+			case v.Kind == tree.Nothing:
+			case name == "file_name":
+				files.Items = append(files.Items, &tree.Node{At: v.At, Kind: tree.Scalar, Text: path.Join(dir, v.Text), Quoted: true})
+			case allows(usual[name], v):
+			case name == "columns.messages":
+				tree.Put(t.Job, "data.keys.messages", v)
+			default:
+				t.wrong(v.At, tree.Join(set.Key, name), v.String()+" is not supported", "want files of chats or Alpaca's records, as in docs/data.md")
+			}
+		}
+	}
+	check("", set.Value)
 }
 
 // drop reports a key without a meaning here.
@@ -104,7 +164,7 @@ func axolotlJob(t *Translation) {
 	t.perEpoch("train.eval_every", "evals_per_epoch", "eval_strategy")
 	t.perEpoch("checkpoint.every", "saves_per_epoch", "save_strategy")
 	held, silent := t.has("data.validation"), lacks("train.eval_every")(t) && lacksTheir("eval_strategy")(t)
-	if held != nil && held.Text != "0" && silent {
+	if held != nil && !sameValue(held.Text, "0") && silent {
 		t.inEpoch("train.eval_every", 1, "val_set_size", held)
 	}
 	if lacks("checkpoint.every")(t) && lacksTheir("save_strategy")(t) && lacks("train.steps")(t) {

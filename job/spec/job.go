@@ -217,7 +217,7 @@ func documents(c *Job) data.Documents {
 	k := c.Data.Keys
 	date, _ := time.Parse(time.DateOnly, c.Data.Date) // it was checked when it was read
 	return data.Documents{
-		Learn: c.Data.Learn, Date: date, Skip: c.Data.TooLong == "skip",
+		Learn: c.Data.Learn, Date: date, Skip: c.Data.TooLong == "skip", Most: c.Data.MaxRecords,
 		Files: c.Data.Documents, Validation: c.Data.Held, Format: c.Data.Format, Pack: c.Data.Pack, Weights: c.Data.Weights,
 		Keys: map[string]string{"text": k.Text, "prompt": k.Prompt, "completion": k.Completion, "messages": k.Messages},
 	}
