@@ -219,7 +219,7 @@ func undelayed(c *Config, on string) string {
 		return "which optimizer state on disk does not support"
 	case c.Zero.Offload.Parameters != "none":
 		return "which offloaded parameters do not support"
-	case c.Zero.Offload.Any() && on == "cuda":
+	case c.Zero.Offload.State() && on == "cuda":
 		return "which GPUs with offloaded state do not support"
 	}
 	return ""

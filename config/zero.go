@@ -7,6 +7,7 @@ import (
 
 	"zeroth/job/hf"
 	"zeroth/offload"
+	"zeroth/pipe"
 )
 
 // Zero selects what is sharded and when it is gathered.
@@ -37,6 +38,11 @@ func (c *Config) zeroKeys() []field {
 			not: refuse(z.Stage < 3 && z.Offload.Parameters != "none",
 				fmt.Sprintf("at stage %d every rank has all parameters: there are no shards to offload", z.Stage),
 				"want stage: 3, or parameters: none", "zero.stage")},
+		{key: "zero.offload.activations", value: choice(&z.Offload.Activations, TierNames[:2]), initial: "none",
+			doc: "none | host: where to store the input of every block between the passes and, with " +
+				"zero.recompute linear, attention's output; for ranks on GPUs",
+			when: "with zero.recompute linear or block, on GPUs",
+			not:  c.unmovable()},
 		{key: "zero.offload.path", value: path(&z.Offload.Path), rule: "needed for disk", like: "/mnt/nvme",
 			doc: "existing folder for the ranks' files, on the disk to use",
 			only: onlyIf("with offloading to disk", z.Offload.Disk(), "zero.offload.optimizer",
@@ -45,7 +51,7 @@ func (c *Config) zeroKeys() []field {
 				"zero.offload.optimizer", "zero.offload.parameters")},
 		{key: "zero.offload.buffers", value: count(&z.Offload.Buffers, 1, 1<<10), initial: "4",
 			doc:  "pieces of up to 2^20 elements in transfer at once, in each direction",
-			only: onlyIf("with offloading", z.Offload.Any(), "zero.offload.optimizer", "nothing is offloaded")},
+			only: onlyIf("with offloading", z.Offload.State(), "zero.offload.optimizer", "nothing is offloaded")},
 		{key: "zero.offload.ratio", value: real(&z.Offload.Ratio, fraction, "a fraction from 0 to 1"),
 			initial: "1.0",
 			doc:     "share of the optimizer state to offload, beginning with the last units",
@@ -54,13 +60,28 @@ func (c *Config) zeroKeys() []field {
 	}
 }
 
+// unmovable returns what the job's activations in host memory conflict with.
+func (c *Config) unmovable() (no refusal) {
+	z := c.Zero
+	switch {
+	case z.Offload.Activations == "none":
+	case z.Recompute != "linear" && z.Recompute != "block":
+		no = refuse(true, fmt.Sprintf("with recompute %s, blocks save too much to copy it while others are computed", z.Recompute),
+			"want recompute: linear or block", "zero.recompute")
+	case c.Parallel.Pipeline > 1 && c.Pipeline.Schedule == string(pipe.ZBH1):
+		no = refuse(true, "ZBH1 reads activations again after the backward pass", "want pipeline.schedule: 1F1B", "pipeline.schedule")
+	}
+	return no
+}
+
 // Offload selects what is moved out of device memory between uses.
 type Offload struct {
-	Optimizer  string  // of TierNames: master copies and optimizer states; their gradients are then on the host
-	Parameters string  // "none", "host" or "disk": the shards, at stage 3
-	Path       string  // folder of the files on disk
-	Buffers    int     // pieces staged at the same time
-	Ratio      float64 // offloaded fraction of the optimizer state
+	Optimizer   string  // of TierNames: master copies and optimizer states; their gradients are then on the host
+	Parameters  string  // "none", "host" or "disk": the shards, at stage 3
+	Activations string  // "none" or "host": what blocks save
+	Path        string  // folder of the files on disk
+	Buffers     int     // pieces staged at the same time
+	Ratio       float64 // offloaded fraction of the optimizer state
 }
 
 // TierNames lists the names of offload's places, in its order.
@@ -75,7 +96,10 @@ func (o Offload) Config() offload.Config {
 }
 
 // Any reports whether anything is offloaded.
-func (o Offload) Any() bool { return o.Optimizer != "none" || o.Parameters != "none" }
+func (o Offload) Any() bool { return o.State() || o.Activations != "none" }
+
+// State reports whether optimizer state or parameters are offloaded.
+func (o Offload) State() bool { return o.Optimizer != "none" || o.Parameters != "none" }
 
 // Disk reports whether anything is offloaded to disk.
 func (o Offload) Disk() bool { return o.Optimizer == "disk" || o.Parameters == "disk" }
@@ -90,6 +114,9 @@ func (o Offload) String() string {
 	}
 	if o.Parameters != "none" {
 		parts = append(parts, "parameters on "+o.Parameters)
+	}
+	if o.Activations != "none" {
+		parts = append(parts, "activations on "+o.Activations)
 	}
 	return strings.Join(parts, ", ")
 }

@@ -48,6 +48,9 @@ func (a *Arena) TakeFor(what string, t DType, n int) Buffer {
 // Keep takes memory like Take; see nn.Scratch.
 func (a *Arena) Keep(t DType, n int) Buffer { return a.Take(t, n) }
 
+// Taken returns everything taken, as elements of the type of the arena's own buffer.
+func (a *Arena) Taken() Buffer { return a.base.Slice(0, a.used/a.base.Type.Size()) }
+
 // Mark returns the current height in bytes.
 func (a *Arena) Mark() int { return a.used }
 

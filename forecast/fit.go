@@ -118,11 +118,12 @@ type way struct {
 	piped, chunked, divided      bool
 	stage                        int
 	recompute, optimizer, params string
+	activations                  string
 }
 
 func (c *Choice) way() way {
 	z, p := c.Config.Zero, c.Config.Parallel
-	return way{p.Pipeline > 1, p.Context > 1, p.Tensor > 1, z.Stage, z.Recompute, z.Offload.Optimizer, z.Offload.Parameters}
+	return way{p.Pipeline > 1, p.Context > 1, p.Tensor > 1, z.Stage, z.Recompute, z.Offload.Optimizer, z.Offload.Parameters, z.Offload.Activations}
 }
 
 // listed bounds the ways of each sort in an answer.
@@ -257,6 +258,7 @@ func differs(c *spec.Job, x *spec.Job) (sets []string) {
 		{"train.loss_chunk", x.Train.LossChunk, c.Train.LossChunk},
 		{"zero.offload.optimizer", x.Zero.Offload.Optimizer, c.Zero.Offload.Optimizer},
 		{"zero.offload.parameters", x.Zero.Offload.Parameters, c.Zero.Offload.Parameters},
+		{"zero.offload.activations", x.Zero.Offload.Activations, c.Zero.Offload.Activations},
 		{"zero.offload.ratio", x.Zero.Offload.Ratio, c.Zero.Offload.Ratio},
 		{"zero.offload.path", x.Zero.Offload.Path, c.Zero.Offload.Path},
 	} {

@@ -201,7 +201,7 @@ func (c *Choice) spends() string {
 		words = append(words, fmt.Sprintf("%.0f %% waiting", 100*f.Exposed/f.Seconds))
 	}
 	if f.Offload > 0 {
-		words = append(words, fmt.Sprintf("%.0f %% updating, %s of host memory", 100*f.Offload/f.Seconds, show.ByteSize(c.Needs.Host.Total())))
+		words = append(words, fmt.Sprintf("%.0f %% offloading, %s of host memory", 100*f.Offload/f.Seconds, show.ByteSize(c.Needs.Host.Total())))
 	}
 	if c.least > 0 {
 		words = append(words, c.saves())
@@ -351,6 +351,7 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 		LossChunk  int              `json:"loss_chunk"`
 		Optimizer  string           `json:"offload_optimizer"`
 		Params     string           `json:"offload_parameters"`
+		Away       string           `json:"offload_activations"`
 		Ratio      float64          `json:"offload_ratio"`
 		Set        []string         `json:"set"`
 		Allocated  int64            `json:"allocated"`
@@ -363,7 +364,7 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 		Simulated  *Step            `json:"simulated,omitempty"`
 	}{
 		c.Fits(), x.Parallel.Pipeline, p.Schedule, p.Virtual, x.Parallel.Context, x.Parallel.Tensor, x.Zero.Stage, mesh.Shard, mesh.Replicate, x.Train.MicroBatch, x.Train.Accumulate, x.Zero.Recompute, x.Zero.Prefetch,
-		x.Train.LossChunk, x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters, x.Zero.Offload.Ratio, c.Sets, c.Needs.Device.Total(), by,
+		x.Train.LossChunk, x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters, x.Zero.Offload.Activations, x.Zero.Offload.Ratio, c.Sets, c.Needs.Device.Total(), by,
 		c.Needs.Host.Total(), c.Needs.Disk, low, high, binding, c.Simulated,
 	})
 }

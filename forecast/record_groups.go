@@ -84,6 +84,8 @@ func RecordAll(z *zero.Config) *Recording {
 	o := &z.Offload
 	if z.HostUpdate != nil {
 		z.HostUpdate = put(setup.HostUpdate, z.HostUpdate)
+	}
+	if o.ToHost != nil {
 		o.ToHost, o.ToDevice = put(setup.ToHost, o.ToHost), put(setup.ToDevice, o.ToDevice)
 	}
 	if o.Read != nil {

@@ -246,6 +246,7 @@ func (s *search) lean(x *spec.Job) *spec.Job {
 	}
 	if s.limits.Host > 0 {
 		x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters, x.Zero.Offload.Ratio = "host", "host", 1
+		x.Zero.Offload.Activations = s.activations()[0]
 	}
 	return x
 }
@@ -443,8 +444,16 @@ func (s *search) schedules(x *spec.Job) (all []*spec.Job) {
 	return all
 }
 
-// offloads returns the job with optimizer state and parameters in all places and, for each, some
-// of the ratios that fit.
+// activations returns the places for activations: host memory is one only if ranks are on GPUs.
+func (s *search) activations() []string {
+	if s.limits.GPU {
+		return []string{"host", "none"}
+	}
+	return []string{"none"}
+}
+
+// offloads returns the job with optimizer state, parameters and activations in all places and, for
+// each, some of the ratios that fit.
 func (s *search) offloads(x *spec.Job) []*spec.Job {
 	if s.limits.Host == 0 {
 		return nil
@@ -457,10 +466,13 @@ func (s *search) offloads(x *spec.Job) []*spec.Job {
 	levels := config.Recomputes
 	for _, optimizer := range places {
 		for _, params := range places {
-			for _, recompute := range []string{levels[0], levels[len(levels)-1]} { // passes tries those between
+			for i := range 1 + len(s.activations()) {
 				y := x.Copy()
 				o := &y.Zero.Offload
-				o.Optimizer, o.Parameters, y.Zero.Recompute = optimizer, params, recompute
+				o.Optimizer, o.Parameters, o.Activations = optimizer, params, "none"
+				if y.Zero.Recompute = levels[0]; i > 0 { // passes tries those between
+					o.Activations, y.Zero.Recompute = s.activations()[i-1], levels[len(levels)-1]
+				}
 				if params != "none" {
 					y.Zero.Stage = 3
 				}

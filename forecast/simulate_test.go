@@ -13,6 +13,7 @@ import (
 	"zeroth/zero"
 
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/internal/input"
@@ -90,6 +91,8 @@ func (p lengths) of(op string) time.Duration {
 		return p.forward
 	case "attention gradient":
 		return p.backward
+	case "copy": // of activations
+		return p.apart
 	case "sum of squares": // ranks differ in the number of updates, because parameters are cut into different pieces
 		return p.norm
 	}
@@ -117,6 +120,8 @@ func TestSimulatedIsTheScheduleOnAClock(t *testing.T) {
 			{"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "optimizer.type=muon", "device=cpu"},
 			{"parallel.ranks=4", "parallel.pipeline=2"},
 			{"parallel.ranks=4", "parallel.pipeline=2", "pipeline.schedule=GPipe", "model.family=llama"},
+			{"parallel.ranks=2", "zero.recompute=linear", "model.layers=6"},
+			{"parallel.ranks=4", "zero.recompute=block", "model.layers=12", "parallel.pipeline=2"},
 		} {
 			if stage == 0 {
 				sets = append(sets, "parallel.shard=-1", "parallel.replicate=1")
@@ -127,6 +132,9 @@ func TestSimulatedIsTheScheduleOnAClock(t *testing.T) {
 						continue // by default each pair of a stage, a way, a number of micro-batches and lengths
 					}
 					c := spectest.Fitted(t, append(sets, "device=cpu", fmt.Sprintf("zero.stage=%d", stage), fmt.Sprintf("train.accumulate=%d", accumulate), "train.micro_batch=1", "train.batch=null")...)
+					if slices.Contains(config.Recomputes[3:], c.Zero.Recompute) {
+						c.Zero.Offload.Activations = "host" // refused on processors, but for what a GPU saves
+					}
 					mesh := spec.Mesh(c)
 					f, err := SimulateWith(setup.Planned(c), CostModel{There: 1, Wants: func(setup.QueueRole) float64 { return 0 }, Seconds: func(_ setup.QueueRole, k Kernel, _ Work) float64 {
 						switch {

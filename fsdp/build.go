@@ -220,40 +220,52 @@ func (s *step) layOutDecoded() (n int) {
 	return n
 }
 
-// allocateFlights allocates memory for working space, flights and streams. A single flight keeps
-// its data below the working space.
+// allocateFlights allocates memory for working space, flights, streams and places. A single flight
+// keeps its data below the working space.
 func (r *Runner) allocateFlights(a *allocation) {
-	chunks := r.cfg.Chunks
+	chunks, dev := r.cfg.Chunks, r.cfg.Device
 	if chunks == nil {
 		chunks = []Chunk{{Hi: len(r.steps), Flights: 1}}
 	}
-	open := func() *device.Arena {
-		i, base := len(r.arenas), device.Buffer{Type: device.F32, N: endless, Use: device.Activations}
-		if r.cfg.Arenas != nil {
-			base = a.take(r.cfg.Device, device.F32, r.cfg.Arenas[i]/4, device.Activations)
-		}
-		arena := device.NewArena(base)
-		if l := r.cfg.Listener; l != nil {
-			arena.Listen(func(what string, height int) { l.Arena(i, what, height) })
-		}
-		r.arenas = append(r.arenas, arena)
-		return arena
-	}
-	work := open()
+	work := r.open(a, dev)
 	for _, c := range chunks {
 		var flights []*Flight
 		for range c.Flights {
 			kept := work
 			if len(chunks) > 1 || c.Flights > 1 || r.cfg.Split {
-				kept = open()
+				kept = r.open(a, dev)
 			}
 			flights = append(flights, &Flight{Chunk: c, kept: kept, passed: make([]passed, c.Hi-c.Lo), keeping: scratch{work, kept}, working: scratch{work, work}})
 		}
 		r.flights = append(r.flights, flights)
 	}
 	for range r.cfg.Streams {
-		open()
+		r.streams = append(r.streams, r.open(a, dev))
 	}
+	if !r.cfg.Policy.HostActivations {
+		return
+	}
+	for range places {
+		r.places = append(r.places, place{scratch: scratch{work, r.open(a, dev)}})
+	}
+	for _, f := range slices.Concat(r.flights...) {
+		f.host = r.open(a, r.cfg.Host.Device)
+		f.host.Listen(nil)
+	}
+}
+
+// open allocates the next arena.
+func (r *Runner) open(a *allocation, dev device.Device) *device.Arena {
+	i, base := len(r.arenas), device.Buffer{Type: device.F32, N: endless, Use: device.Activations}
+	if r.cfg.Arenas != nil {
+		base = a.take(dev, device.F32, r.cfg.Arenas[i]/4, device.Activations)
+	}
+	arena := device.NewArena(base)
+	if l := r.cfg.Listener; l != nil {
+		arena.Listen(func(what string, height int) { l.Arena(i, what, height) })
+	}
+	r.arenas = append(r.arenas, arena)
+	return arena
 }
 
 // endless exceeds the length of any arena.
@@ -265,13 +277,11 @@ func (r *Runner) Flight(chunk, i int) *Flight { return r.flights[chunk][i] }
 // OpenStream returns a slot's memory for the residual stream of rows positions, or for its
 // gradient, until CloseStream.
 func (r *Runner) OpenStream(i, rows int) device.Buffer {
-	return r.stream(i).Take(r.cfg.DType, rows*r.cfg.Model.Width)
+	return r.streams[i].Take(r.cfg.DType, rows*r.cfg.Model.Width)
 }
 
 // CloseStream allows operations issued later to reuse a slot.
-func (r *Runner) CloseStream(i int) { r.stream(i).Release(0) }
-
-func (r *Runner) stream(i int) *device.Arena { return r.arenas[len(r.arenas)-r.cfg.Streams+i] }
+func (r *Runner) CloseStream(i int) { r.streams[i].Release(0) }
 
 // Peaks returns the maximum bytes of each arena used by any pass.
 func (r *Runner) Peaks() (bytes []int) {
@@ -281,21 +291,42 @@ func (r *Runner) Peaks() (bytes []int) {
 	return bytes
 }
 
-// Peak returns the maximum bytes of all arenas together for the given numbers of flights per chunk
-// and of streams, each using as much as the largest of its kind so far.
-func (r *Runner) Peak(flights []int, streams int) (bytes int) {
-	all := r.Peaks()
-	if len(all) > 1+r.cfg.Streams { // flights have their own arenas
-		at := 1
-		for c, chunk := range r.cfg.Chunks {
-			bytes += flights[c] * slices.Max(all[at:at+chunk.Flights])
-			at += chunk.Flights
+// HostArenas returns how many of the arenas, the last ones, are in host memory.
+func (r *Runner) HostArenas() int {
+	if r.places == nil {
+		return 0
+	}
+	return len(slices.Concat(r.flights...))
+}
+
+// Peak returns the maximum bytes of all arenas together, on the device and on the host, for the
+// given numbers of flights per chunk and of streams, each using as much as the largest of its kind so far.
+func (r *Runner) Peak(flights []int, streams int) (bytes, host int) {
+	bytes = r.arenas[0].Peak() + streams*highest(r.streams)
+	for _, s := range r.places {
+		bytes += s.kept.Peak()
+	}
+	for c, all := range r.flights {
+		var kept, away []*device.Arena
+		for _, f := range all {
+			if f.kept != r.arenas[0] {
+				kept = append(kept, f.kept)
+			}
+			if f.host != nil {
+				away = append(away, f.host)
+			}
 		}
+		bytes, host = bytes+flights[c]*highest(kept), host+flights[c]*highest(away)
 	}
-	if streams > 0 {
-		bytes += streams * slices.Max(all[len(all)-r.cfg.Streams:])
+	return bytes, host
+}
+
+// highest returns the largest peak of some arenas.
+func highest(arenas []*device.Arena) (bytes int) {
+	for _, a := range arenas {
+		bytes = max(bytes, a.Peak())
 	}
-	return bytes + all[0]
+	return bytes
 }
 
 // allocateShards allocates each unit's parameter shard and gradient, on the device or the host.

@@ -19,6 +19,8 @@ const (
 	Replicate // and over its replicas
 	ToHost    // copy its gradient to the host
 	FromHost  // copy it back, to be added to
+	SendKept  // copy to the host what a step keeps for the backward pass
+	BringKept // copy it back
 	Vacate    // a micro-batch's gradient leaves its slot for another unit's
 	Norm      // of its gradient; reported by the trainer
 	Update
@@ -33,7 +35,7 @@ const (
 )
 
 var opNames = [ops]string{"forward", "recompute", "backward", "weight gradient", "all-gather", "reduce-scatter", "all-reduce",
-	"gradient to host", "gradient from host", "vacate", "norm", "update",
+	"gradient to host", "gradient from host", "activations to host", "activations from host", "vacate", "norm", "update",
 	"all-gather of the update", "reduce-scatter of the update", "all-reduce of the update", "exchange of activations", "exchange of keys and values", "exchange of rows", "memory in use"}
 
 func (o Op) String() string { return opNames[o] }

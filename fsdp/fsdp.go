@@ -26,6 +26,9 @@ type Policy struct {
 	KeepGrads  bool         // gradients stay whole across micro-batches and are reduced once, at the last
 	Prefetch   int          // number of units gathered ahead: Prefetch+1 slots are shared
 	Recompute  nn.Recompute // which activations of inner modules are computed again before Backward
+
+	// HostActivations copies what Forward keeps to the host, and back for Backward. Passes are not split.
+	HostActivations bool
 }
 
 // ParamSlots returns the number of slots shared by units that are not kept whole.
@@ -129,6 +132,8 @@ type passed struct {
 	x, y  device.Buffer // input and output
 	saved nn.Saved
 
+	onHost device.Buffer // with Policy.HostActivations: y and saved, float32 whatever their types
+
 	noted [2]int          // gradients [lo, hi) of Flight.later
 	rest  []device.Buffer // gradients of parameters that are not deferred
 }
@@ -137,6 +142,7 @@ type passed struct {
 type Flight struct {
 	Chunk
 	kept             *device.Arena // data kept from the forward to the backward pass
+	host             *device.Arena // likewise, in host memory; nil without Policy.HostActivations
 	passed           []passed      // by module of the chunk
 	later            nn.Later      // between InputGrad and WeightGrad
 	keeping, working scratch       // for passes that save, and for others
@@ -178,13 +184,15 @@ type Runner struct {
 	grads []gradSlot
 	back  gradSlot // (longest ShardLen) float32: a sum from the host, to be added to
 
+	places  []place       // with Policy.HostActivations
 	decoded device.Buffer // (largest sum of Len of Unit.Values over a step) compute dtype: coded parameters, for one pass of a step
 
-	arenas  []*device.Arena // working space; then flights, if there are several; then streams
-	flights [][]*Flight     // of each chunk
-	in      *step           // whose module is running; nil in between
-	op      Op              // the current pass
-	micro   int             // the micro-batch of the pass
+	arenas  []*device.Arena // working space; then flights, if there are several; then streams, places, and the host's
+	streams []*device.Arena
+	flights [][]*Flight // of each chunk
+	in      *step       // whose module is running; nil in between
+	op      Op          // the current pass
+	micro   int         // the micro-batch of the pass
 	held    []owned
 }
 
@@ -218,12 +226,12 @@ func (r *Runner) Forward(f *Flight, bt *nn.Batch, micro int, x device.Buffer, tr
 	for i := f.Lo; i < f.Hi; i++ {
 		next = r.ahead(f, next, i, 1) // into slots released by steps before i, while step i computes
 		s := r.await(i, 1)
-		p := &f.passed[i-f.Lo]
+		p, mem := &f.passed[i-f.Lo], r.home(f, i)
 		p.mark, p.x, p.y = f.kept.Mark(), x, device.Buffer{}
 		if i+1 < len(r.steps) || r.cfg.Model.After {
-			p.y = f.kept.Take(r.cfg.DType, n)
+			p.y = mem.Keep(r.cfg.DType, n)
 		}
-		mem, saved, above := &f.keeping, &p.saved, f.kept.Mark()
+		saved, above := &p.saved, f.kept.Mark()
 		if s.recompute == nn.RecomputeBlock {
 			mem = &f.working
 		}
@@ -237,7 +245,9 @@ func (r *Runner) Forward(f *Flight, bt *nn.Batch, micro int, x device.Buffer, tr
 		if saved == nil {
 			f.kept.Release(above)
 		}
-		r.leave(s)
+		if r.leave(s); train {
+			r.sendKept(f, i)
+		}
 		x = p.y
 	}
 	if !train {
@@ -257,6 +267,7 @@ func (r *Runner) Backward(f *Flight, bt *nn.Batch, micro int, d device.Buffer) {
 	next := f.Hi - 1
 	for i := next; i >= f.Lo; i-- {
 		next = r.ahead(f, next, i, -1)
+		r.bringKept(f, i)
 		s := r.await(i, -1)
 		p, floor := &f.passed[i-f.Lo], work.Mark()
 		r.restore(f, &f.working, bt, i)

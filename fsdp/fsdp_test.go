@@ -285,7 +285,7 @@ func (l frozen) Params() []shard.Param {
 
 // heard records the events of a rank.
 type heard struct {
-	count  [19]int // of each op
+	count  [21]int // of each op
 	inUse  map[string]int64
 	passes []string
 	inside bool // between the begin and the end of a pass
@@ -326,7 +326,7 @@ func (h *heard) Arena(_ int, _ string, height int) { h.height = height }
 // exchanges as groups execute, and the arena down to its floor.
 func TestListener(t *testing.T) {
 	for _, recompute := range []nn.Recompute{nn.RecomputeNone, nn.RecomputeBlock} {
-		s := setup{shard.Mesh{Shard: 2, Replicate: 2}, fsdp.Policy{Prefetch: 1, Recompute: recompute}, 2, 3, true, plain}
+		s := setup{shard.Mesh{Shard: 2, Replicate: 2}, fsdp.Policy{Prefetch: 1, Recompute: recompute, HostActivations: true}, 2, 3, true, plain}
 		onRanks(t, s, newOracle(s.layers), func(r *rank) error {
 			if _, err := r.train(0); err != nil {
 				return err
@@ -344,6 +344,7 @@ func TestListener(t *testing.T) {
 			want := map[fsdp.Op]int{
 				fsdp.Gather: total(r.shards.gathers), fsdp.Reduce: total(r.shards.reduces), fsdp.Replicate: total(r.replicas.reduces),
 				fsdp.ToHost: 2 * units, fsdp.FromHost: units,
+				fsdp.SendKept: 2 * 4, fsdp.BringKept: 2 * 1, // of four outputs, the last three are still on the device
 			}
 			for op, n := range want {
 				if h.count[op] != n || n == 0 {

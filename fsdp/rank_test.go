@@ -118,7 +118,7 @@ func newRank(s setup, at int, g collective.Ranks, o *oracle) (*rank, error) {
 	r.place(units)
 	r.run, err = fsdp.New(fsdp.Config{
 		Device: spoilt{r.dev}, Compute: r.compute, Comm: r.comm,
-		Model: m, Units: units, DType: device.F32, Policy: s.policy, Micro: s.micro, Streams: 1, Arenas: []int{arenaSize, arenaSize},
+		Model: m, Units: units, DType: device.F32, Policy: s.policy, Micro: s.micro, Streams: 1, Arenas: slices.Repeat([]int{arenaSize}, 6),
 		Listener: r.heard, Host: fsdp.Host{Device: spoilt{r.host}, ToHost: slow{r.toHost, 500}, ToDevice: slow{r.toDevice, 500}, Params: r},
 	})
 	if err != nil {
@@ -311,7 +311,7 @@ func setups(layers int, meshes ...shard.Mesh) (all []setup) {
 			for _, micro := range []int{1, 3} {
 				for bits := range 4 {
 					recompute := []nn.Recompute{nn.RecomputeNone, nn.RecomputeBlock}[(i+bits+micro/2)%2]
-					p := fsdp.Policy{KeepParams: bits&1 > 0, KeepGrads: bits&2 > 0, Prefetch: prefetch, Recompute: recompute}
+					p := fsdp.Policy{KeepParams: bits&1 > 0, KeepGrads: bits&2 > 0, Prefetch: prefetch, Recompute: recompute, HostActivations: (i+prefetch+bits/2)%2 > 0}
 					all = append(all, setup{mesh, p, micro, layers, false, plain})
 					if mesh.Shard > 1 && prefetch < 2 {
 						all = append(all, setup{mesh, p, micro, layers, true, plain})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -82,6 +83,87 @@ func TestOffloadAgreesToTheBit(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// TestActivationsOnHostAgreeToTheBit checks that activations in host memory change no bit of metrics, weights
+// and adapters, and that memory on the device and on the host is as planned at every event, with few and many
+// blocks, several micro-batches, pipelines, divided positions and matrices, packed documents and adapters.
+func TestActivationsOnHostAgreeToTheBit(t *testing.T) {
+	nightly.Long(t)
+	lora := []string{"model.from=" + familyFolders(t)[0], "model.context=24", "train.lora.rank=2", "train.lora.targets=[all-linear]"}
+	small := []string{"model.heads=2", "model.width=16", "model.vocab=300", "model.context=8", "model.layers=5"}
+	for i, sets := range [][]string{
+		append(small, "parallel.ranks=1", "model.layers=1"),
+		append(small, "parallel.ranks=1", "model.layers=2", "model.dropout=0.1", "train.accumulate=2"),
+		append(small, "parallel.ranks=2", "model.family=llama", "train.accumulate=3", "precision=fp16"),
+		append(small, "parallel.ranks=2", "parallel.pipeline=2", "train.accumulate=4", "pipeline.schedule=1F1B"),
+		append(small, "parallel.ranks=4", "parallel.pipeline=2", "train.accumulate=4", "pipeline.schedule=GPipe", "zero.offload.parameters=host"),
+		append(small, "parallel.ranks=2", "parallel.pipeline=2", "train.accumulate=4", "pipeline.schedule=Interleaved1F1B", "pipeline.virtual=2", "model.layers=7"),
+		append(small, "parallel.ranks=2", "parallel.context=2", "model.family=llama"),
+		append(small, "parallel.ranks=2", "parallel.tensor=2", "model.family=llama", "train.accumulate=2"),
+		append(lora, "parallel.ranks=1"),
+		append(lora, "parallel.ranks=2", "model.weights=nf4", "zero.offload.parameters=host", "zero.prefetch=0", "train.accumulate=2"),
+	} {
+		for j, recompute := range []string{"linear", "block"} {
+			if !nightly.Every(2, i+j) {
+				continue
+			}
+			t.Run(fmt.Sprint(sets, recompute), func(t *testing.T) {
+				t.Parallel()
+				c := drawnConfig(t, append(slices.Clone(sets), "zero.recompute="+recompute))
+				want := asPlanned(t, c)
+				c = drawnConfig(t, append(slices.Clone(sets), "zero.recompute="+recompute))
+				c.Zero.Offload.Activations = "host" // refused on processors, but for what a GPU saves
+				got := asPlanned(t, c)
+				got.same(t, recompute, want)
+				if h := got.sum.Memory.Ranks[0]; h.Planned.Host[device.Activations] == 0 {
+					t.Error("no activations on the host")
+				}
+			})
+		}
+	}
+}
+
+// torn is a queue whose nth copy fails.
+type torn struct {
+	device.Queue
+	nth int
+}
+
+func (q *torn) Copy(dst, src device.Buffer) {
+	if q.nth--; q.nth == 0 {
+		q.Do(func() error { return syscall.EIO })
+	}
+	q.Queue.Copy(dst, src)
+}
+
+// TestCopyOfActivationsFails checks that a copy that fails, in either direction, ends the step on every rank
+// with the unit and the copy.
+func TestCopyOfActivationsFails(t *testing.T) {
+	for way, want := range []string{"unit h.2: activations to host: ", "unit h.1: activations from host: "} {
+		c := cfg(t, "parallel.ranks=2", "model.layers=6", "zero.recompute=block")
+		c.Zero.Offload.Activations = "host" // refused on processors, but for what a GPU saves
+		wrap := func(rank int, z *zero.Config) {
+			if o := &z.Offload; rank == 1 && way == 0 {
+				o.ToHost = &torn{o.ToHost, 4}
+			} else if rank == 1 {
+				o.ToDevice = &torn{o.ToDevice, 2}
+			}
+		}
+		ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{WrapTrainer: wrap}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := make([]error, 2)
+		err = setup.Together(ranks, func(r *setup.Rank) error {
+			_, all[r.Rank] = r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, 0), LR: 1e-3})
+			return all[r.Rank]
+		})
+		zerotest.CloseAll(ranks)
+		if !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), "rank 1: "+want) || all[0] == nil {
+			t.Errorf("copies fail: %v, want one with %q (ranks: %v)", err, want, all)
 		}
 	}
 }

@@ -181,7 +181,7 @@ func allocatesAsPlanned(t *testing.T, c *spec.Job, job string) {
 		if r.Host != nil {
 			sameBytes(t, "host memory of "+name, r.Host.Usage().Peak, host)
 		}
-		if got := r.Trainer.ArenaPeak(); got != r.Planned.Arena {
+		if got, _ := r.Trainer.ArenaPeak(); got != r.Planned.Arena {
 			t.Errorf("%s: %d bytes of activations, planned are %d", name, got, r.Planned.Arena)
 		}
 	}

@@ -165,7 +165,7 @@ func (t *Trainer) DryEnds() {
 
 // DryPeak returns the ArenaPeak after a DryRun, after DryEnds: all passes of a stage use the same
 // memory, and the schedule gives the number in flight. Reductions are those of a DryRun.
-func (t *Trainer) DryPeak() (bytes int) {
+func (t *Trainer) DryPeak() (bytes, host int) {
 	p := t.pipeline
 	p.Micro = t.cfg.Micro
 	p.count(true)

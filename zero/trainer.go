@@ -442,12 +442,17 @@ func (t *Trainer) Free() {
 	}
 }
 
-// ArenaPeak returns the sum of ArenaPeaks.
-func (t *Trainer) ArenaPeak() (bytes int) {
-	for _, n := range t.ArenaPeaks() {
-		bytes += n
+// ArenaPeak returns the sums of ArenaPeaks, on the device and on the host.
+func (t *Trainer) ArenaPeak() (bytes, host int) {
+	all := t.ArenaPeaks()
+	for i, n := range all {
+		if i < len(all)-t.runner.HostArenas() {
+			bytes += n
+		} else {
+			host += n
+		}
 	}
-	return bytes
+	return bytes, host
 }
 
 // ArenaPeaks returns the maximum bytes used so far in each of the activations' arenas.

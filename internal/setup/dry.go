@@ -43,12 +43,13 @@ func OpenDry(j *Job, at int, wrap func(*zero.Config)) (*Dry, error) {
 	return &Dry{r, &x}, err
 }
 
-// Footprint returns the rank's memory after a dry run of a step that used arena bytes of arenas. It
-// adds the memory that the reductions of the step need, so call it once.
-func (d *Dry) Footprint(arena int) Footprint { return d.needs(arena).Footprint }
+// Footprint returns the rank's memory after a dry run of a step that used arena bytes of arenas on
+// the device, and host bytes of those on the host. It adds the memory that the reductions of the
+// step need, so call it once.
+func (d *Dry) Footprint(arena, host int) Footprint { return d.needs(arena, host).Footprint }
 
 // needs is like Footprint, with all that a real rank is told.
-func (d *Dry) needs(arena int) *needs {
+func (d *Dry) needs(arena, host int) *needs {
 	n := &needs{arenas: d.Trainer.ArenaPeaks(), bounce: d.Bounce(), adds: d.exactSums()}
 	if err := d.lend(d.job, n); err != nil {
 		panic(fmt.Sprintf("setup: a device that only counts: %v", err))
@@ -56,6 +57,7 @@ func (d *Dry) needs(arena int) *needs {
 	n.Footprint = Footprint{Device: d.Device.Usage().Live, Disk: d.Trainer.DiskBytes(), Arena: arena}
 	if d.Host != nil {
 		n.Host = d.Host.Usage().Live
+		n.Host[device.Activations] = int64(host)
 	}
 	n.Footprint = n.fitted()
 	return n

@@ -15,7 +15,7 @@ const (
 	Comm                        // collectives of units
 	Update                      // updates of state on the device
 	HostUpdate                  // updates of state in host memory
-	ToHost                      // copies of offloaded state
+	ToHost                      // copies of offloaded state and activations
 	ToDevice
 	Read // the file of state on disk
 	Write

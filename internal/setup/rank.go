@@ -169,23 +169,25 @@ func (r *Rank) openQueues(d Device, roles ...QueueRole) {
 
 // openHost opens the rank's separate host memory and its queues.
 func (r *Rank) openHost(c *Job, mem cpu.Memory) (err error) {
-	b, workers := of(c), c.workers()
-	if !c.Zero.Offload.Any() {
+	b, o, workers := of(c), c.Zero.Offload, c.workers()
+	if !o.State() {
 		workers = 1 // nothing is computed there
 	}
 	if r.Host, err = b.OpenHost(r.Rank, workers); err == nil && b.Name() == "cpu" { // a GPU's host memory is pinned
 		share(r.Host, mem)
 	}
-	if err != nil || !c.Zero.Offload.Any() {
+	if err != nil || !o.Any() {
 		return err
 	}
 	copies := r.Host
 	if b.DeviceCopies() {
 		copies = r.Device
 	}
-	r.openQueues(r.Host, HostUpdate)
+	if o.State() {
+		r.openQueues(r.Host, HostUpdate)
+	}
 	r.openQueues(copies, ToHost, ToDevice)
-	if c.Zero.Offload.Disk() {
+	if o.Disk() {
 		r.openQueues(r.Host, Read, Write)
 	}
 	return nil

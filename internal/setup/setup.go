@@ -69,10 +69,12 @@ func Trainer(c *spec.Job, rank int) zero.Config {
 	if c.On() == "cuda" {
 		model, pad = model.Joined(zero.Begin(rules)), 64 // elements: 128 bytes of the smaller types, the width of a load in products
 	}
+	policy := stage.Policy(c.Zero.Prefetch, spec.Recompute(c))
+	policy.HostActivations = c.Zero.Offload.Activations == "host"
 	return zero.Config{
 		Mesh: mesh, Pipeline: pipeline(c),
 		Model: model, DType: c.Precision,
-		Policy: stage.Policy(c.Zero.Prefetch, spec.Recompute(c)),
+		Policy: policy,
 		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Fields: spec.Fields(c), Trim: trims(c), Chunk: c.Train.LossChunk, MLPChunk: c.Train.MLPChunk, Pad: pad, Seed: c.Train.Seed,
 		Rules: rules, Group: group(c), Clip: c.Train.Clip, Scale: lossScale(c), Delayed: c.Train.Delayed, Master: c.Parallel.Master,
 	}

@@ -68,9 +68,12 @@ func parts(err error) []error {
 	return []error{err}
 }
 
-// checkOffload rejects a path that is not an existing folder.
+// checkOffload rejects a path that is not an existing folder, and activations that already are in host memory.
 func (r *resolver) checkOffload() {
 	o := r.Job.Zero.Offload
+	if o.Activations != "none" && r.Job.on != "cuda" {
+		r.Refuse("ranks on the CPU compute in host memory", "want activations: none, or device: cuda", "zero.offload.activations", "device")
+	}
 	if !o.Disk() || o.Path == "" {
 		return
 	}

@@ -37,7 +37,7 @@ func Magnitudes(c *Job) []Magnitude {
 	sequences := float64(t.MicroBatch) * float64(t.Accumulate)
 	tokens := sequences * float64(m.Context)
 	offloaded := 0.0
-	if c.Zero.Offload.Any() {
+	if c.Zero.Offload.State() {
 		offloaded = parameters / float64(Mesh(c).Shard) / (1 << 20)
 	}
 	return []Magnitude{

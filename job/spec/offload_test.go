@@ -21,7 +21,7 @@ func TestOffloadKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := mustLoad(t)
-	want := config.Offload{Optimizer: "disk", Parameters: "host", Path: "disk", Buffers: 4, Ratio: 0.5}
+	want := config.Offload{Optimizer: "disk", Parameters: "host", Activations: "none", Path: "disk", Buffers: 4, Ratio: 0.5}
 	if c.Zero.Offload != want || c.Parallel.Memory != 3<<29 {
 		t.Errorf("got %+v and %d bytes", c.Zero.Offload, c.Parallel.Memory)
 	}
@@ -34,7 +34,7 @@ func TestOffloadKeys(t *testing.T) {
 		t.Errorf("written as\n%s", text)
 	}
 	over := mustLoad(t, "zero.offload.optimizer=host", "zero.offload.path=", "zero.offload.ratio=0", "zero.stage=3")
-	if want := (config.Offload{Optimizer: "host", Parameters: "host", Buffers: 4}); over.Zero.Offload != want {
+	if want := (config.Offload{Optimizer: "host", Parameters: "host", Activations: "none", Buffers: 4}); over.Zero.Offload != want {
 		t.Errorf("overlaid: %+v", over.Zero.Offload)
 	}
 	if text := string(mustLoad(t, "zero.offload=", "parallel.memory=").YAML()); strings.Contains(text, "ratio:") || strings.Contains(text, "path:") || !strings.Contains(text, "  memory: auto\n") {
@@ -65,6 +65,16 @@ func TestOffloadRefusals(t *testing.T) {
 	} {
 		_, err := Load("job.yaml", []string{set})
 		said.Same(t, set, err)
+	}
+	for _, sets := range []string{"zero.recompute=mlp", "zero.recompute=block", "zero.recompute=block device=cuda parallel.pipeline=2 pipeline.schedule=ZBH1"} {
+		_, err := Load("job.yaml", append(strings.Fields(sets), "zero.offload.activations=host"))
+		said.Same(t, sets, err)
+	}
+	for _, load := range []func(string, []string) (*Job, error){Load, Draft} { // a GPU's job is planned anywhere
+		sets := []string{"zero.recompute=linear", "zero.offload.activations=host", "device=cuda", "parallel.ranks=2"}
+		if _, err := load("job.yaml", sets); err != nil {
+			t.Error(err)
+		}
 	}
 	_, err := Load("job.yaml", []string{"zero.offload={optimizer: none, buffers: 2, ratio: 0.5}"})
 	if err == nil || strings.Count(err.Error(), "not used: n") != 2 {
