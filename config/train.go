@@ -30,6 +30,7 @@ type Training struct {
 	FinalModel  string   // "best" or "last": the evaluated step, or the last one, whose parameters are the run's result
 	Freeze      []string // patterns of parameters that are not trained
 	LoRA        LoRA
+	RouterAux   float64 // coefficient of the balancing loss of experts; 0 is off
 }
 
 // Best reports whether the run's result is the step with the best evaluation.
@@ -86,6 +87,11 @@ func (c *Config) trainKeys(on string) []field {
 		{key: "train.clip", value: real(&t.Clip, atLeast0, "a number of at least 0, where 0 is off"),
 			initial: "1.0", lasts: true,
 			doc: "maximum global norm of the gradient; 0: off"},
+		{key: "train.router_aux", value: least0(&t.RouterAux).omitted(func() bool { return c.Model.Experts.Count == 0 }),
+			rule: "0; with model.from, router_aux_loss_coef if its output_router_logits is true", like: "0.01", lasts: true,
+			doc: "coefficient of the balancing loss of experts (Switch, as transformers computes it), which is " +
+				"averaged over micro-batches; 0: off",
+			when: "of models with experts"},
 		{key: "train.delayed_update", value: flag(&t.Delayed), initial: "false", lasts: true,
 			doc: "steps use the parameters from before the last update instead of waiting for it; " +
 				"docs/training.md describes the cost",

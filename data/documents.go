@@ -24,8 +24,11 @@ import (
 	"zeroth/internal/input/jsonread"
 )
 
-// Ignored is the target of a position without a loss.
-const Ignored = -1
+// The targets of positions without a loss: those of Padding belong to no document.
+const (
+	Ignored = -1
+	Padding = -2
+)
 
 // Documents configures training on records: JSON, one per line, plain or compressed with
 // gzip or zstd, or rows of Parquet. Only the first Context+1 tokens of a document are used.

@@ -39,13 +39,13 @@ func sampleOf(s *Split, sample int64) (in, out string) {
 	s.Batch(Tokens(input, target, nil), sample)
 	last := 0
 	for i, id := range target {
-		if id != Ignored {
+		if id >= 0 {
 			last = i
 		}
 	}
 	for i, id := range target[:last+1] {
 		in += string(rune(input[i]))
-		if id == Ignored {
+		if id < 0 {
 			out += "."
 		} else {
 			out += string(rune(id))
@@ -108,7 +108,7 @@ func TestChatDocuments(t *testing.T) {
 		}
 		input, target := make([]int32, 200), make([]int32, 200)
 		set.Train.Batch(Tokens(input, target, nil), 0)
-		learned := slices.DeleteFunc(target, func(id int32) bool { return id == Ignored })
+		learned := slices.DeleteFunc(target, func(id int32) bool { return id < 0 })
 		if got := string(set.Tokenizer.Decode(learned)); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}

@@ -97,7 +97,7 @@ func TestPackedSamples(t *testing.T) {
 			if int(start[at]) != at {
 				t.Fatalf("sequence %d: position %d starts at %d", w, at, start[at])
 			}
-			if input[at] == 0 && target[at] == Ignored && (len(seen) == 0 || seen[0] > 0) { // behind the last document
+			if input[at] == 0 && target[at] == Padding && (len(seen) == 0 || seen[0] > 0) { // behind the last document
 				at++
 				continue
 			}
@@ -159,7 +159,7 @@ func TestPackedFiles(t *testing.T) {
 		for i := range s.Windows() {
 			s.Batch(Tokens(input, target, start), first+i)
 			for k, id := range target {
-				if id == Ignored {
+				if id < 0 {
 					continue
 				}
 				targets[id]++

@@ -65,7 +65,7 @@ func (v Values) Slice(lo, hi int) Values {
 // The fields of tokens.
 const (
 	Input  = "input"  // token ids
-	Target = "target" // the id after each of them, or Ignored
+	Target = "target" // the id after each of them, Ignored or Padding
 	Start  = "start"  // the first position of each position's document, if documents are packed
 )
 
@@ -151,8 +151,11 @@ func (s *Split) readOne(fields []Field, sample int64, into []Values) error {
 			continue
 		}
 		least := int32(Ignored)
-		if f.Name == Input {
+		switch f.Name {
+		case Input:
 			least = 0
+		case Target:
+			least = Padding
 		}
 		for i, x := range into[k].I32 {
 			if x < least || int(x) >= s.below[k] {

@@ -43,7 +43,7 @@ func (s *sequences) read(input, target, start []int32, i int64) {
 // (start is not nil), each such position is a document of its own and attends only to itself.
 func Pad(input, target, start []int32, at int) {
 	for ; at < len(input); at++ {
-		input[at], target[at] = 0, Ignored
+		input[at], target[at] = 0, Padding
 		if start != nil {
 			start[at] = int32(at)
 		}

@@ -18,6 +18,18 @@ func (r *recordedQueue) RouteGrad(dlogits, logits device.Mat, experts, weights, 
 	r.pass("route gradient", logits.Rows, logits.Cols, dense(dlogits), nil, bufs{dense(logits), experts, weights, dweights}, func() { r.ops.RouteGrad(dlogits, logits, experts, weights, dweights, p) })
 }
 
+func (r *recordedQueue) Balance(stats, logits device.Mat, target device.Buffer, k int) {
+	r.pass("balance", logits.Rows, logits.Cols, dense(stats), nil, bufs{dense(logits), target}, func() { r.ops.Balance(stats, logits, target, k) })
+}
+
+func (r *recordedQueue) BalanceTotal(sums, loss device.Buffer, k int) {
+	r.pass("balance of all rows", sums.N, 1, sums, nil, bufs{sums, loss}, func() { r.ops.BalanceTotal(sums, loss, k) })
+}
+
+func (r *recordedQueue) BalanceGrad(dlogits, logits device.Mat, target, slopes device.Buffer, scale float32) {
+	r.pass("balance gradient", logits.Rows, logits.Cols, dense(dlogits), bufs{dense(logits)}, bufs{dense(dlogits), target, slopes}, func() { r.ops.BalanceGrad(dlogits, logits, target, slopes, scale) })
+}
+
 func (r *recordedQueue) Sort(order, at, offsets, experts device.Buffer, first int) {
 	r.groups = offsets.N - 1
 	r.pass("sort", order.N, r.groups, order, bufs{experts}, bufs{at, offsets}, func() { r.ops.Sort(order, at, offsets, experts, first) })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"zeroth/checkpoint/vfs"
@@ -218,7 +219,7 @@ func (l *loop) report(s zero.Stats, lr float64) error {
 		return err
 	}
 	l.metrics["loss"] = s.Loss
-	own := l.named(s.Metrics)
+	own := balanceOf(l.named(s.Metrics), s.Balanced)
 	if l.rank.Rank != 0 {
 		return nil
 	}
@@ -242,6 +243,23 @@ func (l *loop) named(means []float64) map[string]float64 {
 	own := map[string]float64{}
 	for i, name := range spec.Network(l.c).Metrics {
 		own[name] = means[i]
+	}
+	return own
+}
+
+// balanceOf adds metrics of routers, if there is a balancing loss.
+func balanceOf(own map[string]float64, of zero.Balanced) map[string]float64 {
+	if of.Share == nil {
+		return own
+	}
+	if own == nil {
+		own = map[string]float64{}
+	}
+	own["router_aux"], own["router_largest_share"] = of.Loss, slices.Max(of.Share)
+	for layer, h := range of.Entropy {
+		if of.Share[layer] > 0 {
+			own[fmt.Sprintf("router_layer_entropy_%d", layer)] = h
+		}
 	}
 	return own
 }

@@ -36,6 +36,13 @@ type ExpertNames struct {
 // MLPNames are the names of an MLP's layers. Without Up, Gate has the rows of both.
 type MLPNames struct{ Gate, Up, Down string }
 
+// Balance is what a training pass needs for the balancing loss of routers, see Ops.Balance.
+type Balance struct {
+	Scale  float32       // of the loss in Backward
+	Layers device.Mat    // (layers, 2 Count) float32: Forward sets the row of its layer to the sums of Ops.Balance
+	Slopes device.Buffer // (Count) float32: of Ops.BalanceTotal, for Backward
+}
+
 // In reports whether a layer has experts.
 func (x Experts) In(layer int) bool {
 	return x.Count > 0 && (x.Dense == nil || !x.Dense[layer%len(x.Dense)])
@@ -264,6 +271,25 @@ func (m mixPass) route(norm device.Mat) {
 	}
 }
 
+// balance sums what the balancing loss needs of this rank's rows.
+func (m mixPass) balance() {
+	layers := m.bt.Balance.Layers
+	if layers.Rows == 0 {
+		return
+	}
+	defer m.mem.Release(m.mem.Mark())
+	rows, n := m.bt.Held(), layers.Cols
+	stats := device.Matrix(m.mem.Take(device.F32, rows*n), rows, n)
+	m.q.Balance(stats, device.Matrix(m.s.logits, rows, n/2), m.targets(), m.b.l.Experts.Router.TopK)
+	m.q.SumRows(layers.RowRange(m.b.layer, m.b.layer+1).Buf, stats)
+}
+
+// targets returns those of this rank's rows.
+func (m mixPass) targets() device.Buffer {
+	lo, hi := m.bt.Own()
+	return m.bt.Target.Slice(lo, hi)
+}
+
 // sort orders the pairs of a source.
 func (m mixPass) sort(o pairOrder, source int) {
 	m.q.Sort(o.order, o.at, o.offsets, m.of(m.s.experts, source), m.b.l.Experts.own().Lo)
@@ -319,6 +345,7 @@ func (b *llamaBlock) forwardExperts(p pass, y device.Buffer, s *Saved) {
 	x2, ym := device.Matrix(s.x2, own, c), device.Matrix(y, own, c)
 	norm, term := b.normBefore(p, b.mlp, s.mlp, x2), b.term(b.mlp, s.mlp, ym)
 	m.route(norm)
+	m.balance()
 	all, sum := m.gathered(norm), m.summed(term)
 	at := shard.Range{Lo: m.own * m.rows, Hi: (m.own + 1) * m.rows}
 	if b.l.Experts.Shared > 0 {
@@ -457,7 +484,11 @@ func (m mixPass) backwardRouter(dn, norm device.Mat, dw device.Buffer) {
 	x, s := m.b.l.Experts, m.s
 	defer m.mem.Release(m.mem.Mark())
 	d := m.take(norm.Rows, x.Count)
-	m.q.RouteGrad(d, device.Matrix(s.logits, norm.Rows, x.Count), m.held(s.experts), m.held(s.weights), dw, x.Router)
+	logits := device.Matrix(s.logits, norm.Rows, x.Count)
+	m.q.RouteGrad(d, logits, m.held(s.experts), m.held(s.weights), dw, x.Router)
+	if of := m.bt.Balance; of.Layers.Rows > 0 {
+		m.q.BalanceGrad(d, logits, m.targets(), of.Slopes, of.Scale)
+	}
 	m.logitsGrad(dn, norm, d, m.b.mix.router)
 }
 

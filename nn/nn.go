@@ -88,6 +88,15 @@ type Ops interface {
 	Route(experts, weights device.Buffer, logits device.Mat, bias device.Buffer, r device.Router)
 	// RouteGrad sets dlogits (R, E) to the gradient of logits, given dweights (R, K) float32.
 	RouteGrad(dlogits, logits device.Mat, experts, weights, dweights device.Buffer, r device.Router)
+	// Balance sets row i of stats (R, 2E) float32 to 1 for each of the k largest logits (R, E) float32 and
+	// 0 for the others, followed by the softmax of the logits; to zeros if target[i] is data.Padding.
+	// The balancing loss is E times the sum over experts of f*p, where f, a constant, is the part of all
+	// rows for which an expert is among the k, and p its mean softmax over these rows. BalanceTotal adds it
+	// to loss (1) float32, given the sums (2E) float32 of all rows of stats, and replaces their first half
+	// by slopes. BalanceGrad adds the gradient of scale times the loss to dlogits, given the slopes (E).
+	Balance(stats, logits device.Mat, target device.Buffer, k int)
+	BalanceTotal(sums, loss device.Buffer, k int)
+	BalanceGrad(dlogits, logits device.Mat, target, slopes device.Buffer, scale float32)
 	// Sort orders the pairs whose expert is at least first and less than first plus the number of
 	// groups, by expert and then by pair: order (R*K) int32 gives the pair of each sorted one and
 	// then -1; at (R*K) int32 the sorted place of each pair, or -1 if its expert is another's;
@@ -179,6 +188,7 @@ type Batch struct {
 	Experts   Group           // the ranks that divide experts, each together with those of Tensor; nil: none
 	Context   Group           // the ranks that divide positions, see Chunks; nil: none
 	Recompute Recompute       // which activations a training pass does not save
+	Balance   Balance         // of a training pass with a balancing loss; the zero Balance is none
 	Later     *Later          // where a Splitter's Backward records deferred weight gradients; nil: it computes them
 	Again     func(done bool) // called before and after what Backward computes again; may be nil
 	lo, hi    int             // the rows that a chunk has of those that this rank holds; hi 0: all

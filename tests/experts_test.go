@@ -42,6 +42,40 @@ type mixture struct {
 	Balanced   float64 `json:"loss_with_output_router_logits"`
 	AdamW      []float64
 	Greedy     []rune // what follows the first 8 ids
+
+	BalancedAdamW []float64 `json:"balanced_adamw"`
+	Masked        struct {  // with padding in the second sequence
+		AuxLoss  float64 `json:"aux_loss"`
+		Balanced float64 `json:"loss_with_output_router_logits"`
+	}
+
+	positions int                             // of a sequence in the job; the last of 16 has no target
+	valid     int                             // tokens of every second sequence, followed by padding; 0: all
+	move      func(param string, w []float32) // changes initial values; may be nil
+}
+
+// maskedTokens are those of the second sequence in mixture.Masked.
+const maskedTokens = 11
+
+// fill sets positions of samples from number first on, and returns how many have a target.
+func (m mixture) fill(first int, input, target []int32, vocab int32) (learned int) {
+	for i := range input {
+		n, at := first+i/m.positions, i%m.positions
+		ids, shift := m.IDs[n%len(m.IDs)], int32(n/len(m.IDs))
+		valid := min(m.positions+1, len(ids))
+		if m.valid > 0 && n%2 > 0 {
+			valid = m.valid
+		}
+		input[i], target[i] = (ids[at]+shift)%vocab, data.Padding
+		switch {
+		case at+1 < valid:
+			target[i] = (ids[at+1] + shift) % vocab
+			learned++
+		case at < valid:
+			target[i] = data.Ignored
+		}
+	}
+	return learned
 }
 
 // family reports whether the model is of one of some families.
@@ -98,8 +132,9 @@ func (m mixture) job(t *testing.T, sets ...string) *spec.Job {
 
 // mixtureRun is the outcome of steps.
 type mixtureRun struct {
-	Losses, Norms []float64
-	State         map[string][]float32
+	Losses, Norms, Aux []float64
+	Balanced           zero.Balanced // of the last step
+	State              map[string][]float32
 }
 
 // train trains steps on the two sequences, whose tokens are shifted in further ones, and checks that the
@@ -116,6 +151,9 @@ func (m mixture) train(t *testing.T, steps int, sets ...string) (got mixtureRun)
 	for name, w := range weights {
 		if m.zero != "" && strings.HasSuffix(name, m.zero) {
 			clear(w)
+		}
+		if m.move != nil {
+			m.move(name, w)
 		}
 	}
 	ranks, err := setup.Open(setup.Local(c))
@@ -135,6 +173,9 @@ func (m mixture) train(t *testing.T, steps int, sets ...string) (got mixtureRun)
 	mesh, vocab := spec.Mesh(c), int32(c.Model.Vocab)
 	share := data.Share{Ranks: mesh.DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
 	got.State = map[string][]float32{}
+	m.positions = c.Model.Context
+	all := make([]int32, c.Train.Batch*m.positions)
+	counted := m.fill(0, all, slices.Clone(all), vocab)
 	turn := make(chan struct{}, 1) // whoever holds it may write to got
 	err = setup.Together(ranks, func(r *setup.Rank) error {
 		defer r.Close()
@@ -149,16 +190,12 @@ func (m mixture) train(t *testing.T, steps int, sets ...string) (got mixtureRun)
 			s, err = r.Trainer.Step(zero.Work{Fill: func(micro int, into []data.Values) error {
 				input, target, _ := data.TokensOf(into)
 				first := int(share.First(0, micro, mesh.DataRank(r.Rank)))
-				for i := range input {
-					n := first + i/c.Model.Context
-					shift := int32(n / len(m.IDs))
-					of := m.IDs[n%len(m.IDs)][i%c.Model.Context:]
-					input[i], target[i] = (of[0]+shift)%vocab, (of[1]+shift)%vocab
-				}
+				m.fill(first, input, target, vocab)
 				return nil
-			}, LR: c.Optimizer.LR})
+			}, LR: c.Optimizer.LR, Counted: counted})
 			if r.Rank == 0 {
-				got.Losses, got.Norms = append(got.Losses, s.Loss), append(got.Norms, s.GradNorm)
+				got.Losses, got.Norms, got.Aux = append(got.Losses, s.Loss), append(got.Norms, s.GradNorm), append(got.Aux, s.Balanced.Loss)
+				got.Balanced = s.Balanced
 			}
 		}
 		if err != nil {

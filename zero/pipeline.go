@@ -320,13 +320,17 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 	x, rows := p.begin(a), t.inputs[0].batch.Held()
 	chunk := a.Stage / p.Ranks
 	t.micro = a.Micro
+	var sums device.Buffer
+	if train {
+		sums = t.routed(x)
+	}
 	if a.Kind < pipe.SendForward && p.Ranks > 1 {
 		p.began = c.Mark()
 	}
 	switch a.Kind {
 	case pipe.RecvForward:
 		x.in = r.OpenStream(x.x, rows)
-		x.came = t.transfer(collective.FromPrevious, a.Stage, a.Micro, p.unread[x.x], x.in)
+		x.came = t.transfer(collective.FromPrevious, a.Stage, a.Micro, p.unread[x.x], x.in, sums)
 	case pipe.Forward:
 		if chunk == 0 {
 			if err := t.read(p.input(a.Micro), p.done+a.Micro, fill); err != nil {
@@ -334,22 +338,26 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 			}
 		}
 		in := &t.inputs[p.input(a.Micro)]
-		if in.batch.Drops = (nn.Drops{}); train {
-			in.batch.Drops = t.drops(a.Micro)
-		}
+		in.batch.Drops, in.batch.Balance = nn.Drops{}, nn.Balance{}
 		c.After(p.released[chunk][x.flight])
 		c.After(x.came)
+		if train {
+			in.batch.Drops = t.drops(a.Micro)
+			t.beforeBalance(&in.batch)
+		}
 		x.out = r.Forward(r.Flight(chunk, x.flight), &in.batch, a.Micro, x.in, train)
-		if !train {
+		if train {
+			t.afterBalance(x)
+		} else {
 			t.addLoss(x, in, in.live)
 			t.spend(p, x, in)
 		}
 	case pipe.SendForward:
-		x.sent = t.transfer(collective.ToNext, a.Stage+1, a.Micro, c.Mark(), x.out)
+		x.sent = t.transfer(collective.ToNext, a.Stage+1, a.Micro, c.Mark(), x.out, sums)
 		p.released[chunk][x.flight] = x.sent
 	case pipe.RecvBackward:
 		x.grad = r.OpenStream(x.d, rows)
-		x.back = t.transfer(collective.FromNext, a.Stage, a.Micro, p.unread[x.d], x.grad)
+		x.back = t.transfer(collective.FromNext, a.Stage, a.Micro, p.unread[x.d], x.grad, t.slopes(x))
 	case pipe.WeightGrad:
 		r.WeightGrad(r.Flight(chunk, x.flight), a.Micro)
 		t.spend(p, x, &t.inputs[p.input(a.Micro)])
@@ -361,6 +369,7 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 		in := &t.inputs[p.input(a.Micro)]
 		c.After(x.back)
 		c.After(x.sent) // overwrites data of the forward pass
+		t.backBalance(&in.batch, x)
 		if f := r.Flight(chunk, x.flight); a.Kind == pipe.Backward {
 			r.Backward(f, &in.batch, a.Micro, x.grad)
 			t.addLoss(x, in, t.cfg.B)
@@ -371,7 +380,7 @@ func (t *Trainer) act(p *pipeline, a pipe.Action, fill Batches, train bool) erro
 			p.unread[x.d] = c.Mark()
 		}
 	case pipe.SendBackward:
-		p.unread[x.d] = t.transfer(collective.ToPrevious, a.Stage-1, a.Micro, c.Mark(), x.grad)
+		p.unread[x.d] = t.transfer(collective.ToPrevious, a.Stage-1, a.Micro, c.Mark(), x.grad, t.slopes(x))
 	}
 	p.end(x, a.Kind, train)
 	for _, s := range p.closed {
@@ -406,9 +415,9 @@ func (t *Trainer) spend(p *pipeline, x *flight, in *input) {
 	}
 }
 
-// transfer issues a link's transfer for a micro-batch to a stage after ready and returns the event
-// of its completion.
-func (t *Trainer) transfer(l collective.Link, to, micro int, ready device.Event, b device.Buffer) device.Event {
+// transfer issues a link's transfer for a micro-batch to a stage after ready, with the sums or slopes
+// of its routers if there are any, and returns the event of its completion.
+func (t *Trainer) transfer(l collective.Link, to, micro int, ready device.Event, b, sums device.Buffer) device.Event {
 	q, what := t.cfg.Pipeline.Queues[l], "activations"
 	if l >= collective.ToPrevious {
 		what = "gradients"
@@ -417,6 +426,9 @@ func (t *Trainer) transfer(l collective.Link, to, micro int, ready device.Event,
 	q.After(ready)
 	q.After(t.pipeline.began) // waiting for another rank too early would look like being blocked by it
 	t.cfg.Groups.Links[l].Broadcast(q, b)
+	if sums.N > 0 {
+		t.cfg.Groups.Links[l].Broadcast(q, sums)
+	}
 	done := q.Mark()
 	if t.cfg.Pipeline.FailFast {
 		go t.failFast(done)

@@ -65,10 +65,12 @@ func (t *Trainer) issue(fill Batches) error {
 	p := t.pipeline
 	p.Micro, p.done = t.cfg.Micro, 0
 	t.runner.Begin()
+	t.beginBalance()
 	if err := t.play(p, fill, true); err != nil {
 		return err
 	}
 	t.runner.End()
+	t.endBalance()
 	t.micro = -1
 	t.addNorms()
 	return nil
@@ -227,6 +229,7 @@ func (t *Trainer) mergeSums() error {
 			exact(own, statMore+i*device.ExactLen).Merge(device.ExactAt(t.sums.Host, 1+len(t.runner.Units)+i))
 		}
 	}
+	t.mergeBalance(own)
 	for i := len(t.runner.Units) - 1; i >= 0; i-- {
 		sum := device.ExactAt(t.sums.Host, 1+i)
 		if t.store.OnHost(i) {
@@ -287,7 +290,7 @@ func (t *Trainer) finishStep(s *Stats, positions int) error {
 			return fmt.Errorf("the loss is not finite on rank %d: lower the learning rate or check the data", r)
 		}
 	}
-	s.Loss, s.Metrics = loss.Value()/float64(positions), t.means(positions)
+	s.Loss, s.Metrics, s.Balanced = loss.Value()/float64(positions), t.means(positions), t.balancedOf(all)
 	s.GradNorm = math.Sqrt(norm.Value()) / s.LossScale
 	s.Skipped = overflow >= 0
 	if overflow >= 0 && !t.Scale.Dynamic {

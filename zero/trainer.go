@@ -77,10 +77,11 @@ type Config struct {
 	// their gradients and receive the parameters.
 	Master bool
 
-	Rules []optim.Rule                  // update rules, by shard.Param's Rule: Elementwise or Whole
-	Group func(shard.Param) optim.Group // hyperparameters of a parameter; must be the same on all ranks
-	Clip  float64                       // maximum global gradient norm; 0 means off
-	Scale optim.LossScale               // Dynamic: steps with gradients that overflow are skipped
+	Rules   []optim.Rule                  // update rules, by shard.Param's Rule: Elementwise or Whole
+	Group   func(shard.Param) optim.Group // hyperparameters of a parameter; must be the same on all ranks
+	Clip    float64                       // maximum global gradient norm; 0 means off
+	Balance Balance                       // of routers
+	Scale   optim.LossScale               // Dynamic: steps with gradients that overflow are skipped
 }
 
 // Batches fills the fields of a micro-batch, B times Len of each of Config.Fields.
@@ -121,6 +122,7 @@ type Stats struct {
 	Save      bool      // some rank asked all to save after this step
 	Trace     int       // some rank asked all to trace as many steps, from the next one on
 	Metrics   []float64 // of Model.Metrics: means over the positions with a loss on all ranks
+	Balanced  Balanced  // of a step with a balancing loss
 }
 
 // Trainer is one rank's training state and step. It belongs to one goroutine.
@@ -136,6 +138,7 @@ type Trainer struct {
 	given  Work    // to the step or evaluation under way
 
 	tally
+	balance balance
 	updating
 
 	Scale   optim.LossScale
@@ -196,11 +199,13 @@ const (
 	statWhere = statNorm + device.ExactLen // 1 + index in the model of the first unit with a gradient that is not finite, or 0
 	statStop  = statWhere + 1              // the rank's requests: bits wantsStop and wantsSave, and WantTrace above them
 	statPace  = statStop + 1               // nanoseconds of its last step: before its first operation, waiting, total
-	statMore  = statPace + 3               // exact sums of its metrics
+	statMore  = statPace + 3               // exact sums of its metrics, then those of mergeBalance
 )
 
 // statLen returns the length of a rank's part of Trainer.stats.
-func (t *Trainer) statLen() int { return statMore + len(t.cfg.Model.Metrics)*device.ExactLen }
+func (t *Trainer) statLen() int {
+	return statMore + len(t.cfg.Model.Metrics)*device.ExactLen + t.cfg.Balance.stats()
+}
 
 // Bits of a rank's requests.
 const (
@@ -377,6 +382,7 @@ func (t *Trainer) allocate() error {
 		}
 		t.inputs = append(t.inputs, in)
 	}
+	t.openBalance(func(n int) device.Buffer { return alloc(c.Device, device.F32, n, device.Stats) }, func(n int) device.Window { return open(device.F32, n, device.Stats) })
 	t.sums = open(device.I64, sums, device.Stats)
 	if c.HostUpdate != nil {
 		t.hostSums = alloc(c.Host, device.I64, sums, device.Stats)

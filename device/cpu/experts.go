@@ -38,6 +38,46 @@ func (q *Queue) RouteGrad(dlogits, logits device.Mat, experts, weights, dweights
 	q.kernel(t, kernel.RunRouteGrad, logits.Rows, kernel.RowGrain(8*logits.Cols))
 }
 
+// Balance sets the statistics of rows for the balancing loss.
+func (q *Queue) Balance(stats, logits device.Mat, target device.Buffer, k int) {
+	const op = "balance"
+	device.Router{TopK: k}.Check(op, logits.Cols)
+	kernel.WantRows(op, stats, device.F32)
+	kernel.WantMat(op, stats, logits.Rows, 2*logits.Cols)
+	t := q.balance(op, stats, logits, target)
+	t.T = k
+	q.kernel(t, kernel.RunBalance, logits.Rows, kernel.RowGrain(8*logits.Cols))
+}
+
+// BalanceTotal computes the balancing loss from sums of statistics.
+func (q *Queue) BalanceTotal(sums, loss device.Buffer, k int) {
+	const op = "balance of all rows"
+	device.Router{TopK: k}.Check(op, sums.N/2)
+	kernel.WantLen(op, sums, device.F32, sums.N/2*2)
+	kernel.WantLen(op, loss, device.F32, 1)
+	t := q.issue(op)
+	t.B[0], t.B[1], t.T = sums, loss, k
+	q.kernel(t, kernel.RunBalanceTotal, 1, 1)
+}
+
+// BalanceGrad adds the gradient of the balancing loss to dlogits.
+func (q *Queue) BalanceGrad(dlogits, logits device.Mat, target, slopes device.Buffer, scale float32) {
+	const op = "balance gradient"
+	kernel.WantMat(op, dlogits, logits.Rows, logits.Cols)
+	kernel.WantLen(op, slopes, device.F32, logits.Cols)
+	t := q.balance(op, dlogits, logits, target)
+	t.B[1], t.F = slopes, scale
+	q.kernel(t, kernel.RunBalanceGrad, logits.Rows, kernel.RowGrain(8*logits.Cols))
+}
+
+func (q *Queue) balance(op string, to, logits device.Mat, target device.Buffer) *task {
+	kernel.WantRows(op, logits, device.F32)
+	kernel.WantLen(op, target, device.I32, logits.Rows)
+	t := q.issue(op)
+	t.M[0], t.M[1], t.B[0] = to, logits, target
+	return t
+}
+
 // Sort orders pairs by expert.
 func (q *Queue) Sort(order, at, offsets, experts device.Buffer, first int) {
 	const op = "sort"

@@ -6,20 +6,20 @@ import (
 )
 
 // CrossEntropy sets loss[i] (float32, nats) to -log softmax(logits[i])[target[i]], and to 0 if
-// target[i] (int32) is Ignored. With a cap above 0, a logit x counts as cap tanh(x/cap).
+// target[i] (int32) is Ignored or Padding. With a cap above 0, a logit x counts as cap tanh(x/cap).
 func (q *Queue) CrossEntropy(loss device.Buffer, logits device.Mat, target device.Buffer, cap float32) {
 	q.crossEntropy("cross-entropy", kernel.RunCrossEntropy, loss, logits, target, 0, cap)
 }
 
 // CrossEntropyGrad is like CrossEntropy and also replaces logits[i] by scale*(softmax(logits[i])
-// - onehot(target[i])), times the slope of the cap, or by zeros if target[i] is Ignored.
+// - onehot(target[i])), times the slope of the cap, or by zeros if target[i] is either.
 func (q *Queue) CrossEntropyGrad(loss device.Buffer, logits device.Mat, target device.Buffer, scale, cap float32) {
 	q.crossEntropy("cross-entropy gradient", kernel.RunCrossEntropyGrad, loss, logits, target, scale, cap)
 }
 
 // CrossEntropyPart sets stats[i], three float32, to the contribution of a row of logits for part of
 // the vocabulary: the largest logit, the sum of exponentials relative to it, and the target's
-// logit, or 0 if it is in another part. Rows whose target is Ignored are skipped.
+// logit, or 0 if it is in another part. Rows whose target is Ignored or Padding are skipped.
 func (q *Queue) CrossEntropyPart(stats device.Buffer, logits device.Mat, part device.Vocab, target device.Buffer, cap float32) {
 	const op = "cross-entropy of a part"
 	kernel.WantLen(op, stats, device.F32, kernel.LossStats*logits.Rows)

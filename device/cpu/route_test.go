@@ -191,3 +191,58 @@ func TestTiesOfRoutes(t *testing.T) {
 		}
 	}
 }
+
+// TestBalance compares statistics with the formula in float64, and the gradient with central differences of the
+// loss over the rows that are no padding.
+func TestBalance(t *testing.T) {
+	const R, E, K = 21, 12, 3
+	eachType(t, func(t *testing.T, dt device.DType) {
+		var logits0, before []float64
+		out := onWorkers(t, func(q *Queue) []*guarded {
+			rng := rand.New(rand.NewPCG(11, 12))
+			logits, dlogits, stats := newMat(device.F32, R, E).normal(rng, 0, 2), newMat(dt, R, E).normal(rng, 0, 1e-3), newMat(device.F32, R, 2*E)
+			target := newVec(device.I32, R).fill(func(i int) float64 { return []float64{3, -1, -2}[i%3] })
+			sums, counts, total := newVec(device.F32, 2*E), newVec(device.F32, 2*E), newVec(device.F32, 1).fill(func(int) float64 { return 0 })
+			logits0, before = logits.values(), dlogits.values()
+			q.Balance(stats.Mat, logits.Mat, target.Buf, K)
+			q.SumRows(counts.Buf, stats.Mat)
+			q.SumRows(sums.Buf, stats.Mat)
+			q.BalanceTotal(sums.Buf, total.Buf, K)
+			q.BalanceGrad(dlogits.Mat, logits.Mat, target.Buf, sums.Buf.Slice(0, E), 3)
+			return []*guarded{stats, counts, dlogits, total}
+		})
+		r := device.Router{TopK: K}
+		counts, stats, loss, rows := make([]float64, E), []float64(nil), 0.0, 0.0
+		row := func(i int) []float64 { return logits0[i*E : (i+1)*E] }
+		for i := range R {
+			chosen, scores := make([]float64, E), make([]float64, E)
+			if i%3 < 2 {
+				rows++
+				for _, e := range experts64(r, row(i), make([]float64, E)) {
+					chosen[e] = 1
+					counts[e]++
+				}
+				scores = scores64(r, row(i))
+			}
+			stats = append(append(stats, chosen...), scores...)
+		}
+		var grads []float64
+		for i := range R {
+			each := func() float64 { return 3 * E * dot(scores64(r, row(i)), counts) / rows / rows }
+			slope := make([]float64, E)
+			if i%3 < 2 {
+				slope = slopes(row(i), each)
+				loss += each() / 3
+			}
+			for j, s := range slope {
+				grads = append(grads, before[i*E+j]+s)
+			}
+		}
+		near(t, "statistics", out[0], stats, 2e-7)
+		near(t, "gradient", out[2], grads, 2e-6)
+		if got := out[1].values()[:E]; !slices.Equal(got, counts) {
+			t.Errorf("counts %v, want %v", got, counts)
+		}
+		near(t, "loss", out[3], []float64{loss}, 1e-6)
+	})
+}

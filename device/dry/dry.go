@@ -86,6 +86,9 @@ func (Queue) RMSNormGrad(_ device.Mat, _ device.Buffer, _, _ device.Mat, _, _ de
 }
 func (Queue) Route(_, _ device.Buffer, _ device.Mat, _ device.Buffer, _ device.Router)     {}
 func (Queue) RouteGrad(_, _ device.Mat, _, _, _ device.Buffer, _ device.Router)            {}
+func (Queue) Balance(_, _ device.Mat, _ device.Buffer, _ int)                              {}
+func (Queue) BalanceTotal(_, _ device.Buffer, _ int)                                       {}
+func (Queue) BalanceGrad(_, _ device.Mat, _, _ device.Buffer, _ float32)                   {}
 func (Queue) Sort(_, _, _, _ device.Buffer, _ int)                                         {}
 func (Queue) GatherRows(_, _ device.Mat, _ device.Buffer)                                  {}
 func (Queue) SumGroups(_, _, _ device.Mat, _ device.Buffer)                                {}

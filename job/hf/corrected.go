@@ -9,12 +9,12 @@ import (
 var (
 	glm4MoE = family{
 		kind: "glm4_moe", name: "GLM-4-MoE", class: [2]string{"Glm4MoeForCausalLM", "Glm4MoeModel"},
-		ignored: words(`original_max_position_embeddings topk_method scoring_func`),
+		ignored: words(`original_max_position_embeddings output_router_logits topk_method scoring_func`),
 		read:    readGLM4MoE,
 	}
 	dots1 = family{
 		kind: "dots1", name: "dots1", class: [2]string{"Dots1ForCausalLM", "Dots1Model"},
-		ignored: words(`original_max_position_embeddings topk_method scoring_func moe_layer_freq`),
+		ignored: words(`original_max_position_embeddings output_router_logits topk_method scoring_func moe_layer_freq`),
 		read:    readDots1,
 	}
 	minimaxM2 = family{
@@ -101,6 +101,7 @@ func readMiniMaxM2(o *object) (Model, []string) {
 	names.Bias = "block_sparse_moe.e_score_correction_bias"
 	x := o.experts(&m, names, 256, 8)
 	x.Router.Score, x.Router.Bias, x.Router.Normalize, x.Router.Floor = device.Sigmoid, true, true, 1e-20
+	o.balance(&m, 0.001)
 	o.sameLayers(&m, 0)
 	return m, notes
 }

@@ -249,7 +249,7 @@ func TestFamilyRefusals(t *testing.T) {
 		`"num_local_experts": 5000`,
 		`"num_local_experts": 0`,
 		`"router_jitter_noise": 0.1`,
-		`"output_router_logits": true`,
+		`"output_router_logits": true, "router_aux_loss_coef": -1`,
 		`"attention_bias": true`,
 	})
 	refused(t, "qwen3_moe", []string{

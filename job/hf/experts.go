@@ -1,6 +1,7 @@
 package hf
 
 import (
+	"math"
 	"slices"
 
 	"zeroth/device"
@@ -90,6 +91,13 @@ func (o *object) experts(m *Model, names nn.ExpertNames, count, topK int) *nn.Ex
 	return x
 }
 
+// balance reads the coefficient of the balancing loss, which transformers adds if routers' logits are outputs.
+func (o *object) balance(m *Model, otherwise float64) {
+	if maybe(o, "output_router_logits", false) {
+		m.RouterAux = o.number("router_aux_loss_coef", otherwise, func(x float64) bool { return x >= 0 && !math.IsInf(x, 0) })
+	}
+}
+
 // sparse reads which layers have experts of the width moe_intermediate_size; the others have an MLP.
 func (o *object) sparse(m *Model, width int) {
 	x, ffn := &m.Experts, m.Experts.FFN
@@ -117,6 +125,7 @@ func readMixtral(o *object) (Model, []string) {
 	}
 	o.sameLayers(&m, window)
 	o.experts(&m, mixtralNames, 8, 2).Router.Normalize = true
+	o.balance(&m, 0.001)
 	return m, notes
 }
 
@@ -144,6 +153,7 @@ func readQwen2MoE(o *object) (Model, []string) {
 	x.Router.Normalize = maybe(o, "norm_topk_prob", false)
 	x.Shared, x.Gated = o.count("shared_expert_intermediate_size", "", 5632), true
 	o.sparse(&m, 1408)
+	o.balance(&m, 0.001)
 	used, before, window := maybe(o, "use_sliding_window", false), get(o, "max_window_layers", 28), 4096
 	if o.raw("sliding_window"); used {
 		window = o.window(window)
@@ -164,6 +174,7 @@ func readQwen3MoE(o *object) (Model, []string) {
 	m.BiasOut = m.BiasQKV
 	o.experts(&m, qwenNames, 128, 8).Router.Normalize = maybe(o, "norm_topk_prob", false)
 	o.sparse(&m, 768)
+	o.balance(&m, 0.001)
 	window := 0
 	if o.raw("sliding_window"); maybe(o, "use_sliding_window", false) {
 		window = o.window(4096)
@@ -179,6 +190,7 @@ func readOLMoE(o *object) (Model, []string) {
 	m.BiasOut = m.BiasQKV
 	o.sameLayers(&m, 0)
 	o.experts(&m, qwenNames, 64, 8).Router.Normalize = maybe(o, "norm_topk_prob", false)
+	o.balance(&m, 0.01)
 	return m, notes
 }
 
@@ -187,6 +199,7 @@ func readOLMoE(o *object) (Model, []string) {
 func readGraniteMoE(o *object) (Model, []string) {
 	m, notes := readGranite(o)
 	o.experts(&m, graniteNames, 8, 2).Router.Normalize = true
+	o.balance(&m, 0.001)
 	return m, notes
 }
 

@@ -11,13 +11,14 @@ import (
 // Model is a model as described by its config.json. Of GPT2 and Llama, the one of its Family is set,
 // except for its Shape: the Model's own Shape is used.
 type Model struct {
-	From       string // folder with config.json and model.safetensors to start from; "" for fresh parameters
-	Family     string // "gpt2" or "llama": kind of blocks
-	Type       string // model_type of its config.json, if it is neither Family nor qwen2
-	Longest    int    // tokens of the longest sequence that From supports; 0 means Context
-	Predicting int    // layers on disk after those of the model, which are not used: they predict further tokens
-	BOS        string // bos_token_id of From's config.json, as written there; "" for none or the family's default
-	EOS        string // eos_token_id, likewise; it may be a list
+	From       string  // folder with config.json and model.safetensors to start from; "" for fresh parameters
+	Family     string  // "gpt2" or "llama": kind of blocks
+	Type       string  // model_type of its config.json, if it is neither Family nor qwen2
+	Longest    int     // tokens of the longest sequence that From supports; 0 means Context
+	Predicting int     // layers on disk after those of the model, which are not used: they predict further tokens
+	RouterAux  float64 // coefficient of the balancing loss that training adds; 0: none
+	BOS        string  // bos_token_id of From's config.json, as written there; "" for none or the family's default
+	EOS        string  // eos_token_id, likewise; it may be a list
 	nn.Shape
 	nn.GPT2
 	nn.Llama

@@ -153,6 +153,18 @@ func (q *Queue) RouteGrad(dlogits, logits device.Mat, experts, weights, dweights
 	q.op("route gradient: dlogits", Kernels.RouteGrad, dlogits, logits, experts, weights, dweights, r)
 }
 
+func (q *Queue) Balance(stats, logits device.Mat, target device.Buffer, k int) {
+	q.op("balance: stats", Kernels.Balance, stats, logits, target, k)
+}
+
+func (q *Queue) BalanceTotal(sums, loss device.Buffer, k int) {
+	q.op("balance of all rows: sums loss", Kernels.BalanceTotal, sums, loss, k)
+}
+
+func (q *Queue) BalanceGrad(dlogits, logits device.Mat, target, slopes device.Buffer, scale float32) {
+	q.op("balance gradient: dlogits", Kernels.BalanceGrad, dlogits, logits, target, slopes, scale)
+}
+
 func (q *Queue) Sort(order, at, offsets, experts device.Buffer, first int) {
 	q.op("sort: order at offsets", Kernels.Sort, order, at, offsets, experts, first)
 }

@@ -23,7 +23,13 @@ func (r *resolver) resolveExperts() {
 	if n := c.Parallel.Expert; x.Count%n != 0 || n > 1 && x.Count == 0 {
 		r.Refuse(fmt.Sprintf("%d experts cannot be divided over %d ranks", x.Count, n), wantNear("expert", n, func(n int) bool { return x.Count%n == 0 && n <= max(1, x.Count) }), "parallel.expert")
 	}
+	if !r.Has("train.router_aux") {
+		c.Train.RouterAux = c.Model.RouterAux
+	}
 	if x.Count == 0 {
+		if c.Train.RouterAux > 0 {
+			r.Refuse("the model has no experts whose load could be balanced", "want router_aux: 0", "train.router_aux")
+		}
 		return
 	}
 	if c.Parallel.Expert > 1 {

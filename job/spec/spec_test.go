@@ -327,6 +327,7 @@ func TestCombinations(t *testing.T) {
 	jobtest.Write(t, "hf/config.json", string(hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 2, Heads: 2, Width: 8, Context: 16, Vocab: 100, Eps: 1e-5}}.ConfigJSON()))
 	for _, set := range []string{
 		"zero.stage=5",
+		"train={router_aux: 0.01}",
 		"model={heads: 7}",
 		"model={width: 100}",
 		"model={family: llama, heads: 7}",
@@ -595,7 +596,7 @@ func mustLoad(t *testing.T, sets ...string) *Job {
 // TestModelsDifferByEveryField checks that every field of a model is compared, except those that
 // do not affect the computation or are compared elsewhere.
 func TestModelsDifferByEveryField(t *testing.T) {
-	elsewhere := []string{"From", "Context", "Longest", "BOS", "EOS", "Dropout", "Name", "Predicting"}
+	elsewhere := []string{"From", "Context", "Longest", "BOS", "EOS", "Dropout", "Name", "Predicting", "RouterAux"}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[hf.Model]()) {
 		if f.Anonymous || len(f.Index) == 3 { // the Model's own Shape is used
 			continue

@@ -21,7 +21,7 @@ const (
 	mostLines  = 500 // of the log
 	mostSaves  = 100
 	mostLanes  = 16 // ranks with a timeline
-	mostOwn    = 32 // metrics of a program's network; a run has no more, but a file may
+	mostOwn    = 96 // metrics of a program's network or of routers, in order of their names
 )
 
 // State is the known state of a run. Training writes to it; any goroutine may read.

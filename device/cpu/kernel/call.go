@@ -36,6 +36,9 @@ type RunFunc func(t *Args, w *Worker, lo, hi int)
 //	product                                                                  Gemm
 //	route             experts, weights, bias    logits                       Router
 //	  its gradient    experts, weights, dw      dlogits, logits              Router
+//	balance           target                    stats, logits                T: experts of a row
+//	  its total       sums, loss                                             T: experts of a row
+//	  its gradient    target, slopes            dlogits, logits              F: scale
 //	sort              order, at, ends, experts                               T: the first expert
 //	gather            order                     y, x
 //	sum of groups     at                        y, base, x

@@ -8,15 +8,22 @@ import (
 	"zeroth/device"
 )
 
-// Ignored is the target of a position that contributes neither loss nor gradient.
-const Ignored = -1
+// The targets of positions that contribute neither loss nor gradient. Those of padding do not count in the
+// balancing loss either.
+const (
+	Ignored = -1
+	Padding = -2
+)
+
+// unlearned reports whether a target is of a position without a loss.
+func unlearned(target int32) bool { return target == Ignored || target == Padding }
 
 // RunCrossEntropy computes the losses of rows [lo, hi).
 func RunCrossEntropy(t *Args, w *Worker, lo, hi int) {
 	m, loss, target := &t.M[0], t.B[0].F32(), t.B[1].I32()
 	for i := lo; i < hi; i++ {
 		loss[i] = 0
-		if target[i] != Ignored {
+		if !unlearned(target[i]) {
 			x := logitsOf(w, m, i, t.Cap)
 			loss[i] = x.loss(WantTarget(int(target[i]), i, m.Cols))
 		}
@@ -29,7 +36,7 @@ func RunCrossEntropyGrad(t *Args, w *Worker, lo, hi int) {
 	m, loss, target := &t.M[0], t.B[0].F32(), t.B[1].I32()
 	for i := lo; i < hi; i++ {
 		row := m.Buf.Slice(i*m.Ld, i*m.Ld+m.Cols)
-		if target[i] == Ignored {
+		if unlearned(target[i]) {
 			loss[i] = 0
 			clear(row.Raw())
 			continue
@@ -49,7 +56,7 @@ const LossStats = 3
 func RunCrossEntropyPart(t *Args, w *Worker, lo, hi int) {
 	m, stats, target := &t.M[0], t.B[0].F32(), t.B[1].I32()
 	for i := lo; i < hi; i++ {
-		if target[i] == Ignored {
+		if unlearned(target[i]) {
 			continue
 		}
 		x, own := logitsOf(w, m, i, t.Cap), stats[LossStats*i:][:LossStats]
@@ -66,7 +73,7 @@ func RunCrossEntropyMerge(t *Args, w *Worker, lo, hi int) {
 	m, loss, target, stats := &t.M[0], t.B[0].F32(), t.B[1].I32(), t.B[2].F32()
 	for i := lo; i < hi; i++ {
 		row := m.Buf.Slice(i*m.Ld, i*m.Ld+m.Cols)
-		if target[i] == Ignored {
+		if unlearned(target[i]) {
 			loss[i] = 0
 			if t.Add {
 				clear(row.Raw())

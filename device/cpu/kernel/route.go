@@ -182,3 +182,61 @@ func routeGrad(d []float32, r *device.Router, row []float32, experts []int32, we
 		d[j] -= s.of(l) * float32(total)
 	}
 }
+
+// RunBalance sets rows [lo, hi) of stats to ones for the largest logits, and then their softmax; rows of padding
+// to zeros.
+func RunBalance(t *Args, _ *Worker, lo, hi int) {
+	stats, logits, target, E := &t.M[0], &t.M[1], t.B[0].I32(), t.M[1].Cols
+	r, chosen := device.Router{TopK: t.T}, best{}
+	for i := lo; i < hi; i++ {
+		row, to := rowOf(logits, i, E).F32(), rowOf(stats, i, 2*E).F32()
+		clear(to)
+		if target[i] == Padding {
+			continue
+		}
+		s := scoring(&r, row)
+		choose(&chosen, &r, row)
+		for _, e := range chosen.sorted() {
+			to[e] = 1
+		}
+		for j, l := range row {
+			to[E+j] = s.of(l)
+		}
+	}
+}
+
+// RunBalanceTotal replaces counts c of experts by the slopes E c / N^2 of the loss, for N rows, and adds the loss,
+// on one worker.
+func RunBalanceTotal(t *Args, _ *Worker, _, _ int) {
+	sums, loss := t.B[0].F32(), t.B[1].F32()
+	E, rows, sum := len(sums)/2, 0.0, 0.0
+	for _, c := range sums[:E] {
+		rows += float64(c) / float64(t.T)
+	}
+	for j, c := range sums[:E] {
+		sums[j] = float32(float64(E) * float64(c) / max(1, rows*rows))
+		sum += float64(sums[j]) * float64(sums[E+j])
+	}
+	loss[0] += float32(sum)
+}
+
+// RunBalanceGrad adds the gradients of rows [lo, hi).
+func RunBalanceGrad(t *Args, w *Worker, lo, hi int) {
+	dlogits, logits, target, slopes, E := &t.M[0], &t.M[1], t.B[0].I32(), t.B[1].F32(), t.M[1].Cols
+	d, r := w.Floats(E), device.Router{}
+	for i := lo; i < hi; i++ {
+		if target[i] == Padding {
+			continue
+		}
+		row, mean := rowOf(logits, i, E).F32(), 0.0
+		s := scoring(&r, row)
+		for j, l := range row {
+			mean += float64(s.of(l)) * float64(slopes[j])
+		}
+		Load(d, rowOf(dlogits, i, E))
+		for j, l := range row {
+			d[j] += t.F * s.of(l) * (slopes[j] - float32(mean))
+		}
+		Store(rowOf(dlogits, i, E), d)
+	}
+}

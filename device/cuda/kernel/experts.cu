@@ -147,6 +147,59 @@ ENTRY route_grad(Mat dlogits, const float *logits, int ld, const int *experts, c
 }
 KERNEL(route_grad)
 
+// The target of padding.
+#define PADDING -2
+
+// balance sets rows of stats to ones for the k largest logits and zeros for the others, and then their softmax;
+// to zeros for padding.
+ENTRY balance(Mat stats, const float *logits, int ld, const int *target, int rows, int E, int k) {
+	EACH_ROW(row, rows) {
+		const float *l = logits + row * ld;
+		float *to = (float *)stats.p + row * stats.ld;
+		bool counts = target[row] != PADDING;
+		Scores s = scores_of(l, E, 0);
+		for (int j = LANE; j < E; j += 32) to[j] = 0, to[E + j] = counts ? score(s, l[j]) : 0;
+		Pick p = FIRST_PICK;
+		for (int c = 0; c < (counts ? k : 0); c++) {
+			p = next_pick(0, E, p, [&](int j) { return l[j]; });
+			if (p.i % 32 == LANE) to[p.i] = 1;
+		}
+	}
+}
+KERNEL(balance)
+
+// balance_total replaces counts by slopes and adds the loss, as package cpu does, in one warp.
+ENTRY balance_total(float *sums, float *loss, int E, int k) {
+	if (WARP > 0) return;
+	float rows = 0, sum = 0;
+	for (int j = LANE; j < E; j += 32) rows += sums[j];
+	rows = warp_sum(rows) / k;
+	for (int j = LANE; j < E; j += 32) {
+		sums[j] = E * sums[j] / fmaxf(1, rows * rows);
+		sum = fmaf(sums[j], sums[E + j], sum);
+	}
+	sum = warp_sum(sum);
+	if (LANE == 0) *loss += sum;
+}
+KERNEL(balance_total)
+
+// balance_grad adds the gradients of rows, as package cpu does.
+ENTRY balance_grad(Mat dlogits, const float *logits, int ld, const int *target, const float *slopes, int rows, int E, float scale) {
+	EACH_ROW(row, rows) {
+		if (target[row] == PADDING) continue;
+		const float *l = logits + row * ld;
+		Scores s = scores_of(l, E, 0);
+		float mean = 0;
+		for (int j = LANE; j < E; j += 32) mean = fmaf(score(s, l[j]), slopes[j], mean);
+		mean = warp_sum(mean);
+		for (int j = LANE; j < E; j += 32) {
+			i64 to = row * dlogits.ld + j;
+			put(dlogits, to, get(dlogits, to) + scale * score(s, l[j]) * (slopes[j] - mean));
+		}
+	}
+}
+KERNEL(balance_grad)
+
 // sort_pairs sorts n pairs by expert; a block has a group. Each warp has a part of the pairs: it counts those of
 // earlier groups and of this one, and then gives places to the latter, in order.
 ENTRY sort_pairs(int *order, int *at, int *offsets, const int *experts, int n, int groups, int first) {

@@ -14,6 +14,9 @@ import (
 var (
 	routeKernel        = entryOf("route")
 	routeGradKernel    = entryOf("route_grad")
+	balanceKernel      = entryOf("balance")
+	balanceTotalKernel = entryOf("balance_total")
+	balanceGradKernel  = entryOf("balance_grad")
 	sortKernel         = entryOf("sort_pairs")
 	gatherKernel       = entryOf("gather_rows")
 	sumGroupsKernel    = entryOf("sum_groups")
@@ -40,13 +43,17 @@ func (l list) router(r *device.Router) list {
 }
 
 func wantRoute(op string, r *device.Router, logits *device.Mat, experts *device.Buffer, weights ...*device.Buffer) {
+	wantLogits(op, r, logits)
+	wantLen(op, device.I32, logits.Rows*r.TopK, experts)
+	wantLen(op, device.F32, logits.Rows*r.TopK, weights...)
+}
+
+func wantLogits(op string, r *device.Router, logits *device.Mat) {
 	r.Check(op, logits.Cols)
 	wantMat(op, logits.Rows, logits.Cols, logits)
 	if logits.Buf.Type != device.F32 {
 		panic(fmt.Sprintf("cuda: %s of logits of %v, want fp32", op, logits.Buf.Type))
 	}
-	wantLen(op, device.I32, logits.Rows*r.TopK, experts)
-	wantLen(op, device.F32, logits.Rows*r.TopK, weights...)
 }
 
 // Route selects each row's experts and their weights.
@@ -66,6 +73,39 @@ func (o *Ops) RouteGrad(dlogits, logits device.Mat, experts, weights, dweights d
 	wantMat(op, logits.Rows, logits.Cols, &dlogits)
 	l := o.begin(routeGradKernel).mat(&dlogits).ptr(&logits.Buf).i32(logits.Ld).ptr(&experts).ptr(&weights).ptr(&dweights).i32(logits.Rows).i32(logits.Cols).router(&r)
 	o.run(l, rowBlocks(logits.Rows), 1, 1, o.plus(o.over(40+2*r.TopK, &logits, &dlogits), &experts, &weights, &dweights))
+}
+
+// Balance sets the statistics of rows for the balancing loss.
+func (o *Ops) Balance(stats, logits device.Mat, target device.Buffer, k int) {
+	const op = "balance"
+	wantLogits(op, &device.Router{TopK: k}, &logits)
+	wantLen(op, device.I32, logits.Rows, &target)
+	wantMat(op, logits.Rows, 2*logits.Cols, &stats)
+	if stats.Buf.Type != device.F32 {
+		panic(fmt.Sprintf("cuda: %s in %v, want fp32", op, stats.Buf.Type))
+	}
+	l := o.begin(balanceKernel).mat(&stats).ptr(&logits.Buf).i32(logits.Ld).ptr(&target).i32(logits.Rows).i32(logits.Cols).i32(k)
+	o.run(l, rowBlocks(logits.Rows), 1, 1, o.plus(o.over(20+k, &logits, &stats), &target))
+}
+
+// BalanceTotal computes the balancing loss from sums of statistics.
+func (o *Ops) BalanceTotal(sums, loss device.Buffer, k int) {
+	const op = "balance of all rows"
+	device.Router{TopK: k}.Check(op, sums.N/2)
+	wantLen(op, device.F32, sums.N/2*2, &sums)
+	wantLen(op, device.F32, 1, &loss)
+	o.run(o.begin(balanceTotalKernel).ptr(&sums).ptr(&loss).i32(sums.N/2).i32(k), 1, 1, 1, o.passes(4, &sums, &sums))
+}
+
+// BalanceGrad adds the gradient of the balancing loss to dlogits.
+func (o *Ops) BalanceGrad(dlogits, logits device.Mat, target, slopes device.Buffer, scale float32) {
+	const op = "balance gradient"
+	wantLogits(op, &device.Router{TopK: 1}, &logits)
+	wantLen(op, device.I32, logits.Rows, &target)
+	wantMat(op, logits.Rows, logits.Cols, &dlogits)
+	wantLen(op, device.F32, logits.Cols, &slopes)
+	l := o.begin(balanceGradKernel).mat(&dlogits).ptr(&logits.Buf).i32(logits.Ld).ptr(&target).ptr(&slopes).i32(logits.Rows).i32(logits.Cols).f32(scale)
+	o.run(l, rowBlocks(logits.Rows), 1, 1, o.plus(o.over(60, &logits, &dlogits, &dlogits), &target, &slopes))
 }
 
 // Sort orders pairs by expert.

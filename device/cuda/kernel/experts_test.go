@@ -65,6 +65,33 @@ func TestEqualScores(t *testing.T) {
 	}
 }
 
+// TestBalances has rows of padding.
+func TestBalances(t *testing.T) {
+	for i := range times(20) {
+		check(t, uint64(i), func(b *bench) func(operations) {
+			rows, E := 1+b.rng.IntN(20), []int{1, 8, 31, 64, 128}[i%5]
+			k := 1 + b.rng.IntN(min(E, 8))
+			logits, stats := b.mat("logits", device.F32, rows, E, 2), b.make("stats", device.F32, rows, 2*E).near(1e-6)
+			dlogits, loss := b.mat("dlogits", b.float(), rows, E, 1e-2).near(1e-5), b.vec("loss", device.F32, 1, 1).near(1e-6)
+			sums := b.vec("sums", device.F32, 2*E, 0).near(1e-6)
+			target := b.make("target", device.I32, 1, rows)
+			for j := range rows {
+				target.Buf.I32()[j] = int32(b.rng.IntN(5) - 2)
+			}
+			for j := range 2 * E {
+				sums.Buf.F32()[j] = float32(b.rng.IntN(9))
+			}
+			copy(target.before, target.Buf.Raw())
+			copy(sums.before, sums.Buf.Raw())
+			return func(q operations) {
+				q.Balance(stats.Mat, logits.Mat, target.Buf, k)
+				q.BalanceTotal(sums.Buf, loss.Buf, k)
+				q.BalanceGrad(dlogits.Mat, logits.Mat, target.Buf, sums.Buf.Slice(0, E), 2)
+			}
+		})
+	}
+}
+
 // choices returns K different experts of E for each row, ascending.
 func (b *bench) choices(rows, K, E int) *operand {
 	o := b.make("experts", device.I32, 1, rows*K)

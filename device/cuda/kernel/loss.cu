@@ -108,8 +108,8 @@ __device__ void loss_of(float *loss, const Mat &logits, const int *target, int r
 	for (i64 i = blockIdx.x; i < rows; i += gridDim.x) {
 		char *row = row_of(logits, i).p;
 		int want = target[i];
-		if (want < -1 || want >= cols) TRAP("a target that is not in the vocabulary");
-		if (want == -1) {
+		if (want < -2 || want >= cols) TRAP("a target that is not in the vocabulary");
+		if (want < 0) {
 			if (threadIdx.x == 0) loss[i] = 0;
 			if (grad) zero_row<T>(row, cols);
 			continue;
@@ -121,7 +121,7 @@ __device__ void loss_of(float *loss, const Mat &logits, const int *target, int r
 	}
 }
 
-// cross_entropy sets loss[row] (nats) to -log softmax(logits)[target], or 0 if the target is -1.
+// cross_entropy sets loss[row] (nats) to -log softmax(logits)[target], or 0 if the target is negative.
 // With grad it replaces the logits by scale*(softmax - onehot), or by zeros. With a cap it uses cap
 // tanh(x/cap) for a logit x.
 LOSS cross_entropy(float *loss, Mat logits, const int *target, int rows, int cols, float scale, float cap, int grad) {
@@ -141,8 +141,8 @@ __device__ void loss_part(float *stats, const Mat &logits, const int *target, in
 	for (i64 i = blockIdx.x; i < rows; i += gridDim.x) {
 		const char *row = row_of(logits, i).p;
 		int want = target[i];
-		if (want < -1 || want >= size) TRAP("a target that is not in the vocabulary");
-		if (want == -1) continue;
+		if (want < -2 || want >= size) TRAP("a target that is not in the vocabulary");
+		if (want < 0) continue;
 		Sum s = sum_row<T, CAP>(row, cols, cap, tops, sums);
 		want -= first;
 		if (threadIdx.x == 0) {
@@ -172,8 +172,8 @@ __device__ void loss_merge(float *loss, const float *stats, int parts, const Mat
 	for (i64 i = blockIdx.x; i < rows; i += gridDim.x) {
 		char *row = row_of(logits, i).p;
 		int want = target[i];
-		if (want < -1 || want >= size) TRAP("a target that is not in the vocabulary");
-		if (want == -1) {
+		if (want < -2 || want >= size) TRAP("a target that is not in the vocabulary");
+		if (want < 0) {
 			if (threadIdx.x == 0) loss[i] = 0;
 			if (grad) zero_row<T>(row, cols);
 			continue;

@@ -124,7 +124,7 @@ func leastSharing(k *Kernel) int {
 var passes = []string{"adamw", "add_row", "attention_delta", "embed", "gate_grad", "row_norm"}
 
 // ofExperts lists kernels of a mixture of experts besides products on tensor cores.
-var ofExperts = []string{"gate_rows", "gate_rows_grad", "gather_rows", "groups_grad", "groups_mul", "route", "route_grad", "sort_pairs", "sum_groups"}
+var ofExperts = []string{"balance", "balance_grad", "balance_total", "gate_rows", "gate_rows_grad", "gather_rows", "groups_grad", "groups_mul", "route", "route_grad", "sort_pairs", "sum_groups"}
 
 func TestOccupancy(t *testing.T) {
 	shared, on := readAssembled(t)
