@@ -70,13 +70,14 @@ func running(t *testing.T, c *spec.Job, wrap func(int, collective.Ranks) collect
 	return reports, cause
 }
 
-var groupNames = []string{"world", "shard", "replica", "tensor", "joint", "context", "to next", "from next"}
+var groupNames = []string{"world", "shard", "replica", "tensor", "joint", "context", "experts", "expert shard", "expert replica", "to next", "from next"}
 
 // peersNames maps the name of a link in the first stage to its name in the second.
 var peersNames = map[string]string{"to next": "from previous", "from next": "to previous"}
 
 func groupOf(g *collective.Ranks, name string) *collective.Group {
-	return map[string]*collective.Group{"world": &g.World, "shard": &g.Shard, "replica": &g.Replica, "tensor": &g.Tensor, "joint": &g.Joint, "context": &g.Context, "to next": &g.Links[collective.ToNext],
+	return map[string]*collective.Group{"world": &g.World, "shard": &g.Shard, "replica": &g.Replica, "tensor": &g.Tensor, "joint": &g.Joint, "context": &g.Context,
+		"experts": &g.Experts, "expert shard": &g.ExpertShard, "expert replica": &g.ExpertReplica, "to next": &g.Links[collective.ToNext],
 		"from next": &g.Links[collective.FromNext], "from previous": &g.Links[collective.FromPrevious], "to previous": &g.Links[collective.ToPrevious]}[name]
 }
 
@@ -163,6 +164,9 @@ var faultJobs = [][]string{
 	{"zero.stage=0", "parallel.ranks=4", "parallel.tensor=2", "model.family=llama", "train.accumulate=2"},
 	{"zero.stage=3", "parallel.ranks=4", "parallel.context=2", "model.family=llama"},
 	{"zero.stage=0", "parallel.ranks=4", "parallel.context=4", "model.context=8"},
+	{"zero.stage=3", "parallel.ranks=4", "parallel.expert=2", "model.family=llama", "model.experts={count: 4, width: 4}"},
+	{"zero.stage=2", "parallel.ranks=8", "parallel.expert=2", "parallel.replicate=2", "parallel.tensor=2", "train.accumulate=2", "model.family=llama", "model.experts={count: 2, width: 4}", "train.router_aux=0.1"},
+	{"zero.stage=0", "parallel.ranks=4", "parallel.expert=2", "parallel.pipeline=2", "train.accumulate=3", "model.family=llama", "model.experts={count: 2, width: 4}", "train.router_aux=0.1"},
 }
 
 // everywhere runs f for every site of every job.
@@ -235,7 +239,8 @@ func TestRankDivergesAtAnyOperation(t *testing.T) {
 	everywhere(t, func(t *testing.T, c *spec.Job, s site) {
 		m := spec.Mesh(c)
 		share, same := m.Holders()
-		size := map[string]int{"world": c.Parallel.Ranks, "shard": m.Size(share...), "replica": m.Size(same...), "tensor": m.Tensor}
+		experts, equals := m.ExpertHolders()
+		size := map[string]int{"world": c.Parallel.Ranks, "shard": m.Size(share...), "replica": m.Size(same...), "tensor": m.Tensor, "expert shard": m.Size(experts...), "expert replica": m.Size(equals...)}
 		if size[s.group] == 1 {
 			return // the rank is alone in the group
 		}
@@ -267,7 +272,7 @@ func late(t *testing.T, rank int, err error, victim int) {
 // located fails unless the error begins with its coordinates.
 func located(t *testing.T, err error, rank, step int) {
 	t.Helper()
-	where := regexp.MustCompile(fmt.Sprintf(`^step %d: rank %d: (unit (root|embed|head|h\.\d|layers\.\d)( \(whole\))?: (all-gather|reduce-scatter|all-reduce|forward|recompute|backward)|statistics: all-gather|micro-batch \d: (activations|gradients) for stage \d): `, step, rank))
+	where := regexp.MustCompile(fmt.Sprintf(`^step %d: rank %d: (unit (root|embed|head|h\.\d|layers\.\d)( \((whole|experts)\))?: (all-gather|reduce-scatter|all-reduce|forward|recompute|backward)|statistics: all-gather|routers: all-reduce|micro-batch \d: (activations|gradients) for stage \d): `, step, rank))
 	if err == nil || !where.MatchString(err.Error()) {
 		t.Errorf("error %v, want %v", err, where)
 	}
