@@ -37,6 +37,9 @@ type pipelineRank struct {
 	begun     []float64
 	counted   []bool         // by queue: the next task is counted in simulation.came
 	met       []int          // by junction: operations that have begun
+	at        float64        // time up to which running tasks have been advanced
+	end       float64        // time of the next end of a task, unless another begins; infinity: none is running
+	changed   bool           // other tasks are running than at the last share
 	awake     bool           // something has happened since start that may let tasks begin
 	waited    []float64      // end of each finished wait of the host
 	ended     []float64      // and of each step
@@ -53,16 +56,21 @@ func (r *simulation) run(traced bool) {
 	for _, p := range r.ranks {
 		p.open(r, traced)
 	}
-	for r.start() {
-		r.advance()
+	for {
+		r.start()
+		r.share()
+		if !r.advance() {
+			return
+		}
 	}
 }
 
 // open initializes a place's queues.
 func (r *pipelineRank) open(of *simulation, traced bool) {
 	n := len(r.Queues)
-	r.awake = true
-	r.sim, r.next, r.joined, r.remaining, r.begun, r.counted, r.met = of, make([]int, n), make([]int, n), make([]float64, n), make([]float64, n), make([]bool, n), make([]int, len(of.came))
+	r.sim, r.awake, r.changed = of, true, true
+	r.next, r.joined, r.counted, r.met = make([]int, n), make([]int, n), make([]bool, n), make([]int, len(of.came))
+	r.remaining, r.begun = make([]float64, n), make([]float64, n)
 	for i, q := range r.Queues {
 		r.remaining[i] = -1
 		if !traced {
@@ -73,32 +81,19 @@ func (r *pipelineRank) open(of *simulation, traced bool) {
 	}
 }
 
-// start begins all tasks that can begin now. It returns false when all are done.
-func (r *simulation) start() (busy bool) {
+// start begins all tasks that can begin now.
+func (r *simulation) start() {
 	for again := true; again; {
 		again = false
 		for _, p := range r.ranks {
 			again = p.awake && p.start() || again
 		}
 	}
-	for _, p := range r.ranks {
-		for i, q := range p.Queues {
-			if p.remaining[i] >= 0 {
-				return true
-			}
-			if p.next[i] < len(q.Tasks) {
-				busy = true
-			}
-		}
-	}
-	if busy {
-		panic("forecast: a simulation in which every queue waits")
-	}
-	return false
 }
 
 // start begins the place's tasks that can begin now, and reports whether there were any.
 func (r *pipelineRank) start() (some bool) {
+	r.advance()
 	r.awake = false
 	for again := true; again; some = some || again {
 		again = false
@@ -151,7 +146,7 @@ func (r *pipelineRank) take(i int) bool {
 		r.next[i]++
 	}
 	if s > 0 {
-		r.remaining[i], r.begun[i] = s, r.sim.now
+		r.remaining[i], r.begun[i], r.changed = s, r.sim.now, true
 	}
 	return true
 }
@@ -167,7 +162,9 @@ func (r *pipelineRank) stopsOf(queue int) []bool {
 			continue
 		}
 		was := tasks[i-1]
-		stops[i] = t.on > 0 || t.host != was.host || r.Queues[queue].Role == setup.Compute && trace.Exchanges(r.Kernels[t.Kernel].Op) != trace.Exchanges(r.Kernels[was.Kernel].Op)
+		exchanges := trace.Exchanges(r.Kernels[t.Kernel].Op)
+		stops[i] = t.on > 0 || t.host != was.host ||
+			r.Queues[queue].Role == setup.Compute && exchanges != trace.Exchanges(r.Kernels[was.Kernel].Op)
 	}
 	for _, w := range r.waits {
 		if int(w.queue) == queue {
@@ -203,45 +200,69 @@ func (r *pipelineRank) meet(queue int, junction int32) bool {
 	return true
 }
 
-// advance moves the clock to the next end of a task.
-func (r *simulation) advance() {
-	step := math.Inf(1)
-	r.share()
+// advance moves the clock to the next end of a task. It returns false when all are done.
+func (r *simulation) advance() bool {
+	next := math.Inf(1)
 	for _, p := range r.ranks {
-		for i, left := range p.remaining {
-			if left >= 0 {
-				step = min(step, left*p.pace(i))
-			}
+		next = min(next, p.end)
+	}
+	if math.IsInf(next, 1) {
+		r.finish()
+		return false
+	}
+	r.now = next
+	for _, p := range r.ranks {
+		if r.shared || p.end <= next*(1+1e-12) {
+			p.advance()
 		}
 	}
-	from := nanoseconds(r.now)
-	r.now += step
-	spent := float64(nanoseconds(r.now) - from)
+	return true
+}
+
+// finish checks that all tasks are done.
+func (r *simulation) finish() {
 	for _, p := range r.ranks {
-		p.spend(spent)
-		p.advance(step)
+		for i, q := range p.Queues {
+			if p.next[i] < len(q.Tasks) {
+				panic("forecast: a simulation in which every queue waits")
+			}
+		}
 	}
 }
 
-// share divides the processors among the running tasks that need some.
+// share divides the processors among the running tasks that need some, and finds the next end of one.
 func (r *simulation) share() {
 	all, there := 0.0, 0.0
 	for _, p := range r.ranks {
-		wanted := 0.0
-		for i, left := range p.remaining {
-			if left >= 0 {
-				wanted += p.wants[i]
-			}
+		if p.changed || r.shared {
+			wanted := p.wanted()
+			p.slow = max(1, wanted/p.there)
+			all, there = all+wanted, there+p.there
 		}
-		p.slow = max(1, wanted/p.there)
-		all, there = all+wanted, there+p.there
-	}
-	if !r.shared {
-		return
 	}
 	for _, p := range r.ranks {
-		p.slow = max(1, all/there)
+		if r.shared {
+			p.slow = max(1, all/there)
+		}
+		if p.changed || r.shared {
+			p.changed, p.end = false, math.Inf(1)
+			for i, left := range p.remaining {
+				if left >= 0 {
+					p.end = min(p.end, r.now+left*p.pace(i))
+				}
+			}
+		}
 	}
+}
+
+// wanted returns the number of processors that the place's running tasks need.
+func (r *pipelineRank) wanted() (n float64) {
+	for i, left := range r.remaining {
+		if left >= 0 {
+			n += r.wants[i]
+		}
+	}
+	return n
 }
 
 // pace returns the slowdown of a queue's task.
@@ -252,21 +273,28 @@ func (r *pipelineRank) pace(i int) float64 {
 	return 1
 }
 
-// advance moves the place's tasks forward by a step.
-func (r *pipelineRank) advance(step float64) {
-	now := r.sim.now
+// advance moves the place's running tasks forward to the current time.
+func (r *pipelineRank) advance() {
+	now, step := r.sim.now, r.sim.now-r.at
+	if step == 0 {
+		return
+	}
+	r.spend(float64(nanoseconds(now) - nanoseconds(r.at)))
+	r.at = now
 	for i, left := range r.remaining {
 		if left < 0 {
 			continue
 		}
-		pace := r.pace(i)
-		r.remaining[i] -= step / pace
-		if r.remaining[i] <= 1e-12*now || left*pace == step {
-			r.remaining[i], r.awake = -1, true
-			if r.tracks != nil {
-				t := &r.Queues[i].Tasks[r.next[i]-1]
-				r.tracks[i].Add(trace.Span{Label: r.labels[t.label], Task: r.Kernels[t.Kernel].Op, Start: nanoseconds(r.begun[i]), End: nanoseconds(now)})
-			}
+		r.remaining[i] -= step / r.pace(i)
+		if r.remaining[i] > 1e-12*now {
+			continue
+		}
+		r.remaining[i], r.awake, r.changed = -1, true, true
+		if r.tracks != nil {
+			t := &r.Queues[i].Tasks[r.next[i]-1]
+			r.tracks[i].Add(trace.Span{
+				Label: r.labels[t.label], Task: r.Kernels[t.Kernel].Op, Start: nanoseconds(r.begun[i]), End: nanoseconds(now),
+			})
 		}
 	}
 }
