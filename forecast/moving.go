@@ -21,6 +21,7 @@ type moving struct {
 	*Hardware
 	job       *setup.Job
 	hostRanks int // ranks on the first rank's host
+	share     int // bytes of host memory through which a group's data passes, if staged
 	links     collective.Links
 	bounce    map[Group]int // planned bytes of bounce memory per rank of a group; 0: unknown
 	ways      map[Group]*ways
@@ -38,7 +39,10 @@ func (h *Hardware) moving(c *setup.Job) *moving {
 	if c.Unplaced() {
 		c = h.Spread(c.Job).Of(c.Job)
 	}
-	m := &moving{Hardware: h, job: c, hostRanks: min(c.At.HostRanks, c.Parallel.Ranks), bounce: map[Group]int{}, ways: map[Group]*ways{}}
+	m := &moving{
+		Hardware: h, job: c, hostRanks: min(c.At.HostRanks, c.Parallel.Ranks), share: setup.StagingShare(c),
+		bounce: map[Group]int{}, ways: map[Group]*ways{},
+	}
 	if c.At.Hosts != nil {
 		m.hostRanks = 0
 		for _, at := range c.At.Hosts {
@@ -173,7 +177,7 @@ func (m *moving) wired(k Kernel, w *collective.Ways) (seconds float64, between i
 		return seconds, between
 	}
 	ranks := k.Group.Size
-	part, most := k.N/ranks, collective.StagedPiece(setup.StagingShare(m.job), ranks, k.In)
+	part, most := k.N/ranks, collective.StagedPiece(m.share, ranks, k.In)
 	piece := func(n, times int) {
 		_, s, bytes := w.Cost(gather, k.In, n*ranks)
 		s += m.copies(k, n*k.In.Size())

@@ -142,19 +142,18 @@ const SyncStaging = 32 << 20
 // processes, if the host cannot address the device.
 const WireStaging = 32 << 20
 
-// StagingShare returns the bytes of WireStaging for each part of stagingParts.
+// StagingShare returns the bytes of WireStaging that each of the job's groups uses.
 func StagingShare(c *Job) int {
 	groups := collective.DryWorld(spec.Mesh(c.Job), 0)
-	_, n := stagingParts(&groups)
-	return WireStaging / n &^ (1<<12 - 1)
+	_, bytes := staging(&groups)
+	return bytes
 }
 
-// stagingParts returns the part of the staging memory that each of a rank's groups uses, in the order
-// of Ranks.All, and the number of parts. Groups of one queue share a part: those of units, those
-// inside modules, and each link of a pipeline.
-func stagingParts(g *collective.Ranks) (of []int, n int) {
-	inside := 0
-	n = 1
+// staging returns the part of the staging memory that each of a rank's groups uses, in the order of
+// Ranks.All, and the bytes of a part. Groups of one queue share a part: those of units, those inside
+// modules, and each link of a pipeline.
+func staging(g *collective.Ranks) (of []int, bytes int) {
+	inside, n := 0, 1
 	for role := range g.All() {
 		at := 0
 		if link := role >= collective.Forward; link || insideModules(role) && inside == 0 {
@@ -166,7 +165,7 @@ func stagingParts(g *collective.Ranks) (of []int, n int) {
 		}
 		of = append(of, at)
 	}
-	return of, n
+	return of, WireStaging / n &^ (1<<12 - 1)
 }
 
 // Saves reports whether the job makes checkpoints.

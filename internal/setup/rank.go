@@ -217,8 +217,8 @@ func (r *Rank) stage(c *Job) error {
 		return err
 	}
 	r.wires = b
-	parts, _ := stagingParts(&r.Groups)
-	each, i := StagingShare(c)/b.Type.Size(), 0
+	parts, bytes := staging(&r.Groups)
+	each, i := bytes/b.Type.Size(), 0
 	for _, g := range r.Groups.All() {
 		*g = collective.Staged(*g, b.Slice(parts[i]*each, (parts[i]+1)*each))
 		i++
