@@ -432,7 +432,7 @@ var plain = config.Pipeline{Schedule: string(pipe.OneF1B), Virtual: 1}
 // schedules returns the job with the schedules worth trying. It omits GPipe, which is as fast as
 // 1F1B but has more micro-batches in flight.
 func (s *search) schedules(x *spec.Job) (all []*spec.Job) {
-	if x.Parallel.Pipeline == 1 {
+	if pipelineOf(x).Schedule == "" {
 		return nil
 	}
 	for _, p := range []config.Pipeline{plain, {Schedule: string(pipe.ZBH1), Virtual: 1},

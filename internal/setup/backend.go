@@ -150,12 +150,13 @@ func (p processors) NewQueue(role QueueRole) Queue { return p.Device.NewQueue(ro
 
 // sizes returns the largest operands of the job's kernels.
 func sizes(c *spec.Job) device.Sizes {
-	m := c.Model
+	m, whole := c.Model, spec.Network(c)
 	s := device.Sizes{
 		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab,
-		Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: spec.Network(c).Rotated, Whole: c.Optimizer.Type == "muon", Groups: m.Experts.Count > 0,
+		Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: whole.Rotated,
+		Whole: c.Optimizer.Type == "muon", Groups: m.Experts.Count > 0,
 	}
-	for _, m := range spec.Network(c).Modules {
+	for _, m := range whole.Modules {
 		for _, p := range m.Params() {
 			s.Widest = max(s.Widest, slices.Max(p.Shape))
 		}

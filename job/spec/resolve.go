@@ -274,19 +274,21 @@ func (r *resolver) resolveMaster() {
 	}
 	for _, x := range []struct {
 		key           string
-		is            bool
+		size          int // more than 1 is refused
 		wrong, better string
 	}{
-		{"zero.stage", c.Zero.Stage > 0, fmt.Sprintf("stage %d shards the state, but only the master stores it", c.Zero.Stage), "stage: 0"},
-		{"parallel.replicate", c.Zero.Stage > 0 && p.Replicate > 1, "replicas store and update state, but only the master does", "replicate: 1"},
-		{"parallel.pipeline", p.Pipeline > 1, "pipeline stages have only some layers, but the master has the whole model", "pipeline: 1"},
-		{"parallel.tensor", p.Tensor > 1, "ranks have parts of matrices, but the master has the whole model", "tensor: 1"},
-		{"parallel.context", p.Context > 1, "ranks have parts of sequences, over which the master does not sum", "context: 1"},
-		{"parallel.collective", p.Collective == "nccl", "a master sums by itself, not with NCCL", "auto"},
+		{"zero.stage", 1 + c.Zero.Stage, fmt.Sprintf("stage %d shards the state, but only the master stores it", c.Zero.Stage), "stage: 0"},
+		{"parallel.replicate", min(c.Zero.Stage, 1) * p.Replicate, "replicas store and update state, but only the master does", "replicate: 1"},
+		{"parallel.pipeline", p.Pipeline, "pipeline stages have only some layers, but the master has the whole model", "pipeline: 1"},
+		{"parallel.tensor", p.Tensor, "ranks have parts of matrices, but the master has the whole model", "tensor: 1"},
+		{"parallel.context", p.Context, "ranks have parts of sequences, over which the master does not sum", "context: 1"},
 	} {
-		if x.is {
+		if x.size > 1 {
 			r.Refuse(x.wrong, fmt.Sprintf("want %s, or parallel.master: false", x.better), x.key)
 		}
+	}
+	if p.Collective == "nccl" {
+		r.Refuse("a master sums by itself, not with NCCL", "want auto, or parallel.master: false", "parallel.collective")
 	}
 }
 
