@@ -53,7 +53,10 @@ func (h *Hardware) moving(c *setup.Job) *moving {
 	}
 	if c.Parallel.Ranks > 1 {
 		near, far := h.link(m.hostRanks), h.link(c.Parallel.Ranks)
-		m.links = collective.Links{Near: near.Bandwidth, NearDelay: near.Latency, Far: far.Bandwidth * float64(m.hostRanks), FarDelay: far.Latency, HostRanks: m.hostRanks}
+		m.links = collective.Links{
+			Near: near.Bandwidth, NearDelay: near.Latency,
+			Far: far.Bandwidth * float64(m.hostRanks), FarDelay: far.Latency, HostRanks: m.hostRanks,
+		}
 	}
 	return m
 }
@@ -334,5 +337,6 @@ func (m *moving) transport() string {
 	if s.Hosts == 1 {
 		return "between processes of one host, from rank to rank" + through
 	}
-	return fmt.Sprintf("between %d hosts, gathers %s, sums %s%s", s.Hosts, show.Way(m.links.ByHostFrom(s, true)), show.Way(m.links.ByHostFrom(s, false)), through)
+	gathers, sums := m.links.ByHostFrom(s, true), m.links.ByHostFrom(s, false)
+	return fmt.Sprintf("between %d hosts, gathers %s, sums %s%s", s.Hosts, show.Way(gathers), show.Way(sums), through)
 }

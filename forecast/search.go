@@ -43,7 +43,8 @@ func newSearch(c *spec.Job, l Limits) *search {
 // measure returns a setting as a choice. It may be called concurrently.
 func (s *search) measure(x *spec.Job) (*Choice, error) {
 	z, p, t := x.Zero, x.Parallel, x.Train
-	key := fmt.Sprint(z.Stage, z.Recompute, z.Prefetch, z.Offload, p.Pipeline, p.Context, p.Tensor, p.Expert, p.Shard, p.Replicate, x.Pipeline, t.MicroBatch, t.Accumulate, t.LossChunk)
+	mesh := []int{p.Pipeline, p.Context, p.Tensor, p.Expert, p.Shard, p.Replicate}
+	key := fmt.Sprint(z.Stage, z.Recompute, z.Prefetch, z.Offload, mesh, x.Pipeline, t.MicroBatch, t.Accumulate, t.LossChunk)
 	s.mu.Lock()
 	f := s.tried[key]
 	if f == nil {
@@ -232,7 +233,8 @@ func (s *search) climb(best *Choice) *Choice {
 // axes are the settings that a search changes: each returns the values of one setting, or of some
 // that depend on each other, in copies of a job.
 var axes = []func(*search, *spec.Job) []*spec.Job{
-	(*search).meshesNear, (*search).experts, (*search).stages, (*search).shards, (*search).microBatches, (*search).passes, (*search).chunks, (*search).schedules, (*search).offloads,
+	(*search).meshesNear, (*search).experts, (*search).stages, (*search).shards, (*search).microBatches,
+	(*search).passes, (*search).chunks, (*search).schedules, (*search).offloads,
 }
 
 // lean returns the job with settings that need little device memory, on its mesh.

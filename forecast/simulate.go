@@ -82,8 +82,10 @@ func (m *moving) costs() CostModel {
 		}
 		return 0
 	}
-	return CostModel{Name: m.Name, Source: m.Source, Seconds: m.seconds, Wants: wants, There: 1, Peak: m.PeakOf(m.job.Precision), Moves: m.transport(), Between: m.between,
-		Planned: func(bounce map[Group]int) { m.bounce = bounce }}
+	return CostModel{
+		Name: m.Name, Source: m.Source, Seconds: m.seconds, Wants: wants, There: 1, Peak: m.PeakOf(m.job.Precision),
+		Moves: m.transport(), Between: m.between, Planned: func(bounce map[Group]int) { m.bounce = bounce },
+	}
 }
 
 // Simulate simulates the job on some hardware.
@@ -175,9 +177,15 @@ func groups(m shard.Mesh) map[collective.Role]Group {
 		copied = apart(shard.Replicate)
 	}
 	return map[collective.Role]Group{
-		collective.Shard: {shared, m.Size(shard.Tensor)}, collective.Replica: {replicas, stride}, collective.Context: {m.Size(shard.Context), m.Size(shard.Tensor)},
-		collective.Tensor: {m.Size(shard.Tensor), 1}, collective.Updates: {m.Size(shard.Tensor), 1}, collective.Joint: {m.Size(collective.JointAxes(m)...), 1},
-		collective.Experts: {m.Size(shard.Expert, shard.Tensor), m.Size(shard.Context)}, collective.ExpertShard: {m.Size(experts...), apart(shard.Shard)}, collective.ExpertReplica: {m.Size(copies...), copied},
+		collective.Shard:         {shared, m.Size(shard.Tensor)},
+		collective.Replica:       {replicas, stride},
+		collective.Context:       {m.Size(shard.Context), m.Size(shard.Tensor)},
+		collective.Tensor:        {m.Size(shard.Tensor), 1},
+		collective.Updates:       {m.Size(shard.Tensor), 1},
+		collective.Joint:         {m.Size(collective.JointAxes(m)...), 1},
+		collective.Experts:       {m.Size(shard.Expert, shard.Tensor), m.Size(shard.Context)},
+		collective.ExpertShard:   {m.Size(experts...), apart(shard.Shard)},
+		collective.ExpertReplica: {m.Size(copies...), copied},
 	}
 }
 
@@ -232,7 +240,8 @@ func simulated(c *setup.Job, places []*Recording, p CostModel) (*Step, error) {
 	}
 	r.run(!p.Untraced)
 	if !(r.now < mostSeconds) {
-		return nil, input.BadInput(fmt.Errorf("%d steps on %s would take %.3g seconds, more than %.3g; want faster hardware or a smaller job", simulatedSteps, p.Name, r.now, mostSeconds))
+		return nil, input.BadInput(fmt.Errorf("%d steps on %s would take %.3g seconds, more than %.3g; "+
+			"want faster hardware or a smaller job", simulatedSteps, p.Name, r.now, mostSeconds))
 	}
 	f := &Step{Hardware: p.Name, Source: p.Source, Ranks: c.Parallel.Ranks, Moves: p.Moves, Job: c.Job}
 	r.sum(f, p)
@@ -346,7 +355,8 @@ func (f *Step) rate(c *spec.Job, p CostModel) {
 
 // Lines returns the result as lines of a report.
 func (f *Step) Lines() []string {
-	line := fmt.Sprintf("step    %s on %s: computing %s, exposed communication %s (%.1f %%)", show.Seconds(f.Seconds), f.Hardware, show.Seconds(f.Compute), show.Seconds(f.Exposed), 100*f.Exposed/f.Seconds)
+	line := fmt.Sprintf("step    %s on %s: computing %s, exposed communication %s (%.1f %%)",
+		show.Seconds(f.Seconds), f.Hardware, show.Seconds(f.Compute), show.Seconds(f.Exposed), 100*f.Exposed/f.Seconds)
 	if f.Offload > 0 {
 		line += fmt.Sprintf(", exposed offload %s (%.1f %%)", show.Seconds(f.Offload), 100*f.Offload/f.Seconds)
 	}
