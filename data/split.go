@@ -135,21 +135,43 @@ func (s *Split) start(window int64) int64 {
 	return x.first + window/x.per*x.stride + window%x.per*s.context
 }
 
-// Share determines how the samples of a step are distributed to ranks. Step t always has
-// samples [t*Global, (t+1)*Global).
+// Share determines how the samples of a step are distributed to ranks. Step t always has samples
+// [t*Batch, (t+1)*Batch).
+//
+// The samples are divided into micro-batches, and these into rounds: a micro-batch for each rank of
+// a replica. Replicas take turns of a round, so some may have one round more than others.
 type Share struct {
-	Ranks      int
-	Accumulate int // micro-steps per step
-	MicroBatch int // samples per rank and micro-step
+	Batch      int // samples per step
+	MicroBatch int // samples of a rank and micro-step
+	Replicas   int
+	Ranks      int // of a replica, that read different data
 }
 
 // Global returns the number of samples per step.
-func (s Share) Global() int64 {
-	return int64(s.Ranks) * int64(s.Accumulate) * int64(s.MicroBatch)
+func (s Share) Global() int64 { return int64(s.Batch) }
+
+// rounds returns the number of rounds in a step.
+func (s Share) rounds() int { return s.Batch / (s.MicroBatch * s.Ranks) }
+
+// Valid reports whether the samples can be divided into rounds, at least one for each replica.
+func (s Share) Valid() bool {
+	return s.Batch%(s.MicroBatch*s.Ranks) == 0 && s.rounds() >= s.Replicas
 }
+
+// Micro returns the number of micro-batches of a rank in a step. The ranks of replica i are
+// [i*Ranks, (i+1)*Ranks).
+func (s Share) Micro(rank int) int {
+	return (s.rounds() - rank/s.Ranks + s.Replicas - 1) / s.Replicas
+}
+
+// Most returns the maximum number of micro-batches of a rank in a step.
+func (s Share) Most() int { return s.Micro(0) }
+
+// Even reports whether all ranks have equally many micro-batches.
+func (s Share) Even() bool { return s.rounds()%s.Replicas == 0 }
 
 // First returns the first of the MicroBatch samples that a rank reads in a micro-step. The
 // samples of a micro-step are consecutive, in rank order.
 func (s Share) First(step int64, micro, rank int) int64 {
-	return step*s.Global() + (int64(micro)*int64(s.Ranks)+int64(rank))*int64(s.MicroBatch)
+	return step*s.Global() + (int64(micro)*int64(s.Replicas*s.Ranks)+int64(rank))*int64(s.MicroBatch)
 }

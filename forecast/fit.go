@@ -207,9 +207,9 @@ func order(a, b *Choice) int {
 }
 
 // onRanks returns the job on the given ranks in one shard group, with its model divided as before if
-// possible.
+// possible. Each rank gets as many sequences as the one with most.
 func onRanks(c *spec.Job, ranks int) *spec.Job {
-	if ranks == c.Parallel.Ranks {
+	if ranks == c.Parallel.Ranks && spec.Share(c).Even() {
 		return c.Copy()
 	}
 	x := c.Copy()

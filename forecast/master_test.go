@@ -50,7 +50,7 @@ func TestMasterStepIsItsWire(t *testing.T) {
 		elements := 0
 		for i, set := range []string{"parallel.master=true", "zero.stage=0"} {
 			c := spectest.Fitted(t, set, "precision=bf16", "parallel.shard=null", "parallel.replicate=null")
-			c.Parallel.Ranks, c.Parallel.Shard = ranks, ranks
+			c.Parallel.Ranks, c.Parallel.Shard, c.Train.Batch = ranks, ranks, ranks*c.Train.MicroBatch*c.Train.Accumulate
 			j := setup.Spread{Processes: ranks, Hosts: ranks}.Of(c)
 			r, err := Simulate(j, h)
 			if err != nil {

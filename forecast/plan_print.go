@@ -294,11 +294,14 @@ func (p *Plan) header() [][2]string {
 	if s := c.PipelineShape(); s.Ranks > 1 {
 		ranks += fmt.Sprintf("; %s of %d micro-batches", s.Schedule, s.Micro)
 	}
+	each := fmt.Sprintf("micro-batches of %d × accumulate %d × %d %sranks", c.Train.MicroBatch, c.Train.Accumulate, c.Parallel.DataRanks(), sharing(c))
+	if !spec.Share(c).Even() {
+		each = fmt.Sprintf("%d micro-batches of %d on %d %sranks, %d or %d each", c.Train.Batch/c.Train.MicroBatch, c.Train.MicroBatch, c.Parallel.DataRanks(), sharing(c), c.Train.Accumulate, c.Train.Accumulate-1)
+	}
 	return append([][2]string{
 		{"model", fmt.Sprintf("%s, %s parameters", p.Model, show.Grouped(p.Parameters))},
 		{"ranks", ranks},
-		{"batch", fmt.Sprintf("%d sequences of %s tokens a step: micro-batches of %d × accumulate %d × %d %sranks",
-			c.Train.Batch, show.Grouped(int64(c.Model.Context)), c.Train.MicroBatch, c.Train.Accumulate, c.Parallel.DataRanks(), sharing(c))},
+		{"batch", fmt.Sprintf("%d sequences of %s tokens a step: %s", c.Train.Batch, show.Grouped(int64(c.Model.Context)), each)},
 	}, spec.GroupRows(p.Groups)...)
 }
 

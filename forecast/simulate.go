@@ -258,7 +258,7 @@ func (l *Recording) step() Operations {
 func (l *Recording) modelFlops() float64 { return l.step().Flops - l.step().Again }
 
 // ModelFlops returns the operations of a rank in a step of the job, without recomputation; in a
-// pipeline their mean over the ranks. It is the Flops of a Step.
+// pipeline, or if replicas differ, their mean over the ranks. It is the Flops of a Step.
 func ModelFlops(c *setup.Job) (flops float64, err error) {
 	n, _ := c.PipelineShape().Timed()
 	places, err := Recorded(setup.Micros(c, n), 1)
@@ -268,7 +268,8 @@ func ModelFlops(c *setup.Job) (flops float64, err error) {
 	for _, l := range places {
 		flops += l.modelFlops() / float64(len(places))
 	}
-	return flops * float64(c.Train.Accumulate) / float64(n), nil
+	micros := float64(c.Train.Batch) / float64(c.Train.MicroBatch*c.Parallel.DataRanks())
+	return flops * micros / float64(n), nil
 }
 
 // newPlace returns a pipeline stage whose kernels take the times of the cost model.
@@ -346,7 +347,7 @@ func (l *Recording) between(p CostModel) (bytes int64) {
 
 // rate sets the speed and MFU from the seconds.
 func (f *Step) rate(c *spec.Job, p CostModel) {
-	f.Tokens = float64(c.Train.MicroBatch*c.Train.Accumulate*c.Model.Context*c.Parallel.DataRanks()) / f.Seconds
+	f.Tokens = float64(spec.TokensPerStep(c)) / f.Seconds
 	f.Used = 0
 	if p.Peak > 0 {
 		f.Used = f.Flops / f.Seconds / p.Peak

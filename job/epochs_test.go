@@ -54,7 +54,7 @@ func TestEpochs(t *testing.T) {
 				t.Error(err)
 			}
 			counts := make([]int, windows)
-			share := data.Share{Ranks: 4, Accumulate: 2, MicroBatch: 1}
+			share := data.Share{Batch: 8, MicroBatch: 1, Replicas: 1, Ranks: 4}
 			for step := range h.steps {
 				for micro := range 2 {
 					for rank := range 4 {

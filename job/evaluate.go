@@ -69,6 +69,7 @@ func Evaluate(ctx context.Context, c *spec.Job, o Evaluating, notify func(string
 	if err != nil {
 		return e, err
 	}
+	c.Train.Batch = c.Train.MicroBatch * c.Train.Accumulate * c.Parallel.DataRanks()
 	j := setup.Planned(c)
 	j.World = setup.Alone{} // nothing is added up that NCCL would be asked for
 	if err := setup.Ready(j); err != nil {

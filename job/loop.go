@@ -60,7 +60,7 @@ func newLoop(of *run, r *setup.Rank) *loop {
 	c, set, b := of.c, of.set, of.start
 	l := &loop{
 		c: c, rank: r, set: set, rec: of.rec, chosen: of.chosen, schedule: setup.Schedule(c), metrics: map[string]float64{},
-		share:  data.Share{Ranks: spec.Mesh(c).DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch},
+		share:  spec.Share(c),
 		reader: spec.Mesh(c).DataRank(r.Rank),
 		counts: counts{at: b.Step, samples: b.Samples, tokens: b.Tokens},
 		evals:  evals{early: earlyOf(c, b.Early), owed: of.rec.owed || b.Owed},

@@ -31,7 +31,7 @@ type evalSamples struct {
 func newEvalSamples(c *spec.Job, rank int, most int64, parts ...windows) *evalSamples {
 	m := spec.Mesh(c)
 	e := &evalSamples{parts: parts, n: most, fields: spec.Fields(c), reader: m.DataRank(rank),
-		share: data.Share{Ranks: m.DataRanks(), Accumulate: 1, MicroBatch: c.Train.MicroBatch}}
+		share: data.Share{Batch: m.DataRanks() * c.Train.MicroBatch, MicroBatch: c.Train.MicroBatch, Replicas: 1, Ranks: m.DataRanks()}}
 	for _, p := range parts {
 		e.all += p.Windows()
 	}

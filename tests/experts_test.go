@@ -171,7 +171,7 @@ func (m mixture) train(t *testing.T, steps int, sets ...string) (got mixtureRun)
 		}
 	}
 	mesh, vocab := spec.Mesh(c), int32(c.Model.Vocab)
-	share := data.Share{Ranks: mesh.DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
+	share := spec.Share(c)
 	got.State = map[string][]float32{}
 	m.positions = c.Model.Context
 	all := make([]int32, c.Train.Batch*m.positions)

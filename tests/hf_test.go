@@ -266,7 +266,7 @@ func gradients(t *testing.T, c *spec.Job) (loss float64, state map[string][]floa
 		t.Fatal(err)
 	}
 	mesh := spec.Mesh(c)
-	share := data.Share{Ranks: mesh.DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
+	share := spec.Share(c)
 	state = map[string][]float32{}
 	turn := make(chan struct{}, 1) // whoever holds it may write to state
 	err = setup.Together(ranks, func(r *setup.Rank) error {

@@ -136,6 +136,7 @@ func TestResumeOnAnotherTopology(t *testing.T) {
 		{"parallel.ranks=2", "zero.stage=2", "train.accumulate=3"},
 		{"parallel.ranks=6", "parallel.shard=3", "parallel.replicate=2", "zero.stage=3"},
 		{"parallel.ranks=6", "zero.stage=0", "precision=fp32"},
+		{"parallel.ranks=5", "zero.stage=0", "train.accumulate=null"},
 		{"parallel.ranks=4", "zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host"},
 		{"parallel.ranks=2", "zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 		{"parallel.ranks=4", "parallel.pipeline=2", "zero.stage=3", "train.accumulate=2"},

@@ -158,6 +158,30 @@ func TestSumOrders(t *testing.T) {
 	}
 }
 
+// TestUnevenShares checks that replicas with different numbers of micro-batches train on the same
+// samples as one rank: the first loss has the same bits, and parameters differ by float32 rounding,
+// as in TestSumOrders.
+func TestUnevenShares(t *testing.T) {
+	sets := []string{"precision=fp32", "train.batch=8", "train.micro_batch=1", "optimizer.type=sgd", "optimizer.lr=0.1", "model.dropout=0.1", "model.context=8"}
+	want := zerotest.Train(t, cfg(t, append(sets, "parallel.ranks=1")...), nil)
+	for _, mesh := range [][]string{
+		{"parallel.ranks=3", "zero.stage=0"},
+		{"parallel.ranks=3", "parallel.shard=1", "parallel.replicate=3", "zero.stage=3"},
+		{"parallel.ranks=6", "parallel.shard=2", "parallel.replicate=3", "zero.stage=1"},
+		{"parallel.ranks=6", "parallel.shard=2", "parallel.replicate=3", "zero.stage=2", "zero.offload.optimizer=host"},
+		{"parallel.ranks=6", "parallel.shard=2", "parallel.replicate=3", "zero.stage=3", "zero.prefetch=0"},
+		{"parallel.ranks=6", "parallel.pipeline=2", "parallel.shard=1", "parallel.replicate=3", "zero.stage=2"},
+		{"parallel.ranks=6", "parallel.pipeline=2", "zero.stage=0", "pipeline.schedule=ZBH1"},
+		{"parallel.ranks=6", "parallel.context=2", "parallel.replicate=3", "zero.stage=3"},
+	} {
+		got := zerotest.Train(t, cfg(t, append(sets, mesh...)...), nil)
+		zerotest.Near(t, fmt.Sprint(mesh), got, want, 1e-6)
+		if got.Losses[0] != want.Losses[0] {
+			t.Errorf("%q: loss %v, want %v", mesh, got.Losses[0], want.Losses[0])
+		}
+	}
+}
+
 // TestGroupsAreUpdatedByThemselves checks that a parameter group is updated, to the bit, as in a
 // job that uses the group's values for all parameters, and the other parameters as in a job
 // without groups. Stages must agree.

@@ -19,7 +19,7 @@ import (
 func (t *Trainer) Step(w Work) (Stats, error) {
 	t.Steps++
 	s, err := t.step(w)
-	t.Samples += int64(t.cfg.Mesh.DataRanks() * t.cfg.Micro * t.cfg.B)
+	t.Samples += t.cfg.Share.Global()
 	if err != nil {
 		t.close()
 		return s, fmt.Errorf("step %d: rank %d: %w", t.Steps, t.cfg.Groups.World.Rank(), t.cause(err))
@@ -30,7 +30,7 @@ func (t *Trainer) Step(w Work) (Stats, error) {
 func (t *Trainer) step(w Work) (Stats, error) {
 	t.given = w
 	s := Stats{LossScale: t.Scale.Scale}
-	positions := cmp.Or(w.Counted, t.cfg.Mesh.DataRanks()*t.cfg.Micro*t.cfg.B*t.cfg.T)
+	positions := cmp.Or(w.Counted, t.cfg.Share.Batch*t.cfg.T)
 	for i := range t.inputs {
 		t.inputs[i].batch.Scale = float32(s.LossScale / float64(positions))
 	}
@@ -80,7 +80,7 @@ func (t *Trainer) issue(fill Batches) error {
 // samples, not on the number of ranks.
 func (t *Trainer) drops(micro int) nn.Drops {
 	c := &t.cfg
-	sample := t.Samples + int64((micro*c.Mesh.DataRanks()+c.Mesh.DataRank(c.Groups.World.Rank()))*c.B)
+	sample := t.Samples + c.Share.First(0, micro, c.Mesh.DataRank(c.Groups.World.Rank()))
 	return nn.Drops{Train: true, Seed: c.Seed, Row: uint64(sample) * uint64(c.T), Every: t.every()}
 }
 
@@ -337,7 +337,7 @@ func (t *Trainer) eval(n int, w Work) (s Stats, err error) {
 	t.given = w
 	all, size := t.stats.I64(), n
 	if w.Stop != nil {
-		size = t.cfg.Micro
+		size = t.cfg.Share.Most()
 	}
 	defer clear(all)
 	for first := 0; first < n && !s.Stop; first += size {

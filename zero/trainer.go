@@ -56,7 +56,8 @@ type Config struct {
 	Pipeline Pipeline
 	DType    device.DType
 	Policy   fsdp.Policy
-	Micro    int          // micro-batches per step
+	Share    data.Share   // of the samples of a step; MicroBatch is B
+	Micro    int          // micro-batches of this rank per step
 	B, T     int          // sequences and positions of a micro-batch
 	Fields   []data.Field // of a sample: of tokens, or those of a program
 	Trim     bool         // a micro-batch is computed up to its longest sequence, see Work.Lengths; not in a pipeline, with divided positions, or with dropout of attention weights

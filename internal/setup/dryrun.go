@@ -99,6 +99,7 @@ func Micros(j *Job, n int) *Job {
 	x := *j
 	x.Job = j.Job.Copy()
 	x.Train.Accumulate = min(n, x.Train.Accumulate)
+	x.Train.Batch = x.Train.MicroBatch * x.Train.Accumulate * x.Parallel.DataRanks()
 	return &x
 }
 

@@ -64,7 +64,7 @@ func lossScale(c *spec.Job) optim.LossScale {
 
 // Trainer returns the configuration of a rank's trainer, without a device.
 func Trainer(c *spec.Job, rank int) zero.Config {
-	stage, mesh, pad := zero.Stage(c.Zero.Stage), spec.Mesh(c), 0
+	stage, mesh, share, pad := zero.Stage(c.Zero.Stage), spec.Mesh(c), spec.Share(c), 0
 	model, rules := spec.Part(c, cut(mesh, rank, shard.Tensor), cut(mesh, rank, shard.Expert)), Rules(c)
 	if c.On() == "cuda" {
 		model, pad = model.Joined(zero.Begin(rules)), 64 // elements: 128 bytes of the smaller types, the width of a load in products
@@ -75,7 +75,8 @@ func Trainer(c *spec.Job, rank int) zero.Config {
 		Mesh: mesh, Pipeline: pipeline(c),
 		Model: model, DType: c.Precision,
 		Policy: policy,
-		Micro:  c.Train.Accumulate, B: c.Train.MicroBatch, T: c.Model.Context, Fields: spec.Fields(c), Trim: trims(c), Chunk: c.Train.LossChunk, MLPChunk: c.Train.MLPChunk, Pad: pad, Seed: c.Train.Seed,
+		Share:  share, Micro: share.Micro(mesh.DataRank(rank)), B: c.Train.MicroBatch, T: c.Model.Context, Fields: spec.Fields(c), Trim: trims(c),
+		Chunk: c.Train.LossChunk, MLPChunk: c.Train.MLPChunk, Pad: pad, Seed: c.Train.Seed,
 		Rules: rules, Group: group(c), Clip: c.Train.Clip, Scale: lossScale(c), Delayed: c.Train.Delayed, Master: c.Parallel.Master,
 		Balance: zero.Balance{Coefficient: c.Train.RouterAux, Experts: c.Model.Experts.Count, TopK: c.Model.Experts.Router.TopK, Layers: c.Model.Layers},
 	}

@@ -42,6 +42,12 @@ func Mesh(c *Job) shard.Mesh {
 	return zero.Stage(c.Zero.Stage).Mesh(m)
 }
 
+// Share returns how the samples of a step are distributed to the job's ranks.
+func Share(c *Job) data.Share {
+	m := Mesh(c)
+	return data.Share{Batch: c.Train.Batch, MicroBatch: c.Train.MicroBatch, Replicas: m.Size(shard.Replicate), Ranks: m.DataRanks() / m.Size(shard.Replicate)}
+}
+
 // TokensPerStep returns the number of positions that all ranks train on in a step.
 func TokensPerStep(c *Job) int { return c.Train.Batch * c.Model.Context }
 

@@ -24,6 +24,9 @@ func (r *resolver) resolvePipeline() {
 		r.Refuse(err.Error(), wantNear("train.accumulate", s.Micro, func(m int) bool { return m%n == 0 })+", or the schedule 1F1B", keys...)
 	case err != nil:
 		r.Refuse(err.Error(), "want virtual: 1, or 2 and more with Interleaved1F1B", keys[1:]...)
+	case s.Virtual > 1 && !Share(c).Even():
+		r.Refuse(fmt.Sprintf("batch %d gives some replicas %d micro-batches and others %d, and %s needs multiples of %d", c.Train.Batch, s.Micro, s.Micro-1, s.Schedule, n),
+			"want another batch, or the schedule 1F1B", keys...)
 	case c.unknown():
 	case s.Stages() > c.Model.Layers:
 		r.Refuse(fmt.Sprintf("%d stages for %d layers", s.Stages(), c.Model.Layers), fmt.Sprintf("want at most %d", c.Model.Layers), "parallel.pipeline", "pipeline.virtual", "model.layers", "model.from")
@@ -61,7 +64,7 @@ func Accepts(c *Job) bool {
 	r.resolvePipeline()
 	r.resolveContext()
 	r.resolveTensor()
-	return len(r.Problems) == 0
+	return len(r.Problems) == 0 && Share(c).Valid()
 }
 
 // Begins returns the index of each stage's first module in the job's network.

@@ -22,6 +22,7 @@ func TestPipelinesThatCannotBe(t *testing.T) {
 		{"parallel={ranks: 2, pipeline: 4}", "zero.stage=0", "zero.offload.optimizer=host"},
 		{"parallel={ranks: 8, pipeline: 2, replicate: 3}"},
 		{"parallel={ranks: 4, pipeline: 4}", "pipeline.schedule=Interleaved1F1B", "train.accumulate=6", "model.layers=8"},
+		{"parallel={ranks: 4, pipeline: 2, shard: 1, replicate: 2}", "pipeline={schedule: Interleaved1F1B, virtual: 2}", "train={micro_batch: 1, batch: 7}"},
 		{"parallel={ranks: 8, pipeline: 8}"},
 		{"parallel={ranks: 2, pipeline: 2}", "pipeline={schedule: GPipe, virtual: 2}"},
 		{},

@@ -293,7 +293,7 @@ func (r *resolver) resolveMaster() {
 }
 
 // resolveBatch derives batch, micro_batch and accumulate so that batch = micro_batch × accumulate
-// × data ranks.
+// × data ranks, where some replicas may have a micro-batch per rank less.
 func (r *resolver) resolveBatch() {
 	t, ranks, called := &r.Job.Train, max(1, r.Job.Parallel.DataRanks()), r.Job.Parallel.DataName()
 	batch, micro, accumulate := r.Has("train.batch"), r.Has("train.micro_batch"), r.Has("train.accumulate")
@@ -301,7 +301,7 @@ func (r *resolver) resolveBatch() {
 	case !batch:
 		t.Batch = product
 	case micro && accumulate:
-		if product != t.Batch {
+		if s := Share(r.Job); product != t.Batch && !(s.Valid() && s.Most() == t.Accumulate) {
 			r.Refuse(fmt.Sprintf("micro_batch %d × accumulate %d × %s %d = %d, but batch is %d", t.MicroBatch, t.Accumulate, called, ranks, product, t.Batch),
 				fmt.Sprintf("want batch: %d, or leave one of the three out (--set train.accumulate=null)", product), batchKeys...)
 		}
@@ -310,11 +310,20 @@ func (r *resolver) resolveBatch() {
 	case accumulate:
 		t.MicroBatch = r.share("accumulate", t.Accumulate, "micro_batch")
 	default:
-		each := r.share("", 1, "micro_batch")
-		for t.MicroBatch > each || each%t.MicroBatch != 0 {
-			t.MicroBatch--
+		r.divideBatch()
+	}
+}
+
+// divideBatch chooses the micro-batch for which the rank with most samples has the fewest.
+func (r *resolver) divideBatch() {
+	t, s, least := &r.Job.Train, Share(r.Job), 0
+	for ; s.MicroBatch > 0; s.MicroBatch-- {
+		if s.Valid() && (least == 0 || s.Most()*s.MicroBatch < least) {
+			t.MicroBatch, t.Accumulate, least = s.MicroBatch, s.Most(), s.Most()*s.MicroBatch
 		}
-		t.Accumulate = each / t.MicroBatch
+	}
+	if least == 0 {
+		r.share("", 1, "micro_batch")
 	}
 }
 
@@ -329,6 +338,9 @@ func (r *resolver) share(name string, known int, unknown string) int {
 	}
 	if t.Batch%unit == 0 {
 		return t.Batch / unit
+	}
+	if s := Share(r.Job); unknown == "accumulate" && s.Valid() {
+		return s.Most()
 	}
 	below := t.Batch / unit * unit
 	want := fmt.Sprintf("want batch %d", below+unit)

@@ -123,10 +123,19 @@ func TestBatchTriangle(t *testing.T) {
 		{"batch=24", 24, 3, 2}, // 6 a rank: 3 is the largest micro-batch up to 4
 		{"batch=64", 64, 4, 4},
 		{"batch=28", 28, 1, 7},
+		{"batch=26 parallel.replicate=4", 26, 1, 7},
+		{"batch=20 parallel.replicate=4", 20, 1, 5}, // not 4 in 2 micro-batches: 8 for one of the ranks
+		{"batch=40 micro_batch=4 parallel.replicate=4", 40, 4, 3},
+		{"batch=40 micro_batch=4 accumulate=3 parallel.replicate=4", 40, 4, 3},
+		{"batch=40 micro_batch=4 zero.stage=0", 40, 4, 3},
+		{"batch=24 parallel.replicate=2 micro_batch=4", 24, 4, 2},
 	} {
 		var sets []string
 		for _, s := range strings.Fields(c.sets) {
-			sets = append(sets, "train."+s)
+			if !strings.Contains(s, ".") {
+				s = "train." + s
+			}
+			sets = append(sets, s)
 		}
 		tr := mustLoad(t, sets...).Train
 		if tr.Batch != c.batch || tr.MicroBatch != c.micro || tr.Accumulate != c.accumulate {

@@ -44,7 +44,7 @@ func Load(t *testing.T, text string, sets ...string) *spec.Job {
 // sequence modulo 251.
 func Tokens(c *spec.Job, rank, step int) zero.Batches {
 	rank = spec.Mesh(c).DataRank(rank)
-	share := data.Share{Ranks: c.Parallel.DataRanks(), Accumulate: c.Train.Accumulate, MicroBatch: c.Train.MicroBatch}
+	share := spec.Share(c)
 	return func(micro int, into []data.Values) error {
 		input, target, start := data.TokensOf(into)
 		first, T := share.First(int64(step), micro, rank), c.Model.Context
