@@ -405,7 +405,7 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"train --set zero.":       "zero.stage=\nzero.prefetch=\nzero.recompute=\nzero.offload.optimizer=\nzero.offload.parameters=\nzero.offload.path=\nzero.offload.buffers=\nzero.offload.ratio=\n:6\n",
+		"train --set zero.":       "zero.stage=\nzero.prefetch=\nzero.recompute=\nzero.offload.optimizer=\nzero.offload.parameters=\nzero.offload.activations=\nzero.offload.path=\nzero.offload.buffers=\nzero.offload.ratio=\n:6\n",
 		"train --set prec":        "precision=\n:6\n",
 		"train --set zero.stage=": "zero.stage=0\nzero.stage=1\nzero.stage=2\nzero.stage=3\n:4\n",
 		"train --set precision=b": "precision=bf16\n:4\n",
