@@ -22,7 +22,7 @@ type Zero struct {
 func (c *Config) zeroKeys() []field {
 	p, z := &c.Parallel, &c.Zero
 	return []field{
-		{key: "zero.stage", value: stage(&z.Stage), rule: "3; 0 with parallel.master", like: "2",
+		{key: "zero.stage", value: stage(&z.Stage), rule: "3; 0 with parallel.master, and for adapters on one rank that stores the parameters", like: "2",
 			doc:  "what is sharded: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters",
 			then: func() { z.Stage = pick(p.Master, 0, 3) }},
 		{key: "zero.prefetch", value: count(&z.Prefetch, 0, hf.MostLayers), initial: "1",

@@ -216,6 +216,7 @@ func (r *resolver) resolveParallel() {
 	if env.Processes > 1 && p.Transport == "local" {
 		r.Refuse("local works only within one process", "want auto, unix or tcp", "parallel.transport")
 	}
+	r.resolveStage()
 	r.Unfit("parallel")
 	keys := []string{"parallel.shard", "parallel.replicate", "parallel.ranks"}
 	product, by, left := fmt.Sprintf("shard %d × replicate %d", p.Shard, p.Replicate), "replicate", p.Ranks/p.Models()/p.Expert
@@ -248,6 +249,15 @@ func (r *resolver) resolveParallel() {
 		p.Shard = p.Ranks / copies
 	}
 	p.Shard = max(1, p.Shard) // later checks use it, even after a refusal
+}
+
+// resolveStage sets the stage that needs least memory for adapters on one rank: it shards nothing, so slots for
+// whole units would only be copies of frozen parameters.
+func (r *resolver) resolveStage() {
+	c := r.Job
+	if t := c.Train.LoRA; !r.Has("zero.stage") && c.Parallel.Ranks == 1 && (t.Rank > 0 || t.From != "") && c.Zero.Offload.Parameters == "none" {
+		c.Zero.Stage = 0
+	}
 }
 
 // boundMesh refuses a mesh with more ranks than a job can have, and sets its dimensions to 1 for later checks.
