@@ -31,12 +31,14 @@ func (m *Model) add(mod Module, uses ...Use) {
 }
 
 // addBlock adds a block. Experts form a separate unit, and so do float32 parameters, trained and
-// frozen ones, and with tensor parallelism those that every rank has whole.
+// frozen ones, and with tensor parallelism those that every rank has whole, also of experts.
 func (m *Model) addBlock(unit string, block Module, cut Cut) {
-	uses := []Use{{Unit: unit}, {Unit: wholeUnit(unit)}, {Unit: unit + " (experts)"}, {Unit: unit + " (router)"}, {Unit: unit + " (correction)"}}
+	uses := []Use{{Unit: unit}, {Unit: wholeUnit(unit)}, {Unit: unit + " (experts)"}, {Unit: unit + " (router)"}, {Unit: unit + " (correction)"}, {Unit: wholeUnit(unit + " (experts)")}}
 	for i, p := range block.Params() {
 		to := &uses[0]
 		switch {
+		case p.Expert && cut.some() && p.Cut.Full == nil:
+			to = &uses[5]
 		case p.Expert:
 			to = &uses[2]
 		case p.Single && p.Frozen:

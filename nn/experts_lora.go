@@ -3,6 +3,7 @@ package nn
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"zeroth/device"
 )
@@ -16,13 +17,14 @@ type expertAdapter struct {
 func (a expertAdapter) exist() bool { return a.up.count > 0 }
 
 // attachExperts gives the experts of a block adapters, if any expert of the layer is targeted: their first
-// matrices after one another, then their second ones. Ranks that divide matrices do not support them.
+// matrices after one another, then their second ones. Ranks that divide matrices divide the hidden layer's side of
+// them, and have the other side whole.
 func (b *llamaBlock) attachExperts(prefix string) {
-	x, c, l := b.l.Experts, b.l.Width, b.l.LoRA
+	x, c, l, cut := b.l.Experts, b.l.Width, b.l.LoRA, b.l.Cut
 	if x.Names.Up == "" {
 		return
 	}
-	own := x.own()
+	own, parts := x.own(), max(1, cut.Count)
 	for i, f := range [3]struct {
 		name    string
 		in, out int
@@ -38,17 +40,27 @@ func (b *llamaBlock) attachExperts(prefix string) {
 		rank := l.RankOf(layer(first))
 		a := &b.mix.adapters[i]
 		a.scale = float32(l.Scale(layer(first)))
-		add := func(suffix string, std float32, rows, cols int) matrices {
-			at := len(b.params)
+		add := func(suffix string, std float32, whole bool, dim int, shape ...int) matrices {
+			at, all := len(b.params), slices.Clone(shape)
+			if !whole {
+				all[dim] *= parts
+			}
 			for e := own.Lo; e < own.Hi; e++ {
-				p := weight(layer(e)+suffix, std, rows, cols)
+				p := weight(layer(e)+suffix, std, all...)
+				if !whole {
+					p = cut.part(p, dim, shape[dim])
+				}
 				p.Expert = true
 				b.params.add(p)
 			}
-			return matrices{at, rows, cols, own.Len()}
+			return matrices{at, shape[0], shape[1], own.Len()}
 		}
-		a.down = add(".lora_A.weight", float32(1/math.Sqrt(3*float64(f.in))), rank, f.in)
-		a.up = add(".lora_B.weight", 0, f.out, rank)
+		down, in := i == 2, f.in
+		if down {
+			in *= parts
+		}
+		a.down = add(".lora_A.weight", float32(1/math.Sqrt(3*float64(in))), !down, 1, rank, f.in)
+		a.up = add(".lora_B.weight", 0, down, 0, f.out, rank)
 	}
 }
 

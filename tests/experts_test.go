@@ -568,6 +568,16 @@ func TestExpertsAdapters(t *testing.T) {
 			t.Errorf("%d gradients", n)
 		}
 	}
+	one := m.train(t, 2, "parallel.ranks=1", "model.context=12", from)
+	for _, stage := range []string{"0", "3"} {
+		got := m.train(t, 2, "parallel.ranks=4", "parallel.tensor=2", "model.context=12", "zero.stage="+stage, from)
+		within(t, "the loss of ranks that divide matrices", got.Losses[1], one.Losses[1], 1e-6)
+		for name, w := range one.State {
+			if param, is := strings.CutPrefix(name, "momentum_buffer "); is {
+				sameGradient(t, "stage "+stage+", tensor 2: "+param, got.State[name], w)
+			}
+		}
+	}
 	out := t.TempDir()
 	c := m.job(t, "train.lora.rank=2", "train.lora.targets=[all-linear]", "parallel.ranks=2", "parallel.expert=2", "train.steps=2", "optimizer.type=adamw")
 	if err := job.Run(t.Context(), c, job.Options{Out: out}); err != nil {
