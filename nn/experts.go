@@ -247,7 +247,7 @@ func (b *llamaBlock) restoreExperts(p pass, s *Saved, lost Recompute) {
 		m.activateShared(s)
 	}
 	if m.sources == 1 {
-		r := m.rowsOf(0, m.space())
+		r := m.rowsOf(0, m.space(lost >= RecomputeMLP))
 		if lost >= RecomputeMLP {
 			m.hide(r, all, 0)
 		}
@@ -311,10 +311,13 @@ func (m mixPass) rowsOf(source int, space mixRows) mixRows {
 	return r
 }
 
-// space returns working space for the rows of a source, and, with a single one, what is saved of them.
-func (m mixPass) space() mixRows {
+// space returns working space for the rows of a source, with their input if a pass reads it, and, with a
+// single source, what is saved of them.
+func (m mixPass) space(input bool) (r mixRows) {
 	n, f := m.pairs(), m.b.l.Experts.FFN
-	r := mixRows{x: m.take(n, m.b.l.Width)}
+	if input {
+		r.x = m.take(n, m.b.l.Width)
+	}
 	if m.sources == 1 {
 		r.pairOrder, r.hidden, r.act = m.s.sorted, device.Matrix(m.s.hidden, n, 2*f), device.Matrix(m.s.act, n, f)
 		return r
@@ -351,7 +354,7 @@ func (b *llamaBlock) forwardExperts(p pass, y device.Buffer, s *Saved) {
 	if b.l.Experts.Shared > 0 {
 		m.forwardShared(sum.RowRange(at.Lo, at.Hi), all.RowRange(at.Lo, at.Hi), s)
 	}
-	space := m.space()
+	space := m.space(true)
 	out := m.take(m.pairs(), c)
 	for source := range m.sources {
 		r, to, base := m.rowsOf(source, space), sum.RowRange(source*m.rows, (source+1)*m.rows), device.Mat{}
@@ -438,7 +441,7 @@ func (b *llamaBlock) backwardExperts(p pass, d device.Buffer, s *Saved) {
 // the other.
 func (m mixPass) backwardSources(g mixGrads, all device.Mat) {
 	defer m.mem.Release(m.mem.Mark())
-	space, n := m.space(), m.pairs()
+	space, n := m.space(true), m.pairs()
 	dy, dact := m.take(n, m.b.l.Width), m.take(n, m.b.l.Experts.FFN)
 	for source := range m.sources {
 		r, to, base := m.rowsOf(source, space), g.input.RowRange(source*m.rows, (source+1)*m.rows), device.Mat{}
