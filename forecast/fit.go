@@ -256,6 +256,7 @@ func differs(c *spec.Job, x *spec.Job) (sets []string) {
 		{"zero.recompute", x.Zero.Recompute, c.Zero.Recompute},
 		{"zero.prefetch", x.Zero.Prefetch, c.Zero.Prefetch},
 		{"train.loss_chunk", x.Train.LossChunk, c.Train.LossChunk},
+		{"train.mlp_chunk", x.Train.MLPChunk, c.Train.MLPChunk},
 		{"zero.offload.optimizer", x.Zero.Offload.Optimizer, c.Zero.Offload.Optimizer},
 		{"zero.offload.parameters", x.Zero.Offload.Parameters, c.Zero.Offload.Parameters},
 		{"zero.offload.activations", x.Zero.Offload.Activations, c.Zero.Offload.Activations},

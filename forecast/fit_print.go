@@ -144,6 +144,9 @@ func (f *Settings) row(word string, x *Choice, fastest float64) []string {
 	if j := f.Job.Config; c.Train.LossChunk != j.Train.LossChunk {
 		why = fmt.Sprintf("chunks of %d, %s", c.Train.LossChunk, why)
 	}
+	if j := f.Job.Config; c.Train.MLPChunk != j.Train.MLPChunk {
+		why = fmt.Sprintf("MLP in chunks of %d, %s", c.Train.MLPChunk, why)
+	}
 	if j := f.Job.Config; c.Zero.Prefetch != j.Zero.Prefetch {
 		why = fmt.Sprintf("prefetch %d, %s", c.Zero.Prefetch, why)
 	}
@@ -349,6 +352,7 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 		Recompute  string           `json:"recompute"`
 		Prefetch   int              `json:"prefetch"`
 		LossChunk  int              `json:"loss_chunk"`
+		MLPChunk   int              `json:"mlp_chunk"`
 		Optimizer  string           `json:"offload_optimizer"`
 		Params     string           `json:"offload_parameters"`
 		Away       string           `json:"offload_activations"`
@@ -364,7 +368,7 @@ func (c *Choice) MarshalJSON() ([]byte, error) {
 		Simulated  *Step            `json:"simulated,omitempty"`
 	}{
 		c.Fits(), x.Parallel.Pipeline, p.Schedule, p.Virtual, x.Parallel.Context, x.Parallel.Tensor, x.Zero.Stage, mesh.Shard, mesh.Replicate, x.Train.MicroBatch, x.Train.Accumulate, x.Zero.Recompute, x.Zero.Prefetch,
-		x.Train.LossChunk, x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters, x.Zero.Offload.Activations, x.Zero.Offload.Ratio, c.Sets, c.Needs.Device.Total(), by,
+		x.Train.LossChunk, x.Train.MLPChunk, x.Zero.Offload.Optimizer, x.Zero.Offload.Parameters, x.Zero.Offload.Activations, x.Zero.Offload.Ratio, c.Sets, c.Needs.Device.Total(), by,
 		c.Needs.Host.Total(), c.Needs.Disk, low, high, binding, c.Simulated,
 	})
 }

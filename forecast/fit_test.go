@@ -80,6 +80,9 @@ func TestLargest(t *testing.T) {
 			if more, _ := grown(c, r.As.Value+1); one(t, more, l).Fits() {
 				t.Errorf("%s: %d fits too", of, r.As.Value+1)
 			}
+			if of == "seq" {
+				growsAs(t, r.Any, l)
+			}
 			if none, err := FindLargest(c, of, Limits{Ranks: 4, Memory: 1000}); err != nil || none.As != nil || none.Any != nil {
 				t.Errorf("%s in 1000 bytes: %+v, %v", of, none, err)
 			}
@@ -87,6 +90,21 @@ func TestLargest(t *testing.T) {
 	}
 	if _, err := FindLargest(spectest.Fitted(t), "head", Limits{Ranks: 4, Memory: 1}); err == nil || !input.IsInput(err) {
 		t.Errorf("the largest head: %v", err)
+	}
+}
+
+// growsAs fails unless a sequence is limited by something, and one half as long needs less by what each token needs.
+// Not all that is allocated is in use at the peak.
+func growsAs(t *testing.T, a *Answer, l Limits) {
+	t.Helper()
+	half, _ := grownContext(a.Choice.Config, a.Value/2)
+	sum := 0.0
+	for _, g := range a.Grows {
+		sum += g.Bytes
+	}
+	less := float64(a.Choice.Needs.Device.Total() - one(t, half, l).Needs.Device.Total())
+	if tokens := float64(seqStep * (a.Value - a.Value/2)); math.Abs(sum*tokens-less) > 0.1*less || a.Limit == "" {
+		t.Errorf("limited by %s; each token needs %.0f bytes %v, but %.0f tokens less need %.0f less", a.Limit, sum, a.Grows, tokens, less)
 	}
 }
 

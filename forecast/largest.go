@@ -1,9 +1,13 @@
 package forecast
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
+	"zeroth/device"
 	"zeroth/internal/input"
 	"zeroth/internal/show"
 	"zeroth/job/hf"
@@ -28,6 +32,15 @@ type Answer struct {
 	Value  int     `json:"value"` // heads, tokens or sequences
 	Title  string  `json:"title"`
 	Choice *Choice `json:"choice"`
+
+	Limit string `json:"limit,omitempty"`           // of a sequence: the use of memory that exceeds what there is first
+	Grows []Grow `json:"bytes_per_token,omitempty"` // of a sequence: what each token of its second half needs of a rank, most first
+}
+
+// Grow is a use of memory that grows with the sequence.
+type Grow struct {
+	Of    string  `json:"of"`
+	Bytes float64 `json:"bytes"`
 }
 
 // FindLargest searches for the largest model of the job's proportions, sequence or micro-batch
@@ -44,7 +57,7 @@ func FindLargest(c *spec.Job, of string, l Limits) (*Largest, error) {
 	if c.Own.Model != nil && of != "micro_batch" {
 		return nil, input.BadInput(fmt.Errorf("--largest %s: the size of a program's network is fixed; want --largest micro_batch", of))
 	}
-	g := growth{job: onRanks(c, l.Ranks), limits: l, fixed: of == "micro_batch", grown: grown}
+	g := growth{job: onRanks(c, l.Ranks), limits: l, of: of, fixed: of == "micro_batch", grown: grown}
 	as, err := g.answer(0, func(_ *search, job *Choice) *Choice { return job })
 	if err != nil {
 		return nil, err
@@ -69,6 +82,7 @@ func FindLargest(c *spec.Job, of string, l Limits) (*Largest, error) {
 type growth struct {
 	job    *spec.Job
 	limits Limits
+	of     string                                   // of Quantities
 	fixed  bool                                     // micro-batches grow
 	grown  func(*spec.Job, int) (*spec.Job, string) // the job with a value, nil beyond its limits, and a title
 }
@@ -104,7 +118,52 @@ func (g *growth) answer(least int, best func(*search, *Choice) *Choice) (*Answer
 	}
 	c := try(n)
 	c.simulate()
-	return &Answer{n, title, c}, wrong
+	a := &Answer{Value: n, Title: title, Choice: c}
+	if g.of == "seq" {
+		a.limit(try(n+1), g.limits)
+	}
+	return a, wrong
+}
+
+// limit sets what limits a sequence, given the choice for one that is too long, which is nil if no such job is
+// searched.
+func (a *Answer) limit(longer *Choice, l Limits) {
+	if longer == nil {
+		a.Limit = "the positions of the model, or the limits of a job"
+		return
+	}
+	a.Limit, _ = longer.binding(device.Use.String)
+	if a.Value < 2 {
+		return
+	}
+	x, _ := grownContext(a.Choice.Config, a.Value/2)
+	all, err := NewPlan(a.Choice.Config, l.machine(x))
+	half, wrong := NewPlan(x, l.machine(x))
+	if err != nil || wrong != nil {
+		return
+	}
+	grow := func(of string, more int64) {
+		if more > 0 {
+			a.Grows = append(a.Grows, Grow{of, float64(more) / float64(seqStep*(a.Value-a.Value/2))})
+		}
+	}
+	for c, x := range categories {
+		grow(x.title, all.Peak.InUse[c]-half.Peak.InUse[c])
+	}
+	slices.SortFunc(a.Grows, func(x, y Grow) int { return cmp.Compare(y.Bytes, x.Bytes) })
+	grow("host memory", all.Host.Total()-half.Host.Total())
+}
+
+// limited describes what limits a sequence.
+func (a *Answer) limited() string {
+	words := []string{}
+	for _, g := range a.Grows {
+		words = append(words, show.ByteSize(int64(g.Bytes))+" "+g.Of)
+	}
+	if len(words) == 0 {
+		return "limited by " + a.Limit
+	}
+	return fmt.Sprintf("limited by %s; a token needs %s", a.Limit, strings.Join(words, ", "))
 }
 
 // bisect returns the largest n for which ok holds, 0 if it never does. If ok holds for n, it must
@@ -154,10 +213,13 @@ func grownModel(c *spec.Job, n int) (*spec.Job, string) {
 	return x, fmt.Sprintf("%s: %d layers, width %d, %d heads", hf.Title(x.Model.Network(nn.LoRA{})), x.Model.Layers, x.Model.Width, x.Model.Heads)
 }
 
-// grownContext returns the job with sequences of 64n tokens.
+// seqStep is the number of tokens by which sequences grow.
+const seqStep = 64
+
+// grownContext returns the job with sequences of n times seqStep tokens.
 func grownContext(c *spec.Job, n int) (*spec.Job, string) {
 	x := c.Copy()
-	x.Model.Context = 64 * n
+	x.Model.Context = seqStep * n
 	if c.Model.From != "" && c.Model.Family == "gpt2" && x.Model.Context > max(c.Model.Context, c.Model.Longest) {
 		return nil, "" // GPT-2 has no more position embeddings
 	}
@@ -191,6 +253,9 @@ func (r *Largest) Print(out io.Writer) error {
 		low, _ := a.Choice.Free()
 		words := fmt.Sprintf("%s allocated, %s free", show.ByteSize(a.Choice.Needs.Device.Total()), show.ByteSize(low))
 		t.Add(a.how, a.Title, words)
+		if a.Limit != "" {
+			t.Add("", "", a.limited())
+		}
 		for _, s := range a.Choice.Sets {
 			t.Add("", "", "--set "+s)
 		}

@@ -15,6 +15,7 @@ import (
 	"zeroth/device"
 	"zeroth/internal/setup"
 	"zeroth/job/spec"
+	"zeroth/nn"
 	"zeroth/pipe"
 	"zeroth/zero"
 )
@@ -44,7 +45,7 @@ func newSearch(c *spec.Job, l Limits) *search {
 func (s *search) measure(x *spec.Job) (*Choice, error) {
 	z, p, t := x.Zero, x.Parallel, x.Train
 	mesh := []int{p.Pipeline, p.Context, p.Tensor, p.Expert, p.Shard, p.Replicate}
-	key := fmt.Sprint(z.Stage, z.Recompute, z.Prefetch, z.Offload, mesh, x.Pipeline, t.MicroBatch, t.Accumulate, t.LossChunk)
+	key := fmt.Sprint(z.Stage, z.Recompute, z.Prefetch, z.Offload, mesh, x.Pipeline, t.MicroBatch, t.Accumulate, t.LossChunk, t.MLPChunk)
 	s.mu.Lock()
 	f := s.tried[key]
 	if f == nil {
@@ -185,7 +186,7 @@ func (s *search) leanMeshes(found *Choice) (tried []*Choice) {
 		lean.Parallel.Replicate = data / lean.Parallel.Shard
 	}
 	whole := lean.Copy()
-	whole.Zero.Recompute = "none"
+	recompute(whole, "none")
 	meshes := append([]*spec.Job{lean, whole}, slices.Concat(s.meshes(lean), s.meshes(whole))...)
 	slices.SortStableFunc(meshes[2:], func(x, y *spec.Job) int { return cmp.Compare(y.Parallel.DataRanks(), x.Parallel.DataRanks()) })
 	var best *Choice
@@ -241,6 +242,9 @@ var axes = []func(*search, *spec.Job) []*spec.Job{
 func (s *search) lean(x *spec.Job) *spec.Job {
 	x = x.Copy()
 	x.Zero.Stage, x.Zero.Recompute, x.Zero.Prefetch = 3, config.Recomputes[len(config.Recomputes)-1], 1
+	if chunkable(x) {
+		x.Train.MLPChunk = chunk
+	}
 	x.Parallel.Shard, x.Parallel.Replicate = x.Parallel.Holders(), 1
 	x.Train.LossChunk = min(x.Train.LossChunk, 1024)
 	if !s.undivided {
@@ -400,20 +404,40 @@ func (s *search) microBatches(x *spec.Job) (all []*spec.Job) {
 
 // passes returns the job with every recomputation and prefetch.
 func (s *search) passes(x *spec.Job) (all []*spec.Job) {
-	for _, recompute := range config.Recomputes {
+	for _, level := range config.Recomputes {
 		for prefetch := range 3 {
 			if prefetch == 2 && x.Zero.Stage < 3 {
 				continue // no gathers ahead, and never more than two gradients
 			}
 			y := x.Copy()
-			y.Zero.Recompute, y.Zero.Prefetch = recompute, prefetch
+			recompute(y, level)
+			y.Zero.Prefetch = prefetch
 			all = append(all, y)
 		}
 	}
 	return all
 }
 
-// chunks returns the job with its own loss chunk and some smaller ones.
+// recompute sets the level of recomputation, without what needs a higher one.
+func recompute(x *spec.Job, level string) {
+	if x.Zero.Recompute = level; !chunkable(x) {
+		x.Train.MLPChunk = 0
+	}
+	if spec.Recompute(x) < nn.RecomputeLinear {
+		x.Zero.Offload.Activations = "none"
+	}
+}
+
+// chunk is the train.mlp_chunk that searches try: products of so many rows are as fast as larger ones.
+const chunk = 8192
+
+// chunkable reports whether a job can use train.mlp_chunk, and has more tokens than one.
+func chunkable(x *spec.Job) bool {
+	return spec.Recompute(x) >= nn.RecomputeMLP && x.Own.Model == nil && x.Model.Experts.Count == 0 &&
+		pipelineOf(x).Schedule != string(pipe.ZBH1) && x.Train.MicroBatch*x.Model.Context > cmp.Or(x.Train.MLPChunk, chunk)
+}
+
+// chunks returns the job with its own loss chunk and some smaller ones, and with its MLP whole and in chunks.
 func (s *search) chunks(x *spec.Job) (all []*spec.Job) {
 	own := s.job.Train.LossChunk
 	for n := 4096; n >= 256; n /= 4 {
@@ -425,7 +449,15 @@ func (s *search) chunks(x *spec.Job) (all []*spec.Job) {
 	}
 	y := x.Copy()
 	y.Train.LossChunk = own
-	return append(all, y)
+	all = append(all, y)
+	if chunkable(x) {
+		for _, n := range [...]int{0, cmp.Or(s.job.Train.MLPChunk, chunk)} {
+			y := x.Copy()
+			y.Train.MLPChunk = n
+			all = append(all, y)
+		}
+	}
+	return all
 }
 
 // plain is the schedule of a job without a pipeline, and the first to try with one.
@@ -441,6 +473,7 @@ func (s *search) schedules(x *spec.Job) (all []*spec.Job) {
 		{Schedule: string(pipe.Interleaved), Virtual: 2}, {Schedule: string(pipe.Interleaved), Virtual: 4}} {
 		y := x.Copy()
 		y.Pipeline = p
+		recompute(y, y.Zero.Recompute)
 		all = append(all, y)
 	}
 	return all
@@ -472,8 +505,9 @@ func (s *search) offloads(x *spec.Job) []*spec.Job {
 				y := x.Copy()
 				o := &y.Zero.Offload
 				o.Optimizer, o.Parameters, o.Activations = optimizer, params, "none"
-				if y.Zero.Recompute = levels[0]; i > 0 { // passes tries those between
-					o.Activations, y.Zero.Recompute = s.activations()[i-1], levels[len(levels)-1]
+				if recompute(y, levels[0]); i > 0 { // passes tries those between
+					recompute(y, levels[len(levels)-1])
+					o.Activations = s.activations()[i-1]
 				}
 				if params != "none" {
 					y.Zero.Stage = 3

@@ -22,6 +22,7 @@ func (a *app) fit() *cobra.Command {
 	p.searched = true
 	o := fitting{}
 	var largest string
+	var longest bool
 	cmd := &cobra.Command{
 		Use:   "fit [JOB.yaml]",
 		Short: "Find the fastest settings of a job that fit a machine",
@@ -39,7 +40,7 @@ job.`,
 		Example: `  zeroth fit job.yaml --gpus 8 --gpu-memory 80GiB
   zeroth fit --model Llama-3-8B --gpus 8 --gpu-memory 80GiB --seq 8192 --micro-batch 2
   zeroth fit --model Llama-3-70B --gpus auto --tokens 15T
-  zeroth fit job.yaml --gpus 8 --gpu-memory 80GiB --largest seq`,
+  zeroth fit job.yaml --gpus 8 --gpu-memory 80GiB --longest`,
 		Args: arguments(0, 1),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			debug.SetGCPercent(300) // dry runs allocate much and keep little
@@ -54,6 +55,9 @@ job.`,
 			l, err := o.limits(c, m.Memory)
 			if err != nil {
 				return err
+			}
+			if longest {
+				largest = "seq"
 			}
 			if largest != "" {
 				return a.largest(c, l, largest, p.json)
@@ -90,6 +94,7 @@ job.`,
 	f.StringVar(&o.hostRate, "host-rate", "", "`bytes` per second that a machine's processors read and write")
 	f.StringVar(&o.diskRate, "disk-rate", "", "`bytes` per second to or from a machine's disks")
 	cmd.Flags().StringVar(&largest, "largest", "", "find the largest `model`, seq or micro_batch that fits")
+	cmd.Flags().BoolVar(&longest, "longest", false, "find the longest sequence that fits and what limits it; the same as --largest seq")
 	must(cmd.RegisterFlagCompletionFunc("largest", oneOf(forecast.Quantities...)))
 	must(cmd.RegisterFlagCompletionFunc("machine", wordsOrFile(forecast.HardwareNames()...)))
 	return cmd

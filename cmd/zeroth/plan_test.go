@@ -216,6 +216,8 @@ func TestFit(t *testing.T) {
 		out, _ := zeroth(t, 0, append(args, "--largest", of, "--json")...)
 		contains(t, out, `"of": "`+of+`"`)
 	}
+	out, _ = zeroth(t, 0, append(args, "--longest")...)
+	contains(t, out, "the largest seq on 8 ranks", "limited by activations; a token needs ", " saved activations")
 }
 
 // TestSimulatedStep checks that a simulated step is printed and written, for this machine, for a
