@@ -103,10 +103,17 @@ func AllGather(g Group, q device.Queue, b device.Buffer) { g.AllGather(q, b, Own
 // ReduceScatter reduces in place: the sum replaces part Rank of b.
 func ReduceScatter(g Group, q device.Queue, b device.Buffer) { g.ReduceScatter(q, Own(g, b), b) }
 
-// AllReduce replaces b by its sum over all ranks, in rank order. g.Size() must divide its length.
+// AllReduce replaces b by its sum over all ranks, in rank order.
 func AllReduce(g Group, q device.Queue, b device.Buffer) {
-	ReduceScatter(g, q, b)
-	AllGather(g, q, b)
+	n := b.N / g.Size() * g.Size()
+	if rest := b.Slice(n, b.N); rest.N > 0 {
+		g.Reduce(q, rest)
+		g.Broadcast(q, rest)
+	}
+	if n > 0 || b.N == 0 {
+		ReduceScatter(g, q, b.Slice(0, n))
+		AllGather(g, q, b.Slice(0, n))
+	}
 }
 
 // inspectable returns g, or the first group it wraps, that is Inspectable, or nil.

@@ -252,10 +252,12 @@ func LocalWorld(m shard.Mesh) []Ranks {
 // index at in a group of MeshGroups. As in LocalWorld, a rank passes on the name of the peer it
 // lost.
 func WiredWorld(m shard.Mesh, r int, wire func(group, at int) Wire) (ranks Ranks) {
-	f := &failure{why: ErrPeerLost{r}}
+	f := &failure{}
 	for i, g := range table(m) {
 		if at := slices.Index(g.ranks, r); at >= 0 && g.role != Saves {
-			*ranks.slot(g.role, at) = newWired(wire(i, at), f, Cheapest)
+			w := wire(i, at)
+			f.why = ErrPeerLost{w.Name(at)} // may differ from r, if ranks of a larger world were lost
+			*ranks.slot(g.role, at) = newWired(w, f, Cheapest)
 		}
 	}
 	return ranks

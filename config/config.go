@@ -14,6 +14,7 @@ type Config struct {
 	Train            Training
 	Device           string // "auto", "cpu" or "cuda", as in the job file; see On
 	Parallel         Parallel
+	Faults           Faults
 	Pipeline         Pipeline
 	Dropout          *float64 // dropout probability of embeddings and residuals in training; nil: the value in the model's config.json
 	Weights          string   // how frozen matrices of blocks are stored: one of device.Codes

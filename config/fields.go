@@ -82,7 +82,7 @@ func onlyIf(when string, met bool, because, why string) []only {
 // "" if it is not known.
 func (c *Config) fields(on string) []field {
 	return slices.Concat(c.modelKeys(), c.dataKeys(), c.trainKeys(on), c.stopKeys(), c.tuningKeys(),
-		c.parallelKeys(on), c.pipelineKeys(), c.zeroKeys(), c.optimizerKeys(), c.scheduleKeys(),
+		c.parallelKeys(on), c.faultKeys(), c.pipelineKeys(), c.zeroKeys(), c.optimizerKeys(), c.scheduleKeys(),
 		c.checkpointKeys(), c.sampleKeys(), c.reportKeys())
 }
 

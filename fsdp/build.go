@@ -72,6 +72,19 @@ func New(cfg Config) (*Runner, error) {
 	return r, nil
 }
 
+// Clear discards a step that has failed: parameters are gathered again, and gradients written anew, in
+// a number of micro-batches. The queues must be idle.
+func (r *Runner) Clear(micro int) {
+	r.cfg.Micro = micro
+	for _, a := range r.arenas {
+		a.Release(0)
+	}
+	for _, u := range r.Units {
+		u.stale = true
+	}
+	r.in = nil
+}
+
 // Free releases what New allocated. The queues must be idle.
 func (r *Runner) Free() {
 	for _, h := range r.held {
@@ -174,7 +187,7 @@ func (a *allocation) take(d device.Device, t device.DType, n int, use device.Use
 func (r *Runner) allocate() error {
 	p, dev, a := r.cfg.Policy, r.cfg.Device, &allocation{}
 	grads := r.lay(p.GradSlots(), (*Unit).trained, (*Unit).shared, func(u *Unit) *int { return &u.dwSlot })
-	if r.cfg.Micro == 0 || p.KeepGrads && r.cfg.Micro == 1 {
+	if r.cfg.Micro == 0 || p.KeepGrads && r.cfg.Micro == 1 && !r.cfg.More {
 		clear(grads) // the only micro-batch writes directly to the kept gradient
 	}
 	whole := device.Gathered
@@ -351,7 +364,7 @@ func (r *Runner) allocateShards(a *allocation) {
 			u.Grad = a.take(r.cfg.Device, device.F32, n, device.Grads)
 		}
 	}
-	if !keep && r.cfg.Micro > 1 {
+	if !keep && (r.cfg.Micro > 1 || r.cfg.More) {
 		r.back.buf = a.take(r.cfg.Device, device.F32, back, device.Staging)
 	}
 }

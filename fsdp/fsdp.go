@@ -69,6 +69,7 @@ type Config struct {
 	DType   device.DType // of parameters in use, and of activations
 	Policy  Policy
 	Micro   int     // micro-batches per step; 0 for forward passes only
+	More    bool    // there may be more of them later, see Clear
 	Split   bool    // backward passes are split into InputGrad and WeightGrad
 	Chunks  []Chunk // consecutive chunks of Model; nil: one chunk with one flight
 	Streams int     // slots for the residual stream, or its gradient, between chunks; see OpenStream

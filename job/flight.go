@@ -44,7 +44,10 @@ func (r *run) recordFlights(ranks []*setup.Rank) *flights {
 // wait dumps for reasons from outside: requests, and the first failure of the world. A request
 // to this process asks all processes; this one dumps at once, because others may not answer.
 func (f *flights) wait() {
-	ended, fault := f.r.self.Ended, false // a dump after a fault is of it, too
+	ended, dumps, fault := f.r.self.Ended, f.r.self.Dumps, false // a dump after a fault is of it, too
+	if f.r.c.Faults.Survive {
+		ended = nil // end dumps if the run does not go on
+	}
 	for {
 		select {
 		case <-ended:
@@ -55,7 +58,7 @@ func (f *flights) wait() {
 			if f.r.self.Dump != nil {
 				f.r.self.Dump()
 			}
-		case <-f.r.self.Dumps:
+		case <-dumps:
 			f.asked(fault, true)
 		case <-f.over:
 			return
@@ -122,8 +125,7 @@ func (f *flights) sleep() bool {
 // end dumps once more if the run failed, when all operations of its ranks are known. With several
 // processes every error counts as a failure, because the other processes see it as one.
 func (f *flights) end(ctx context.Context, err error) {
-	close(f.over)
-	f.all.Wait()
+	f.stop()
 	asked := errors.Is(err, ErrElsewhere) || ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 	if err == nil || asked || f.r.self.Alone() && !causedByPeers(err) {
 		return
@@ -134,6 +136,12 @@ func (f *flights) end(ctx context.Context, err error) {
 	default:
 	}
 	f.dump(err.Error(), true)
+}
+
+// stop waits no more for reasons to dump.
+func (f *flights) stop() {
+	close(f.over)
+	f.all.Wait()
 }
 
 func (f *flights) dir() string { return filepath.Join(f.r.Out, flight.Folder) }

@@ -31,6 +31,7 @@ type loop struct {
 	metrics  map[string]float64 // the last ones, for checkpoints
 	stop     func() bool        // asks all ranks to stop
 
+	duties
 	counts
 	evals
 	saves
@@ -44,6 +45,36 @@ type counts struct {
 	tokens  int64     // trained on so far, without padding
 	read    int64     // of them, in the last step
 	since   time.Time // when the last step, or an evaluation after it, has ended
+}
+
+// duties are what follows a step, in order. After a loss, ranks repeat those that some have not done.
+type duties struct {
+	duty     int         // how many are done
+	due      [3]bool     // those to be done, before each is begun
+	wants    bool        // a rank has asked all to save
+	stopped  bool        // ranks have agreed to stop
+	before   state.Early // the evaluations before those of this step
+	reported report.Step // the last
+	verdict  string      // of a step to be finished, see zero.Trainer.Finish; empty: none
+}
+
+// The duties.
+const (
+	evaluating = iota
+	saving
+	saveLast // after training
+	allDuties
+)
+
+// owes reports whether a duty is to be done. If it is, the caller counts it when it is done.
+func (l *loop) owes(duty int, due func() bool) bool {
+	if l.duty > duty {
+		return false
+	}
+	if l.duty == duty {
+		l.due[duty] = l.due[duty] || due()
+	}
+	return l.due[duty]
 }
 
 // evals are the evaluations on validation data.
@@ -62,6 +93,7 @@ func newLoop(of *run, r *setup.Rank) *loop {
 		c: c, rank: r, set: set, rec: of.rec, chosen: of.chosen, schedule: setup.Schedule(c), metrics: map[string]float64{},
 		share:  spec.Share(c),
 		reader: spec.Mesh(c).DataRank(r.Rank),
+		duties: duties{duty: saveLast},
 		counts: counts{at: b.Step, samples: b.Samples, tokens: b.Tokens},
 		evals:  evals{early: earlyOf(c, b.Early), owed: of.rec.owed || b.Owed},
 		saves:  saves{saver: of.savers[r.LocalIndex], model: of.job.ModelJSON(), base: b.Base, kept: -1},
@@ -88,8 +120,10 @@ func newLoop(of *run, r *setup.Rank) *loop {
 func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 	l.stop = func() bool { return ctx.Err() != nil || l.failed != nil }
 	l.since = time.Now()
-	l.last = l.since
-	if l.owed && l.evaluates() {
+	if l.last.IsZero() {
+		l.last = l.since
+	}
+	if l.owed && l.duty == saveLast && l.evaluates() {
 		if stopped, err = l.evaluate(); err != nil {
 			return false, err
 		}
@@ -99,7 +133,14 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 			}
 		}
 	}
-	for l.at < l.c.Train.Steps && !stopped && !l.stale() {
+	l.stopped = l.stopped || stopped
+	for {
+		if err := l.follow(); err != nil {
+			return false, err
+		}
+		if l.at >= l.c.Train.Steps || l.stopped || l.stale() {
+			break
+		}
 		lr := l.schedule.At(l.rank.Trainer.Updates)
 		s, err := l.train(lr)
 		if err != nil {
@@ -108,20 +149,32 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		if err := l.report(s, lr); err != nil {
 			return false, err
 		}
-		stopped = s.Stop && l.at < l.c.Train.Steps
-		if l.owed = l.evaluates(); l.owed && !stopped {
-			if stopped, err = l.evaluate(); err != nil {
-				return false, err
-			}
-		}
-		if err := l.save(s.Save); err != nil {
-			return false, err
-		}
+		l.duties = duties{wants: s.Save, stopped: s.Stop && l.at < l.c.Train.Steps, before: l.early, reported: l.reported}
 	}
 	if l.stale() && l.rank.Rank == 0 {
 		l.rec.Note(endedEarly(l.c, l.early))
 	}
-	return stopped, l.finishSaves()
+	return l.stopped, l.finishSaves()
+}
+
+// follow does what follows a step.
+func (l *loop) follow() (err error) {
+	if l.duty == evaluating {
+		if l.owed = l.evaluates(); l.owed && !l.stopped {
+			l.early = l.before
+			if l.stopped, err = l.evaluate(); err != nil {
+				return err
+			}
+		}
+		l.duty = saving
+	}
+	if l.duty == saving {
+		if err := l.save(); err != nil {
+			return err
+		}
+		l.duty = saveLast
+	}
+	return nil
 }
 
 // train does a step.
@@ -138,7 +191,13 @@ func (l *loop) train(lr float64) (zero.Stats, error) {
 	l.beginSample()
 	l.data = 0
 	l.rank.Recorder.BeginStep(l.at + 1)
-	s, err := l.rank.Trainer.Step(w)
+	var s zero.Stats
+	var err error
+	if l.verdict != "" {
+		s, err = l.rank.Trainer.Finish(lr, l.verdict)
+	} else {
+		s, err = l.rank.Trainer.Step(w)
+	}
 	if err != nil {
 		return s, err
 	}
@@ -220,19 +279,23 @@ func (l *loop) report(s zero.Stats, lr float64) error {
 	}
 	l.metrics["loss"] = s.Loss
 	own := balanceOf(l.named(s.Metrics), s.Balanced)
-	if l.rank.Rank != 0 {
+	if l.rank.Rank != 0 && !l.c.Faults.Survive {
 		return nil
 	}
 	behind := report.BehindOf(l.rank.Trainer.Paces)
-	if line := l.slow.Add(behind); line != "" {
-		l.rec.Warn(line + l.where(behind.Rank))
-	}
 	ranks, waits := report.Spreads(l.rank.Trainer.Paces)
-	return l.rec.step(report.Step{
+	l.reported = report.Step{
 		Time: report.Now(), DataSeconds: l.data.Seconds(), Parts: parts, RankSeconds: ranks, RankWaits: waits,
 		Waited: behind.Waited.Seconds(), Slowest: behind.Rank, Behind: behind.Part(), Step: l.at, Loss: s.Loss, LR: lr, GradNorm: s.GradNorm, Tokens: l.tokens,
 		TokensPerSecond: float64(l.read) / took.Seconds(), StepSeconds: took.Seconds(), Skipped: l.rank.Trainer.Skipped, Metrics: own,
-	})
+	}
+	if l.rank.Rank != 0 {
+		return nil
+	}
+	if line := l.slow.Add(behind); line != "" {
+		l.rec.Warn(line + l.where(behind.Rank))
+	}
+	return l.rec.step(l.reported)
 }
 
 // named returns means of the network's metrics by name.

@@ -171,6 +171,7 @@ func (r *recorder) eval(e report.Eval) error {
 	if r.sum.ValLoss = e.ValLoss; e.Step == r.has {
 		return nil
 	}
+	r.has = e.Step
 	r.Event(e)
 	return r.wrote()
 }

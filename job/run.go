@@ -494,18 +494,19 @@ func (r *run) announceJob(context.Context) error {
 func (r *run) train(ctx context.Context) error {
 	r.asks.at.Store(int64(r.start.Step))
 	r.asks.begun.Store(true)
-	saved := false
-	err := setup.TogetherUntil(r.self.Ended, r.ranks, func(rank *setup.Rank) error {
-		l := newLoop(r, rank)
-		stopped, err := l.run(ctx)
-		if rank.LocalIndex == 0 { // all agree
-			r.stopped, r.steps, r.best, saved = stopped, l.at, l.early, l.kept == l.at
+	var loops []*loop
+	for _, rank := range r.ranks {
+		loops = append(loops, newLoop(r, rank))
+	}
+	err := r.trainTogether(ctx, loops)
+	for r.survives(err) {
+		if wrong := r.goOn(ctx, loops); wrong != nil {
+			err = fmt.Errorf("%w; %w", err, wrong)
+			break
 		}
-		if err != nil {
-			l.saver.Leave()
-		}
-		return err
-	})
+		err = r.trainTogether(ctx, loops)
+	}
+	saved := loops[0].kept == loops[0].at
 	switch {
 	case err != nil:
 		r.World.Fail(err) // tells the others why
@@ -520,6 +521,25 @@ func (r *run) train(ctx context.Context) error {
 		state.FinishSaves(r.savers, r.rec.saved)
 	}
 	return err
+}
+
+// trainTogether trains until the last step or an error.
+func (r *run) trainTogether(ctx context.Context, loops []*loop) error {
+	err := setup.TogetherUntil(r.self.Ended, r.ranks, func(rank *setup.Rank) error {
+		l := loops[rank.LocalIndex]
+		stopped, err := l.run(ctx)
+		if rank.LocalIndex == 0 { // all agree
+			r.stopped, r.steps, r.best = stopped, l.at, l.early
+		}
+		if err != nil {
+			l.saver.Leave()
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return r.depart(context.WithoutCancel(ctx))
 }
 
 // compareMemory puts the memory that an observed run had in use beside its plan, and reports

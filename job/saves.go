@@ -25,10 +25,11 @@ func (l *loop) wantSave() bool {
 	return l.asks.save.Swap(false) || interval > 0 && time.Since(l.last) >= interval
 }
 
-// save starts a checkpoint if one is due, or wanted, or if the evaluation of this step is the best.
+// save starts a checkpoint if one is due, or wanted by a rank, or if the evaluation of this step is the best.
 // Otherwise it records how the save in flight has ended.
-func (l *loop) save(wanted bool) error {
-	if k := l.c.Checkpoint.Every; k > 0 && l.at%k == 0 || wanted && l.saver != nil || l.unsaved {
+func (l *loop) save() error {
+	k := l.c.Checkpoint.Every
+	if l.owes(saving, func() bool { return k > 0 && l.at%k == 0 || l.wants && l.saver != nil || l.unsaved }) {
 		return l.checkpoint()
 	}
 	l.hearSave(false)
@@ -41,12 +42,16 @@ func (l *loop) finishSaves() error {
 	if err := l.settled(); err != nil {
 		return err
 	}
-	if l.c.Checkpoint.SaveOnExit && l.kept != l.at {
+	if l.owes(saveLast, func() bool { return l.c.Checkpoint.SaveOnExit && l.kept != l.at }) {
 		if err := l.checkpoint(); err != nil {
 			return err
 		}
 	}
-	return l.settled()
+	if err := l.settled(); err != nil {
+		return err
+	}
+	l.duty = allDuties
+	return nil
 }
 
 // checkpoint starts a save, once the previous one has ended.

@@ -7,6 +7,7 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
+	"zeroth/fsdp"
 	"zeroth/offload"
 	"zeroth/optim"
 	"zeroth/shard"
@@ -330,7 +331,11 @@ func (t *Trainer) StateLen() (n int) {
 // share returns this rank's part of a unit's shard among its replicas.
 func (t *Trainer) share(u int) shard.Range {
 	g := t.runner.Units[u].Replica
-	n := t.runner.Units[u].Own().Len() / g.Size()
+	all, align := t.runner.Units[u].Own().Len(), max(fsdp.Align, Begin(t.cfg.Rules))
+	n := all / g.Size() / align * align
+	if g.Rank() == g.Size()-1 { // after a loss, shares may differ
+		return shard.Range{Lo: g.Rank() * n, Hi: all}
+	}
 	return shard.Range{Lo: g.Rank() * n, Hi: (g.Rank() + 1) * n}
 }
 

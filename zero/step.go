@@ -17,14 +17,20 @@ import (
 // order of their next use, while the next step begins; errors of that are returned by the next
 // call. After an error the trainer's groups are closed.
 func (t *Trainer) Step(w Work) (Stats, error) {
-	t.Steps++
 	s, err := t.step(w)
-	t.Samples += t.cfg.Share.Global()
 	if err != nil {
 		t.close()
-		return s, fmt.Errorf("step %d: rank %d: %w", t.Steps, t.cfg.Groups.World.Rank(), t.cause(err))
+		return s, fmt.Errorf("step %d: rank %d: %w", t.Steps+1, t.cfg.Groups.World.Rank(), t.cause(err))
 	}
+	t.pass(s)
 	return s, nil
+}
+
+// pass counts a step.
+func (t *Trainer) pass(s Stats) {
+	t.Steps++
+	t.Samples += t.cfg.Share.Global()
+	t.passed = s
 }
 
 func (t *Trainer) step(w Work) (Stats, error) {
@@ -52,12 +58,17 @@ func (t *Trainer) step(w Work) (Stats, error) {
 	if err := t.finishStep(&s, positions); err != nil {
 		return s, err
 	}
+	t.apply(w.LR, s)
+	return s, nil
+}
+
+// apply updates the parameters, unless gradients have overflowed.
+func (t *Trainer) apply(lr float64, s Stats) {
 	if s.Skipped {
 		t.Skipped++
-		return s, nil
+		return
 	}
-	t.update(w.LR, t.gradScale(s))
-	return s, nil
+	t.update(lr, t.gradScale(s))
 }
 
 // issue issues the passes over all micro-batches and the norms of the gradients.

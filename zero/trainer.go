@@ -58,6 +58,7 @@ type Config struct {
 	Policy   fsdp.Policy
 	Share    data.Share   // of the samples of a step; MicroBatch is B
 	Micro    int          // micro-batches of this rank per step
+	More     bool         // there may be more of them later, see Regroup
 	B, T     int          // sequences and positions of a micro-batch
 	Fields   []data.Field // of a sample: of tokens, or those of a program
 	Trim     bool         // a micro-batch is computed up to its longest sequence, see Work.Lengths; not in a pipeline, with divided positions, or with dropout of attention weights
@@ -145,12 +146,13 @@ type Trainer struct {
 	Scale   optim.LossScale
 	Updates int   // applied so far
 	Skipped int   // steps skipped because of overflow so far
-	Steps   int   // begun so far
+	Steps   int   // done so far
 	Samples int64 // samples of the training order read before the next step; dropout depends on their numbers
 
 	// Waited is when the host began and ended to wait for the norm in the last step, which the
 	// update needs. It is the only wait of a step.
 	Waited [2]time.Time
+	passed Stats             // of the last step
 	Paces  []collective.Pace // (World) of all ranks in the step before the last one; zero before the second
 }
 
@@ -162,6 +164,7 @@ type tally struct {
 	sums     device.Window   // (1 + units + metrics) device.Exact of this rank: losses, squares of gradients, metrics
 	hostSums device.Buffer   // (1 + units + metrics) device.Exact: those in host memory
 	stats    device.Buffer   // (World × statLen) int64, in host memory, one part per rank
+	room     device.Buffer   // of stats for all ranks of the first world
 	merge    func() error    // computes this rank's part of stats from the sums
 	names    []string        // of the whole model's units
 }
@@ -252,7 +255,7 @@ func (t *Trainer) build() (err error) {
 	}
 	t.runner, err = fsdp.New(fsdp.Config{
 		Device: c.Device, Compute: c.Compute, Comm: c.Comm,
-		Model: part, Units: units, DType: c.DType, Policy: c.Policy, Micro: c.Micro,
+		Model: part, Units: units, DType: c.DType, Policy: c.Policy, Micro: c.Micro, More: c.More,
 		Split: t.pipeline.Schedule == pipe.ZBH1, Chunks: t.pipeline.chunks, Streams: t.pipeline.streams.most, Arenas: c.Arenas,
 		Host: fsdp.Host{Device: c.Host, ToHost: c.Offload.ToHost, ToDevice: c.Offload.ToDevice, Params: t.store}, Listener: c.Listener,
 	})
@@ -388,7 +391,8 @@ func (t *Trainer) allocate() error {
 	if c.HostUpdate != nil {
 		t.hostSums = alloc(c.Host, device.I64, sums, device.Stats)
 	}
-	t.stats = alloc(c.Host, device.I64, c.Groups.World.Size()*t.statLen(), device.Stats)
+	t.room = alloc(c.Host, device.I64, c.Groups.World.Size()*t.statLen(), device.Stats)
+	t.stats = t.room
 	for _, n := range t.matrices.lens {
 		t.matrices.slots = append(t.matrices.slots, alloc(c.Device, t.matrices.input, n, device.Updates))
 		if n := t.matrices.part; n > 0 {

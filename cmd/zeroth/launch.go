@@ -84,6 +84,7 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 			a.open = 64 + 8*n
 			s := launch.New(n, hosts)
 			s.Args, s.Resumes, s.Ranks = l.args, l.resumes, l.ranks
+			s.Survives = l.survives
 			s.Restarts, s.MinRanks, s.Out, s.Errs = restarts, minRanks, a.out, a.errs
 			if l.unnamed { // one run folder for all processes and restarts
 				own, undo := ownFolder(defaultFolder(l.file, time.Now()))
@@ -179,6 +180,15 @@ func (a *app) agent() *cobra.Command {
 			return launch.Agent(os.Stdin, state.Version())
 		}),
 	}
+}
+
+// survives reports whether the job goes on without processes that are lost.
+func (c command) survives() bool {
+	if c.file == "" {
+		return false
+	}
+	job, err := setup.ThisMachine(1, 0).Load(c.file, c.sets)
+	return err == nil && job.Faults.Survive
 }
 
 // ranks returns the number of ranks that the job has in a number of processes.

@@ -138,7 +138,7 @@ const mostDifferences = 20
 func (s *Star) named(ranks []int) string {
 	var hosts []string
 	for _, r := range ranks {
-		if name := strconv.QuoteToGraphic(s.Members[r/s.cfg.PerProcess].Host); !slices.Contains(hosts, name) {
+		if name := strconv.QuoteToGraphic(s.Members[s.processOf(r)].Host); !slices.Contains(hosts, name) {
 			hosts = append(hosts, name)
 		}
 	}
@@ -151,11 +151,28 @@ func (s *Star) named(ranks []int) string {
 // ranksOf returns the ranks of processes.
 func (s *Star) ranksOf(processes ...int) (all []int) {
 	for _, p := range processes {
+		if s.cfg.Seats != nil {
+			p = s.cfg.Seats[p]
+		}
 		for i := range s.cfg.PerProcess {
 			all = append(all, p*s.cfg.PerProcess+i)
 		}
 	}
 	return all
+}
+
+// processOf returns the process of a rank, or -1.
+func (s *Star) processOf(rank int) int {
+	p := rank / s.cfg.PerProcess
+	switch {
+	case rank < 0:
+		return -1
+	case s.cfg.Seats != nil:
+		return slices.Index(s.cfg.Seats, p)
+	case p >= s.cfg.Processes:
+		return -1
+	}
+	return p
 }
 
 // spans formats the first spans of ranks: "rank 3", or "ranks 0-3,6,7".

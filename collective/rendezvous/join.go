@@ -64,8 +64,7 @@ func Join(ctx context.Context, cfg Config) (*Star, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, late(cfg.Wait))
 	defer cancel()
 	cfg.Me.World = cfg.Processes
-	s := &Star{cfg: cfg, awake: collective.Awake{Period: cfg.Heartbeat / beats}, peers: make([]*peer, cfg.Processes), ended: make(chan struct{}), closed: make(chan struct{}), settled: make(chan struct{}), gone: make(chan *peer),
-		deserted: make(chan struct{}), parted: make(chan struct{}), facts: make(chan factsOf, 2*cfg.Processes), verdicts: make(chan string, 1), shared: make(chan string, 8), dumps: make(chan struct{}, 1), found: found{next: make(chan struct{})}}
+	s := newStar(cfg)
 	var err error
 	if cfg.Me.Process == 0 {
 		err = s.host(ctx)
@@ -85,6 +84,28 @@ func Join(ctx context.Context, cfg Config) (*Star, error) {
 	}
 	s.all.Go(s.beat)
 	return s, nil
+}
+
+func newStar(cfg Config) *Star {
+	return &Star{cfg: cfg, awake: collective.Awake{Period: cfg.Heartbeat / beats}, peers: make([]*peer, cfg.Processes), ended: make(chan struct{}), closed: make(chan struct{}), settled: make(chan struct{}), gone: make(chan *peer),
+		deserted: make(chan struct{}), parted: make(chan struct{}), facts: make(chan factsOf, 2*cfg.Processes), verdicts: make(chan string, 1), shared: make(chan string, 8), dumps: make(chan struct{}, 1), found: found{next: make(chan struct{})}}
+}
+
+// Again returns the star of processes that are connected already: conns has the connections to the
+// others on process 0, and only the one to process 0 elsewhere. The star closes them.
+func Again(cfg Config, session string, members []Member, conns []net.Conn) *Star {
+	cfg.Me = members[cfg.Me.Process]
+	s := newStar(cfg)
+	s.Session, s.Members = session, members
+	close(s.settled)
+	for p, c := range conns {
+		if c != nil {
+			s.peers[p] = newPeer(p, c)
+			s.all.Go(func() { s.listen(s.peers[p]) })
+		}
+	}
+	s.all.Go(s.beat)
+	return s
 }
 
 // host accepts all other processes and sends them the table of members.

@@ -17,6 +17,7 @@ import (
 // Config describes a process of a world and how it connects.
 type Config struct {
 	Processes, PerProcess int          // process p has ranks [p × PerProcess, (p+1) × PerProcess)
+	Seats                 []int        // (Processes) what p is above, if processes of a larger world were lost; nil: p
 	Addrs                 []string     // addresses of process 0, at least one of which is reachable
 	Listener              net.Listener // of process 0
 	Run                   string       // distinguishes this world from others at the same addresses
@@ -58,6 +59,7 @@ type Lost struct {
 	Host    string
 	Why     string // "connection lost", "silent for 15s", or the process's own message
 	After   bool   // it ended as a consequence of a common failure; see After
+	Here    bool   // the world ended on this process alone; see Abandon
 }
 
 func (l Lost) Error() string {
@@ -141,9 +143,19 @@ func (s *Star) After(why error) {
 	s.end(Lost{Process: s.cfg.Me.Process, Why: why.Error(), After: true})
 }
 
+// Abandon ends the world on this process alone, because another one takes its place without a process.
+func (s *Star) Abandon(process int, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lost == nil {
+		s.lost = &Lost{Process: process, Rank: s.ranksOf(process)[0], Host: s.Members[process].Host, Why: why, Here: true}
+		close(s.ended)
+	}
+}
+
 // end records the first loss. Process 0 distributes it.
 func (s *Star) end(l Lost) {
-	l.Rank = l.Process * s.cfg.PerProcess
+	l.Rank = s.ranksOf(l.Process)[0]
 	if s.Members != nil {
 		l.Host = s.Members[l.Process].Host
 	}

@@ -158,7 +158,7 @@ func (s *Star) handleWaits(p *peer, kind uint32, body []byte) error {
 			return err
 		}
 		for _, x := range w {
-			if x.Rank < 0 || x.Rank/s.cfg.PerProcess != p.process || slices.ContainsFunc(x.For, func(r int) bool { return r < 0 || r >= s.ranksInAll() }) {
+			if s.processOf(x.Rank) != p.process || slices.ContainsFunc(x.For, func(r int) bool { return s.processOf(r) < 0 }) {
 				return errors.New("it reported ranks of other processes")
 			}
 		}

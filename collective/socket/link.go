@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"zeroth/collective"
@@ -33,17 +34,19 @@ const (
 	kindLent
 	kindDone
 	kindLending
+	kindWord
 )
 
 // out is a frame to be sent.
 type out struct {
-	kind   uint32
-	p      *port // sender
-	to     int   // rank of p's group
-	note   collective.Note
-	data   []byte
-	at     int64 // for lent data, its position in this process's shared memory
-	reason []byte
+	kind    uint32
+	p       *port // sender
+	to      int   // rank of p's group
+	note    collective.Note
+	data    []byte
+	at      int64  // for lent data, its position in this process's shared memory
+	reason  []byte // or a word
+	channel uint32 // of a word, which has no port
 }
 
 // link is the connection to another process, with a goroutine that reads and one that writes.
@@ -66,13 +69,15 @@ type link struct {
 	broken  bool
 	sent    chan struct{} // closed when the writer has ended
 
-	shares bool // the peer has received this process's shared memory
+	heard  atomic.Int64 // nanoseconds since 1970 when something was read last
+	shares bool         // the peer has received this process's shared memory
 	theirs peerMemory
 }
 
 func newLink(n *Net, process int, c net.Conn) *link {
 	l := &link{net: n, process: process, conn: c, sent: make(chan struct{})}
 	l.more.L = &l.mu
+	l.heard.Store(time.Now().UnixNano())
 	l.in, l.w = bufio.NewReaderSize(reads{l}, readerLen), bufio.NewWriterSize(writes{l}, readerLen)
 	l.raw.open(c)
 	_, l.sums = c.(*net.TCPConn)
@@ -195,9 +200,9 @@ func (l *link) sendSmall(o out) error {
 	return err
 }
 
-// reason writes the body of a left frame.
+// reason writes the body of a left frame or a word.
 func (l *link) reason(o out) error {
-	if o.kind != kindLeft {
+	if o.kind != kindLeft && o.kind != kindWord {
 		return nil
 	}
 	_, err := l.w.Write(l.seal(slices.Clip(o.reason), 0)) // clipped, because other links seal the same reason
@@ -208,7 +213,7 @@ func (l *link) reason(o out) error {
 func (o out) lends() bool { return o.kind == kindLent || o.kind == kindLending }
 
 // isSmall reports whether small writes the whole frame.
-func (o out) isSmall() bool { return o.kind != kindData && o.kind != kindLeft }
+func (o out) isSmall() bool { return o.kind != kindData && o.kind != kindLeft && o.kind != kindWord }
 
 // small appends a frame to b, which must be empty; for data and reasons, only the header.
 func (l *link) small(b []byte, o out) []byte {
@@ -218,10 +223,14 @@ func (l *link) small(b []byte, o out) []byte {
 		n = len(o.note)
 	case kindLending:
 		n = len(o.note) + spanLen
-	case kindLeft:
+	case kindLeft, kindWord:
 		n = len(o.reason)
 	}
-	for _, x := range [...]uint32{magic, o.kind, uint32(o.p.group), uint32(o.p.rank), uint32(o.to), uint32(n)} {
+	group, from := o.channel, uint32(0)
+	if o.p != nil {
+		group, from = uint32(o.p.group), uint32(o.p.rank)
+	}
+	for _, x := range [...]uint32{magic, o.kind, group, from, uint32(o.to), uint32(n)} {
 		b = binary.LittleEndian.AppendUint32(b, x)
 	}
 	b = l.seal(b, 0)
@@ -342,6 +351,9 @@ type writes struct{ *link }
 func (l reads) Read(b []byte) (int, error) {
 	for {
 		n, err := l.conn.Read(b)
+		if n > 0 && l.net.cfg.DeadAfter > 0 {
+			l.heard.Store(time.Now().UnixNano())
+		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return n, err
 		}
@@ -383,10 +395,11 @@ func (l *link) read() {
 
 // header is the header of a received frame.
 type header struct {
-	kind uint32
-	p    *port
-	from int
-	n    int
+	kind    uint32
+	p       *port
+	from    int
+	n       int
+	channel uint32 // of a word
 }
 
 func (l *link) receive() error {
@@ -406,6 +419,8 @@ func (l *link) receive() error {
 	case h.kind == kindDone && h.n == 0:
 		h.p.returned(h.from)
 		return nil
+	case h.kind == kindWord:
+		return l.readWord(h)
 	}
 	return unexpected{fmt.Sprintf("a frame of kind %d and %d bytes", h.kind, h.n)}
 }
@@ -423,7 +438,10 @@ func (l *link) readHeader() (h header, err error) {
 	if x[0] != magic {
 		return h, unexpected{"an invalid frame"}
 	}
-	h = header{x[1], l.net.ports[end{int(x[2]), int(x[4])}], int(x[3]), int(x[5])}
+	if x[1] == kindWord && l.net.cfg.Told != nil && x[5] <= WordLen {
+		return header{kind: kindWord, n: int(x[5]), channel: x[2]}, nil
+	}
+	h = header{x[1], l.net.ports()[end{int(x[2]), int(x[4])}], int(x[3]), int(x[5]), 0}
 	if h.p == nil || h.from >= len(h.p.names) || l.net.processOf(h.p.names[h.from]) != l.process {
 		return h, unexpected{fmt.Sprintf("a frame for rank %d of group %d from rank %d", x[4], x[2], x[3])}
 	}

@@ -81,7 +81,7 @@ func (p *port) doing() string {
 }
 
 // localPeer returns the port of a peer in this process, or nil.
-func (p *port) localPeer(peer int) *port { return p.net.ports[end{p.group, peer}] }
+func (p *port) localPeer(peer int) *port { return p.net.ports()[end{p.group, peer}] }
 
 // Note implements collective.Wire.
 func (p *port) Note(to int, n collective.Note) {

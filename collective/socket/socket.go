@@ -13,6 +13,7 @@
 //	lending  a note, then uint64 position and uint64 length of lent memory for which nothing is posted; length 96. It is
 //	         lent until the receiver has borrowed and read it, or its operation needs it no more
 //	done     the sender no longer reads the oldest lent frame; length 0
+//	word     a message between processes, see Tell; group is its channel, and from and to are 0; at most 64 KiB
 //	left     why the rank ended its wire; at most 4,096 bytes
 //
 // On plain TCP each header and each non-empty body is followed by its CRC32C (uint32). That of data
@@ -20,7 +21,7 @@
 // using them: a mismatch closes the connection with Damaged. Unix sockets, shared memory and TLS
 // carry no checksums.
 //
-// Headers cause no allocations, except for a reason. An unexpected frame closes the connection.
+// Headers cause no allocations, except for a reason or a word. An unexpected frame closes the connection.
 // Connections must be authenticated: see package rendezvous.
 package socket
 
@@ -31,6 +32,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"zeroth/collective"
@@ -46,20 +48,29 @@ type Config struct {
 	// that share memory, too, read it directly. All processes must agree on whether it is nil. The
 	// caller closes it, after the Net.
 	Share *Memory
-	// Lost is called once for each process whose connection broke before all of its ranks had left.
-	// It may be nil.
+	// Lost is called once for each process whose connection broke before all of its ranks had left,
+	// and with Told whenever a connection breaks. It may be nil.
 	Lost func(process int, err error)
+
+	// Told receives words, in the order in which a process sent them. It must not block. With nil,
+	// words are violations of the protocol.
+	Told func(process int, channel uint32, word []byte)
+	// Heartbeat is the time between words that keep connections alive, and a process that sends
+	// nothing for DeadAfter is lost; 0: connections break only if the system reports it.
+	Heartbeat, DeadAfter time.Duration
 }
 
 // Net is a process's end of the connections of a world.
 type Net struct {
-	cfg   Config
-	ports map[end]*port
+	cfg  Config
+	now  atomic.Pointer[map[end]*port] // ports of the latest epochs; a map does not change
+	base int                           // number of the current epoch's first group
 
-	mu    sync.Mutex
-	links []*link        // by process; nil if not connected, and for this process
-	all   sync.WaitGroup // goroutines of links
-	over  sync.Once      // ends the wires and finishes the links
+	mu      sync.Mutex
+	links   []*link        // by process; nil if not connected, and for this process
+	all     sync.WaitGroup // goroutines of links
+	stopped chan struct{}  // closed by Close
+	over    sync.Once      // ends the wires and finishes the links
 }
 
 // end identifies a rank of a group.
@@ -68,20 +79,21 @@ type end struct{ group, rank int }
 // New returns a process without connections. A group's wires work once all of its processes are
 // Added.
 func New(cfg Config) *Net {
-	n := &Net{cfg: cfg, ports: map[end]*port{}, links: make([]*link, cfg.Processes)}
-	for g, names := range cfg.Groups {
-		for r, name := range names {
-			if n.processOf(name) == cfg.Process {
-				n.ports[end{g, r}] = newPort(n, g, r, names)
-			}
-		}
+	n := &Net{cfg: cfg, links: make([]*link, cfg.Processes), stopped: make(chan struct{})}
+	n.now.Store(&map[end]*port{})
+	n.Reform(0, cfg.Groups)
+	if cfg.DeadAfter > 0 {
+		n.all.Go(n.beat)
 	}
 	return n
 }
 
+// ports returns the ports of the latest epochs.
+func (n *Net) ports() map[end]*port { return *n.now.Load() }
+
 // portsWith returns the ports of groups that have ranks of a process, by group and rank.
 func (n *Net) portsWith(process int) (all []*port) {
-	for _, p := range n.ports {
+	for _, p := range n.ports() {
 		if slices.ContainsFunc(p.names, func(name int) bool { return n.processOf(name) == process }) {
 			all = append(all, p)
 		}
@@ -102,7 +114,7 @@ func (n *Net) host(worldRank int) int {
 
 // Wire returns the end of a rank of this process in a group.
 func (n *Net) Wire(group, rank int) collective.Wire {
-	p := n.ports[end{group, rank}]
+	p := n.ports()[end{n.base + group, rank}]
 	if p == nil {
 		panic(fmt.Sprintf("socket: rank %d of group %d is not of process %d", rank, group, n.cfg.Process))
 	}
@@ -165,6 +177,7 @@ const farewell, shortFarewell = time.Second, 500 * time.Millisecond
 // Close ends every open wire on behalf of this process, sends queued frames, closes the connections
 // and waits for their goroutines.
 func (n *Net) Close() {
+	close(n.stopped)
 	n.end(n.cfg.Process, farewell)
 	n.all.Wait()
 	if n.unread(farewell) {
@@ -179,11 +192,19 @@ func (n *Net) Close() {
 // connections are closed.
 func (n *Net) End(process int) {
 	n.end(process, shortFarewell)
+	n.Drop(process, errGivenUp)
+}
+
+// errGivenUp is why a connection is closed whose process others have lost.
+var errGivenUp = errors.New("given up")
+
+// Drop closes the connection to a process.
+func (n *Net) Drop(process int, why error) {
 	n.mu.Lock()
 	l := n.links[process]
 	n.mu.Unlock()
 	if l != nil {
-		l.fail(errors.New("given up"))
+		l.fail(why)
 	}
 }
 
@@ -191,7 +212,7 @@ func (n *Net) End(process int) {
 // connections send queued frames until the timeout and close. Only the first call counts.
 func (n *Net) end(process int, most time.Duration) {
 	n.over.Do(func() {
-		for _, p := range n.ports {
+		for _, p := range n.ports() {
 			p.abandon(collective.ErrPeerLost{Rank: process * n.cfg.PerProcess}, process != n.cfg.Process)
 		}
 		for _, l := range n.connected() {
@@ -205,7 +226,7 @@ func (n *Net) end(process int, most time.Duration) {
 func (n *Net) unread(most time.Duration) bool {
 	for end := time.Now().Add(most); ; time.Sleep(time.Millisecond) {
 		reading := false
-		for _, p := range n.ports {
+		for _, p := range n.ports() {
 			reading = p.reading() || reading
 		}
 		if !reading || time.Now().After(end) {
@@ -217,7 +238,7 @@ func (n *Net) unread(most time.Duration) bool {
 // lose notifies the wires of a broken connection.
 func (n *Net) lose(process int, err error) {
 	first, news := process*n.cfg.PerProcess, false
-	for _, p := range n.ports {
+	for _, p := range n.ports() {
 		for r, name := range p.names {
 			if n.processOf(name) == process {
 				news = p.breaks(r, collective.ErrPeerLost{Rank: first}) || news
@@ -225,7 +246,7 @@ func (n *Net) lose(process int, err error) {
 			}
 		}
 	}
-	if news && n.cfg.Lost != nil {
+	if (news || n.cfg.Told != nil) && n.cfg.Lost != nil {
 		n.cfg.Lost(process, err)
 	}
 }

@@ -254,6 +254,14 @@ func (q *Queue) Wait() error {
 	return q.Await(seq)
 }
 
+// Clear waits for the issued work and forgets the error of a failure whose cause is gone.
+func (q *Queue) Clear() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.until(q.issued)
+	q.err = nil
+}
+
 // Copy implements device.Queue.
 func (q *Queue) Copy(dst, src device.Buffer) {
 	if dst.Type != src.Type || dst.N != src.N {

@@ -47,6 +47,7 @@ type Supervisor struct {
 	Args     []string                         // of zeroth, for every process
 	Resumes  bool                             // Args contain --resume
 	Ranks    func(processes int) (int, error) // of the job in a number of processes
+	Survives func() bool                      // the job goes on without a process that was lost; nil: it does not
 	Restarts int
 	MinRanks int // fewest ranks to continue with; 0 needs all processes
 	Out      io.Writer
@@ -62,6 +63,7 @@ type Supervisor struct {
 
 	mu       sync.Mutex
 	children []*child  // by rank; children[r] has slots[r]
+	survived bool      // the job goes on without a process of this start that was lost
 	asked    os.Signal // the signal that asked the launch to stop, or nil
 	regained bool      // a host that was left out answers again
 }
@@ -308,6 +310,7 @@ const (
 
 // once starts the processes, waits for all of them and returns the exit code.
 func (s *Supervisor) once(start int) (code int, err error) {
+	s.survived = false
 	ends, done := make(chan *child), make(chan struct{})
 	defer func() {
 		s.mu.Lock()
@@ -449,7 +452,8 @@ func (c *child) wait() {
 }
 
 // wait waits for all processes. After one has failed, the others have termDelay and
-// killDelay to end; if the remaining ones are all stopped (SIGSTOP), they are killed at once.
+// killDelay to end, unless the job goes on without it; if the remaining ones are all stopped
+// (SIGSTOP), they are killed at once.
 func (s *Supervisor) wait(ends chan *child) {
 	var limit <-chan time.Time
 	next := syscall.SIGTERM
@@ -457,13 +461,14 @@ func (s *Supervisor) wait(ends chan *child) {
 		select {
 		case c := <-ends:
 			c.ended = len(s.children) - running
-			if running--; c.code == 0 {
-				break
+			running--
+			if c.code != 0 && !s.survived {
+				s.survived = s.Survives != nil && c.code != ExitInput && s.Survives()
 			}
-			if limit == nil {
+			if c.code != 0 && !s.survived && limit == nil {
 				limit = time.After(termDelay)
 			}
-			if running > 0 && s.onlyStopped() {
+			if (c.code != 0 || s.survived) && running > 0 && s.onlyStopped() {
 				s.signal(syscall.SIGKILL)
 			}
 		case <-limit:
@@ -559,6 +564,8 @@ func (s *Supervisor) code() int {
 	code := ExitDone
 	for _, c := range s.children {
 		switch {
+		case s.survived && c.code == ExitDone: // the others were lost
+			return ExitDone
 		case code == ExitInput || c.code == ExitInput:
 			code = ExitInput
 		case code == ExitAgain || c.code == ExitAgain:

@@ -112,6 +112,31 @@ type World interface {
 	Explain(error) error
 }
 
+// Survivor is a World that goes on when replicas are lost.
+type Survivor interface {
+	World
+	// Survive agrees with the processes that are left. All ranks of this process have stopped, and
+	// wait.
+	Survive(ctx context.Context, s Standing) (*Change, error)
+}
+
+// Standing is how far a process has come.
+type Standing struct {
+	Steps   int    // done
+	Duty    int    // of those that follow a step: how many are done
+	Verdict string // on the last step, see zero.Trainer
+}
+
+// Change is what the processes that are left have agreed on. Those with fewer Steps have computed the
+// last one, but have not heard all others.
+type Change struct {
+	Standing
+	Epoch    int
+	Replicas int
+	Lost     []int // ranks that are in no replica any more, by their numbers in errors
+	*Connection
+}
+
 // Self is a process's view of its world. The zero value is a world of one.
 type Self struct {
 	Process int

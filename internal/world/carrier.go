@@ -91,7 +91,11 @@ func (w *World) carry(groups [][]int) (carrier, error) {
 		mem = &socket.Memory{}
 	}
 	w.mem = mem
-	n := socket.New(socket.Config{Process: w.cfg.Rank, Processes: w.cfg.World, PerProcess: w.cfg.PerProcess, Groups: groups, Hosts: w.hosts, Share: mem, Lost: w.broke})
+	c := socket.Config{Process: w.cfg.Rank, Processes: w.cfg.World, PerProcess: w.cfg.PerProcess, Groups: groups, Hosts: w.hosts, Share: mem, Lost: w.broke}
+	if w.crew != nil {
+		c.Told, c.Heartbeat, c.DeadAfter = w.told, w.cfg.Heartbeat, w.cfg.DeadAfter
+	}
+	n := socket.New(c)
 	if err := w.connect(n); err != nil {
 		n.Close()
 		return nil, err
@@ -102,16 +106,24 @@ func (w *World) carry(groups [][]int) (carrier, error) {
 // broke reports a broken data connection, so that all processes name the same rank. If data
 // arrived damaged, the network is to blame and neither process.
 func (w *World) broke(process int, err error) {
+	if w.crew != nil && !w.crew.gone() {
+		w.lose(process)
+		return
+	}
+	seat := w.seatOf(w.cfg.Rank)
+	if process = w.processOf(process); process < 0 {
+		return // it was lost before
+	}
 	var damaged socket.Damaged
 	if errors.As(err, &damaged) {
-		w.star.Fail(fmt.Errorf("%w; rank %d is on %s", damaged, damaged.From, strconv.QuoteToGraphic(w.star.Members[damaged.From/w.cfg.PerProcess].Host)))
+		w.star.Fail(fmt.Errorf("%w; rank %d is on %s", damaged, damaged.From, strconv.QuoteToGraphic(w.star.Members[w.processOf(damaged.From/w.cfg.PerProcess)].Host)))
 		return
 	}
 	b := rendezvous.Broken{Process: process, Sure: socket.Forged(err)}
 	if b.Sure {
 		b.Why = "its data connection was closed: " + err.Error()
 	} else {
-		b.Why = fmt.Sprintf("its data connection to rank %d (%q) broke: %s", w.cfg.Rank*w.cfg.PerProcess, w.star.Members[w.cfg.Rank].Host, cause(err))
+		b.Why = fmt.Sprintf("its data connection to rank %d (%q) broke: %s", seat*w.cfg.PerProcess, w.star.Members[w.cfg.Rank].Host, cause(err))
 	}
 	w.star.Broke(b)
 }

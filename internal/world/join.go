@@ -36,6 +36,9 @@ func Join(ctx context.Context, c *spec.Job, in Config) (w *World, err error) {
 		return nil, config.Problems{spec.ProblemOf(c, "parallel.bind", err.Error(), "")}
 	}
 	in.TLS, in.PerProcess, in.Transport, in.Collective, in.Master, in.GPUs, in.Bind = secure, c.Parallel.Ranks/in.World, c.Parallel.Transport, c.Parallel.Collective, c.Parallel.Master, setup.Names(c), bind
+	if c.Faults.Survive {
+		in.Survive = c.Faults.MinReplicas
+	}
 	in.Join, in.Heartbeat, in.DeadAfter = c.Parallel.Join, c.Parallel.Heartbeat, c.Parallel.DeadAfter
 	return Launched(ctx, in, c.Parallel.TokenFile)
 }

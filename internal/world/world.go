@@ -45,6 +45,7 @@ type Config struct {
 	tokenFile  string       // file of Token, if it is the user's
 	TLS        *tls.Config  // for control and TCP connections between processes; nil: none
 	Insecure   bool         // allow other hosts without a token
+	Survive    int          // fewest replicas to go on with when others are lost; 0: the world ends
 
 	Join                 time.Duration // how long processes wait for each other to join, and then to connect; 0 is a minute
 	Heartbeat, DeadAfter time.Duration
@@ -70,6 +71,7 @@ type World struct {
 	by    []string       // (World) the carrier of data to each process, one of Carriers; unused for this one
 	mem   *socket.Memory // memory that processes of this host read; nil over MPI
 	nccl  string         // NCCL's version and what it registers, if it is used; else ""
+	crew  *crew          // of a world that survives losses; else nil
 }
 
 // Enter joins the world and waits until all processes have joined.
@@ -111,7 +113,10 @@ func Enter(ctx context.Context, cfg Config) (*World, error) {
 		return nil, err
 	}
 	w.hosts = numbers(w.star.Members)
-	go w.follow()
+	if cfg.Survive > 0 {
+		w.crew = newCrew(w)
+	}
+	go w.follow(w.star, seats(cfg.World))
 	w.noteContainers()
 	if err = unreachable(w.star.Members); err != nil {
 		err = input.BadInput(err) // all processes detect it
@@ -266,14 +271,17 @@ const hearsay = 2 * time.Second
 // follow closes every wire of this process when the world has ended, so that no operation
 // waits for a lost process. It names one process; others, such as its
 // host's, may be lost with it.
-func (w *World) follow() {
+func (w *World) follow(star *rendezvous.Star, seats []int) {
 	select {
-	case <-w.star.Ended():
+	case <-star.Ended():
 	case <-w.left:
 		return
 	}
+	lost := lostOf(star)
+	if w.crew != nil && !lost.After && w.crew.mourn(lost, seats[lost.Process]) {
+		return
+	}
 	w.rush()
-	lost := w.lost()
 	if lost.After { // over the wires, ranks learn for whom each of them has waited
 		select {
 		case <-time.After(hearsay):
@@ -285,13 +293,13 @@ func (w *World) follow() {
 	defer w.mu.Unlock()
 	w.over = true
 	if w.net != nil {
-		w.net.End(lost.Process)
+		w.net.End(seats[lost.Process])
 	}
 }
 
-// lost returns the process whose loss ended the world.
-func (w *World) lost() (lost rendezvous.Lost) {
-	_ = errors.As(w.star.Err(), &lost) // always succeeds
+// lostOf returns the process whose loss ended a star.
+func lostOf(star *rendezvous.Star) (lost rendezvous.Lost) {
+	_ = errors.As(star.Err(), &lost) // always succeeds
 	return lost
 }
 
@@ -365,7 +373,7 @@ func (w *World) Explain(err error) error {
 		if !errors.As(err, &lost) {
 			return err
 		}
-		w.star.Lose(lost.Rank/w.cfg.PerProcess, "connection lost") // process 0 may have missed it: the ranks noticed it on their data connections
+		w.star.Lose(w.processOf(lost.Rank/w.cfg.PerProcess), "connection lost") // process 0 may have missed it: the ranks noticed it on their data connections
 	}
 	return fmt.Errorf("%w: %w", err, w.star.Err())
 }
@@ -380,6 +388,9 @@ func (w *World) Close() {
 	if n != nil {
 		n.Close()
 	}
+	if w.crew != nil {
+		w.crew.close()
+	}
 	if w.mem != nil {
 		_ = w.mem.Close() // nobody uses it any more
 	}
@@ -393,23 +404,32 @@ func (w *World) Connect(m shard.Mesh) (*setup.Connection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connecting the processes: %w", err)
 	}
+	if w.crew != nil {
+		w.crew.begin(m)
+	}
 	w.mu.Lock()
 	w.net = n
 	if w.over {
-		n.End(w.lost().Process)
+		n.End(w.seatOf(lostOf(w.star).Process))
 	}
 	w.mu.Unlock()
-	c := &setup.Connection{Saves: w.saves, OnLate: w.onLate}
-	for _, r := range w.localRanks() {
-		c.Groups = append(c.Groups, collective.WiredWorld(m, r, n.Wire))
-	}
-	if w.mem != nil {
-		c.Memory = w.mem
-	}
+	c := w.connection(m)
 	if err := w.useLinks(c.Groups); err != nil {
 		return nil, w.because(err)
 	}
 	return c, nil
+}
+
+// connection returns the groups of the ranks of this process.
+func (w *World) connection(m shard.Mesh) *setup.Connection {
+	c := &setup.Connection{Saves: w.saves, OnLate: w.onLate}
+	for _, r := range w.localRanks() {
+		c.Groups = append(c.Groups, collective.WiredWorld(m, r, w.net.Wire))
+	}
+	if w.mem != nil {
+		c.Memory = w.mem
+	}
+	return c
 }
 
 // localRanks returns the ranks of this process.
@@ -423,7 +443,7 @@ func (w *World) localRanks() (ranks []int) {
 // onLate connects the ranks' recorders, which ask which ranks all wait for, and answers for
 // them.
 func (w *World) onLate(recs []*collective.Recorder) {
-	w.star.Answer(func() []collective.Wait { return collective.Waits(recs, w.localRanks()[0]) })
+	w.star.Answer(func() []collective.Wait { return collective.Waits(recs, w.seatOf(w.cfg.Rank)*w.cfg.PerProcess) })
 	collective.OnLate(recs, func() string {
 		w.star.Dump() // now: some launchers kill all processes once one has failed
 		return w.star.Ask()

@@ -25,6 +25,7 @@ import (
 //	{"step":2,...,"waited_seconds":0.01,"slowest_rank":1,"behind":0.02,"rank_seconds":{"min":0.5,"min_rank":1,"max":0.512,"max_rank":0},"rank_waits":{...}}
 //	{"step":50,...,"measured_seconds":0.52,"compute_seconds":0.4,"exposed_seconds":0.05,"peers_seconds":0.01,"offload_seconds":0,"idle_seconds":0.06}
 //	{"step":50,"val_loss":2.71,"metrics":{"accuracy":0.93}}
+//	{"step":800,"change":{"time":1764061643.5,"epoch":1,"replicas":7,"lost":[4,5],"seconds":0.05}}
 //	{"step":1000,"end":{"time":1764061745.1,"state":"done"}}
 //
 // docs/watching.md describes every key. The step of a start is the step after which it begins.
@@ -130,6 +131,8 @@ func (m *Metrics) Event(e Event) {
 		m.object(e.Step, "memory", e)
 	case Start:
 		m.object(e.Step, "start", e)
+	case Change:
+		m.object(e.Step, "change", e)
 	case End:
 		m.object(e.Step, "end", e)
 	}
@@ -223,14 +226,15 @@ const longestLine = 1 << 16
 
 // Log is the readable content of a metrics file.
 type Log struct {
-	Steps  []Step
-	Evals  []Eval
-	Starts []Start
-	End    *End   // end of the last start; nil if it is still running or was killed
-	Ended  int    // step after which the run had written all its files, if it is the last step; else 0
-	Memory []byte // the last line about memory; nil if there is none
-	Lost   int    // lines that cannot be read
-	Damage error  // the first of them, with the reason
+	Steps   []Step
+	Evals   []Eval
+	Starts  []Start
+	Changes []Change
+	End     *End   // end of the last start; nil if it is still running or was killed
+	Ended   int    // step after which the run had written all its files, if it is the last step; else 0
+	Memory  []byte // the last line about memory; nil if there is none
+	Lost    int    // lines that cannot be read
+	Damage  error  // the first of them, with the reason
 }
 
 // LacksEval reports whether a log, which may be nil, ends with a step that no evaluation
@@ -330,18 +334,19 @@ func (l *Log) add(line []byte) error {
 	return nil
 }
 
-// isBound reports whether a line is a start or an end, by its second key.
+// isBound reports whether a line is a start, an end or a change of replicas, by its second key.
 func isBound(line []byte) bool {
 	_, after, _ := bytes.Cut(line[:min(len(line), 40)], []byte(","))
-	return bytes.HasPrefix(after, []byte(`"start":{`)) || bytes.HasPrefix(after, []byte(`"end":{`))
+	return bytes.HasPrefix(after, []byte(`"start":{`)) || bytes.HasPrefix(after, []byte(`"end":{`)) || bytes.HasPrefix(after, []byte(`"change":{`))
 }
 
 // addBound adds a line about the beginning or the end of a start.
 func (l *Log) addBound(line []byte) error {
 	var raw struct {
-		Step  int
-		Start *Start
-		End   *End
+		Step   int
+		Start  *Start
+		Change *Change
+		End    *End
 	}
 	if err := json.Unmarshal(line, &raw); err != nil {
 		return err
@@ -350,6 +355,10 @@ func (l *Log) addBound(line []byte) error {
 	if s := raw.Start; s != nil {
 		s.Step = raw.Step
 		l.Starts = append(l.Starts, *s)
+	}
+	if c := raw.Change; c != nil {
+		c.Step = raw.Step
+		l.Changes = append(l.Changes, *c)
 	}
 	if raw.End != nil {
 		raw.End.Step = raw.Step
@@ -373,6 +382,7 @@ func (l *Log) trim(step int) {
 	if len(l.Starts) > 0 {
 		l.Starts = append(l.Starts[:1], slices.DeleteFunc(l.Starts[1:], func(s Start) bool { return s.Step >= step })...)
 	}
+	l.Changes = slices.DeleteFunc(l.Changes, func(c Change) bool { return c.Step > step })
 	l.End, l.Ended = nil, 0
 }
 
@@ -427,13 +437,16 @@ func setAside(path string) (string, error) {
 
 // replay passes a log on, each start before its first step and each evaluation after its step.
 func (l *Log) replay(to Observer) {
-	starts, evals := l.Starts, l.Evals
+	starts, evals, changes := l.Starts, l.Evals, l.Changes
 	before := func(step int) {
 		for ; len(evals) > 0 && evals[0].Step < step; evals = evals[1:] {
 			to.Event(evals[0])
 		}
 		for ; len(starts) > 0 && starts[0].Step < step; starts = starts[1:] {
 			to.Event(starts[0])
+		}
+		for ; len(changes) > 0 && changes[0].Step < step; changes = changes[1:] {
+			to.Event(changes[0])
 		}
 	}
 	for _, s := range l.Steps {

@@ -125,6 +125,16 @@ type Eval struct {
 	Metrics map[string]float64 // of a program's network, like Step's
 }
 
+// Change is a change of the replicas that train, after a step.
+type Change struct {
+	Step     int     `json:"-"`
+	Time     float64 `json:"time"`  // seconds since 1970
+	Epoch    int     `json:"epoch"` // number of the change
+	Replicas int     `json:"replicas"`
+	Lost     []int   `json:"lost"`    // ranks, by the numbers of the first start
+	Seconds  float64 `json:"seconds"` // from when the ranks had stopped
+}
+
 // Summary describes how a run ended.
 type Summary struct {
 	Steps         int     // steps done, including those of earlier starts
@@ -164,6 +174,7 @@ type Note string
 type Warning string
 
 func (Header) event()   {}
+func (Change) event()   {}
 func (Eval) event()     {}
 func (Note) event()     {}
 func (Warning) event()  {}

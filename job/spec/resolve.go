@@ -58,6 +58,7 @@ func (r *resolver) resolve() {
 	r.resolveContext()
 	r.resolveTensor()
 	r.resolveMaster()
+	r.resolveFaults()
 	r.resolveTraining()
 	r.resolveWeights()
 	r.Unfit("schedule")

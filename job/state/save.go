@@ -144,6 +144,25 @@ func (s *Saver) ends() {
 	}
 }
 
+// Regroup makes the saver one of the world after a loss. A save in flight is abandoned.
+func (s *Saver) Regroup(g collective.Group) (err error) {
+	_ = s.group.Close() // it has failed
+	s.End(true)
+	_ = s.Tidy() // nothing was saved
+	setup.Clear(s.queue)
+	s.group, s.stopped = s.Rank.Recorder.Watchdog(g, s.J.Parallel.Timeout, "saves", true), false
+	n := s.Rank.Trainer.StateLen()
+	if !s.J.Checkpoint.Async {
+		n = min(n, setup.SyncStaging/4)
+	}
+	if n > s.stage.buf.N {
+		s.Rank.HostMemory().Free(s.stage.buf)
+		s.stage.buf, err = s.Rank.HostMemory().Alloc(device.F32, n, device.Snapshot)
+	}
+	s.stage.halved = !s.J.Checkpoint.Async && s.stage.buf.N < s.Rank.Trainer.StateLen()
+	return err
+}
+
 // Leave announces that the rank has failed, so that ranks that start a save fail at once. It
 // finishes a save that it has started first.
 func (s *Saver) Leave() {

@@ -25,7 +25,7 @@ var table = [][]string{
 	{"device/cuda → device/cpu/kernel device/cuda/kernel", "device/cuda/kernel", "device/cuda/fake",
 		"device/cpu → device/cpu/kernel", "device/dry", "device/cpu/kernel", "device/cpu/kernel/gen", "checkpoint → checkpoint/safetensors checkpoint/store checkpoint/vfs", "checkpoint/store → checkpoint/vfs",
 		"checkpoint/safetensors → checkpoint/vfs", "checkpoint/checkpointtest → checkpoint", "checkpoint/safetensors/safetensorstest → checkpoint/safetensors", "checkpoint/torchfile → checkpoint/safetensors checkpoint/vfs", "checkpoint/vfs", "checkpoint/vfs/vfstest → checkpoint/vfs", "internal/input/hub", "internal/input/hub/hubtest"},
-	{"nn", "collective", "collective/collectivetest → collective", "collective/flight → collective", "collective/socket → collective", "collective/mpi → collective", "collective/rendezvous → collective", "optim", "offload"},
+	{"nn", "collective", "collective/collectivetest → collective", "collective/flight → collective", "collective/member", "collective/socket → collective", "collective/mpi → collective", "collective/rendezvous → collective", "optim", "offload"},
 	{"fsdp", "checkpoint/foreign"},
 	{"zero"},
 	{"job/hf", "config → config/tree config/words job/hf", "config/tree", "config/words", "config/dialect → config config/tree config/words job/hf", "job/spec → config config/dialect config/tree config/words job/hf"},

@@ -1,0 +1,416 @@
+// Package member agrees on which processes of a run go on after some of them were lost, and on the
+// step from which they go on. It is a state machine without input and output: its methods are
+// events, and the actions that they return say what to send and to do.
+//
+// A node is a start of a process; one that comes back is another node. A view is a set of nodes with
+// the number of its epoch. Nodes train in a view until one of them is lost. Then each reports to the
+// lowest node that it has not lost, its leader. Once a leader has the reports of all nodes that it
+// has not lost, it proposes a view, waits until all nodes in it have accepted, and lets them enter.
+// If the leader is lost, nodes report to the next one, with the view that they have accepted.
+//
+// Why there is one view at a time: a node never hears again of a node that it has lost, so it
+// follows leaders in ascending order, one at a time. A view is entered only if all of its nodes have
+// accepted it, and it has a majority of every view that one of them has entered or accepted before
+// (or half of it, with its lowest node). So two views without a common node cannot follow the same
+// view.
+//
+// Why no step is done by halves: a node counts a step once it has the verdict on it, which needs the
+// votes of all nodes of the view. A node without the verdict keeps the gradients that it voted for
+// until it enters a view, which has the largest number of steps of its nodes and the last verdict.
+package member
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+)
+
+// View is a set of nodes that train together.
+type View struct {
+	Epoch int   `json:"epoch"`
+	Nodes []int `json:"nodes"` // ascending
+}
+
+// Has reports whether the view contains a node.
+func (v View) Has(node int) bool { return slices.Contains(v.Nodes, node) }
+
+// Kind is the purpose of a Message.
+type Kind string
+
+// The kinds of messages.
+const (
+	Ask     Kind = "ask"     // a leader wants a report
+	Report  Kind = "report"  // to the leader
+	Propose Kind = "propose" // from the leader: View, Steps and Verdict
+	Accept  Kind = "accept"  // to the leader: View
+	Enter   Kind = "enter"   // from the leader: all have accepted View
+	Out     Kind = "out"     // the receiver is not in the sender's view
+)
+
+// Message is sent between nodes. Messages of a node to another arrive in order, or not at all after
+// some point.
+type Message struct {
+	Kind    Kind   `json:"kind"`
+	View    View   `json:"view"`              // accepted last
+	Entered View   `json:"entered"`           // of a report: entered last
+	Steps   int    `json:"steps"`             // done
+	Duty    int    `json:"duty,omitempty"`    // work that follows a step: how much of it is done
+	Verdict string `json:"verdict,omitempty"` // on step Steps
+	Lost    []int  `json:"lost,omitempty"`    // of a report: by the sender, ascending
+}
+
+// Deed is what an Action asks for.
+type Deed uint8
+
+// The deeds.
+const (
+	Send    Deed = iota // send Message to To
+	Stop                // end the operations of the view
+	Prepare             // get ready for View: its nodes may send data before this one enters it
+	GoOn                // enter View with Steps done; if Finish, the last of them with the held gradients and Verdict
+	GiveUp              // for Why
+)
+
+// Action is what the owner of a Machine has to do.
+type Action struct {
+	Deed
+	To      int
+	Message Message
+	View    View
+	Steps   int
+	Duty    int
+	Finish  bool
+	Verdict string
+	Why     string
+}
+
+// Config describes a node.
+type Config struct {
+	Me   int
+	Unit func(node int) int // nodes of a unit are lost together
+	Size func(unit int) int // number of nodes of a unit
+	Min  int                // fewest units to go on with
+}
+
+// Machine is a node's state.
+type Machine struct {
+	cfg     Config
+	view    View // accepted last
+	entered View // entered last; view, unless a change is under way
+	steps   int  // done
+	duty    int  // done after the last step
+	verdict string
+	lost    []int // ascending
+	changes bool  // operations of entered have ended
+	over    bool
+
+	// of a leader during a change
+	reports  map[int]Message
+	proposal Message // its view has no nodes while there is none
+	accepted []int
+	high     int // largest epoch of a proposal or a report
+}
+
+// New returns a node that has entered a view with a number of steps done.
+func New(cfg Config, v View, steps int) *Machine {
+	return &Machine{cfg: cfg, view: v, entered: v, steps: steps, high: v.Epoch}
+}
+
+// View returns the view that was entered last.
+func (m *Machine) View() View { return m.entered }
+
+// Lost reports whether the node was lost.
+func (m *Machine) Lost(node int) bool { return slices.Contains(m.lost, node) }
+
+// Stand records the number of steps that this node has done and the verdict on the last. It votes for
+// the step after them before anybody gets the verdict on that, and passes no step after it has
+// reported.
+func (m *Machine) Stand(steps, duty int, verdict string) {
+	m.steps, m.duty, m.verdict = steps, duty, verdict
+}
+
+// Changes reports whether a change is under way.
+func (m *Machine) Changes() bool { return m.changes }
+
+// Leader returns the lowest node of the view entered last that is not lost.
+func (m *Machine) Leader() int {
+	for _, n := range m.entered.Nodes {
+		if !m.Lost(n) {
+			return n
+		}
+	}
+	return m.cfg.Me
+}
+
+// Lose records that nothing will be heard of a node any more.
+func (m *Machine) Lose(node int) []Action {
+	if m.over || m.Lost(node) || node == m.cfg.Me {
+		return nil
+	}
+	at, _ := slices.BinarySearch(m.lost, node)
+	m.lost = slices.Insert(m.lost, at, node)
+	switch {
+	case !m.view.Has(node) && !m.entered.Has(node):
+		return nil
+	case m.cfg.Unit(node) == m.cfg.Unit(m.cfg.Me):
+		return m.giveUp("another process of this replica was lost")
+	}
+	delete(m.reports, node)
+	return m.begin()
+}
+
+// Change starts a change of the view, because an operation has failed or a node wants to join.
+func (m *Machine) Change() []Action {
+	if m.over || m.changes {
+		return nil
+	}
+	return m.begin()
+}
+
+// begin ends the operations of the view and reports to the leader, again if something has changed.
+func (m *Machine) begin() (do []Action) {
+	if !m.changes {
+		m.changes = true
+		do = append(do, Action{Deed: Stop})
+	}
+	leader := m.Leader()
+	if leader != m.cfg.Me {
+		m.reports = nil
+		return append(do, Action{Deed: Send, To: leader, Message: m.report()})
+	}
+	if m.reports == nil {
+		m.reports = map[int]Message{}
+		for _, n := range m.entered.Nodes {
+			if n != m.cfg.Me && !m.Lost(n) {
+				do = append(do, Action{Deed: Send, To: n, Message: Message{Kind: Ask, View: m.view}})
+			}
+		}
+	}
+	return append(do, m.propose()...)
+}
+
+func (m *Machine) report() Message {
+	return Message{Kind: Report, View: m.view, Entered: m.entered, Steps: m.steps, Duty: m.duty, Verdict: m.verdict, Lost: slices.Clone(m.lost)}
+}
+
+// Hear processes a message.
+func (m *Machine) Hear(from int, msg Message) []Action {
+	if m.over || m.Lost(from) {
+		return nil
+	}
+	if msg.Kind == Out {
+		return m.giveUp(fmt.Sprintf("the others went on without this process in epoch %d", msg.View.Epoch))
+	}
+	if !m.view.Has(from) && !m.entered.Has(from) {
+		return []Action{{Deed: Send, To: from, Message: Message{Kind: Out, View: m.view}}}
+	}
+	leads := m.Leader() == from
+	switch msg.Kind {
+	case Ask:
+		if m.changes && leads {
+			return []Action{{Deed: Send, To: from, Message: m.report()}}
+		}
+		return m.Change()
+	case Report:
+		if m.high = max(m.high, msg.View.Epoch); m.Leader() != m.cfg.Me {
+			return m.Change()
+		}
+		var do []Action
+		if !m.changes {
+			do = m.begin()
+		}
+		if old, ok := m.reports[from]; ok && reflect.DeepEqual(old, msg) {
+			return do // to the same question
+		}
+		m.reports[from] = msg
+		return append(do, m.propose()...)
+	case Propose:
+		if leads && m.changes && msg.View.Epoch > m.view.Epoch {
+			return m.accept(msg)
+		}
+	case Accept:
+		if m.proposal.View.Epoch == msg.View.Epoch && !slices.Contains(m.accepted, from) {
+			m.accepted = append(m.accepted, from)
+			return m.allIn()
+		}
+	case Enter:
+		if leads && m.view.Epoch == msg.View.Epoch && m.entered.Epoch < msg.View.Epoch {
+			return m.enter(msg)
+		}
+	}
+	return nil
+}
+
+// accept accepts a proposal of the leader, which may be this node.
+func (m *Machine) accept(p Message) []Action {
+	m.view = p.View
+	do := []Action{{Deed: Prepare, View: p.View}}
+	if leader := m.Leader(); leader != m.cfg.Me {
+		do = append(do, Action{Deed: Send, To: leader, Message: Message{Kind: Accept, View: p.View}})
+	}
+	return do
+}
+
+// enter enters the view that was accepted. A node of it may be lost already.
+func (m *Machine) enter(p Message) []Action {
+	finish := m.steps < p.Steps
+	var do []Action
+	for _, n := range m.entered.Nodes { // it may wait for this node, and have lost the leader
+		if !m.view.Has(n) && !m.Lost(n) {
+			do = append(do, Action{Deed: Send, To: n, Message: Message{Kind: Out, View: m.view}})
+		}
+	}
+	m.entered, m.steps, m.duty, m.verdict = m.view, p.Steps, p.Duty, p.Verdict
+	m.changes, m.reports, m.proposal, m.accepted = false, nil, Message{}, nil
+	do = append(do, Action{Deed: GoOn, View: m.view, Steps: p.Steps, Duty: p.Duty, Finish: finish, Verdict: p.Verdict})
+	if slices.ContainsFunc(m.view.Nodes, m.Lost) {
+		do = append(do, m.begin()...)
+	}
+	return do
+}
+
+func (m *Machine) giveUp(why string) []Action {
+	m.over = true
+	return []Action{{Deed: GiveUp, Why: why}}
+}
+
+// propose proposes a view once all nodes that are not lost have reported. It replaces an earlier
+// proposal, because reports have changed.
+func (m *Machine) propose() []Action {
+	if m.reports == nil {
+		return nil
+	}
+	m.proposal, m.accepted = Message{}, nil
+	m.reports[m.cfg.Me] = m.report()
+	for _, n := range m.entered.Nodes {
+		if _, ok := m.reports[n]; !ok && !m.Lost(n) {
+			return nil
+		}
+	}
+	nodes := m.choose()
+	if why := m.refuses(nodes); why != "" {
+		return m.giveUp(why)
+	}
+	p := Message{Kind: Propose}
+	for _, n := range nodes {
+		if r := m.reports[n]; r.Steps > p.Steps || n == nodes[0] {
+			p.Steps, p.Verdict = r.Steps, r.Verdict
+		}
+	}
+	p.Duty = m.duties(nodes, p.Steps)
+	m.high++
+	p.View = View{m.high, nodes}
+	m.proposal = p
+	var do []Action
+	for _, n := range nodes {
+		if n != m.cfg.Me {
+			do = append(do, Action{Deed: Send, To: n, Message: p})
+		}
+	}
+	do = append(do, m.accept(p)...)
+	m.accepted = append(m.accepted, m.cfg.Me)
+	return append(do, m.allIn()...)
+}
+
+// duties returns how much of the work after a step all nodes have done.
+func (m *Machine) duties(nodes []int, steps int) int {
+	least := math.MaxInt
+	for _, n := range nodes {
+		r := m.reports[n]
+		if r.Steps < steps {
+			return 0
+		}
+		least = min(least, r.Duty)
+	}
+	return least
+}
+
+// choose returns the nodes to go on with: those of the newest view, connected to each other, of
+// complete units.
+func (m *Machine) choose() (nodes []int) {
+	newest := 0
+	for _, r := range m.reports {
+		newest = max(newest, r.Entered.Epoch)
+	}
+	for n, r := range m.reports {
+		if r.Entered.Epoch == newest || r.View.Epoch == newest {
+			nodes = append(nodes, n)
+		}
+	}
+	slices.Sort(nodes)
+	for {
+		drop := m.apart(nodes)
+		if drop < 0 {
+			return nodes
+		}
+		nodes = slices.DeleteFunc(nodes, func(n int) bool { return m.cfg.Unit(n) == m.cfg.Unit(drop) })
+	}
+}
+
+// apart returns a node that cannot stay among others, or -1: its unit is incomplete, or it and
+// another have lost each other. Of these two the one with more losses goes, or the higher one.
+func (m *Machine) apart(nodes []int) int {
+	worst, most := -1, 0
+	for i, n := range nodes {
+		if unit := m.cfg.Unit(n); m.cfg.Size(unit) != count(nodes, func(o int) bool { return m.cfg.Unit(o) == unit }) {
+			return n
+		}
+		losses := 0
+		for k, o := range nodes {
+			if k != i && (slices.Contains(m.reports[n].Lost, o) || slices.Contains(m.reports[o].Lost, n)) {
+				losses++
+			}
+		}
+		if losses > 0 && losses >= most {
+			worst, most = n, losses
+		}
+	}
+	return worst
+}
+
+// refuses says why some nodes cannot be a view, or returns "".
+func (m *Machine) refuses(nodes []int) string {
+	var units []int
+	for _, n := range nodes {
+		units = append(units, m.cfg.Unit(n))
+	}
+	slices.Sort(units)
+	if n := len(slices.Compact(units)); n < m.cfg.Min || n == 0 {
+		return fmt.Sprintf("%d replicas are left, fewer than faults.min_replicas", n)
+	}
+	for _, n := range nodes {
+		r := m.reports[n]
+		for _, base := range []View{r.Entered, r.View} {
+			if stay := count(base.Nodes, func(b int) bool { return slices.Contains(nodes, b) }); 2*stay < len(base.Nodes) || 2*stay == len(base.Nodes) && !slices.Contains(nodes, base.Nodes[0]) {
+				return fmt.Sprintf("%d of the %d processes of epoch %d are left, which is no majority: the others may go on without them", stay, len(base.Nodes), base.Epoch)
+			}
+		}
+	}
+	return ""
+}
+
+func count(nodes []int, is func(int) bool) (n int) {
+	for _, x := range nodes {
+		if is(x) {
+			n++
+		}
+	}
+	return n
+}
+
+// allIn lets all nodes enter the view once all of them have accepted it.
+func (m *Machine) allIn() (do []Action) {
+	p := m.proposal
+	if len(m.accepted) < len(p.View.Nodes) {
+		return nil
+	}
+	p.Kind = Enter
+	for n := range m.reports {
+		if n != m.cfg.Me && p.View.Has(n) {
+			do = append(do, Action{Deed: Send, To: n, Message: p})
+		}
+	}
+	slices.SortFunc(do, func(a, b Action) int { return a.To - b.To })
+	return append(do, m.enter(p)...)
+}

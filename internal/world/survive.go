@@ -1,0 +1,406 @@
+package world
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+
+	"zeroth/collective"
+	"zeroth/collective/member"
+	"zeroth/collective/rendezvous"
+	"zeroth/collective/socket"
+	"zeroth/internal/input/jsonread"
+	"zeroth/internal/setup"
+	"zeroth/shard"
+)
+
+// A world that survives losses has a crew. When a process is lost, its groups end, its ranks stop,
+// and its process takes part in a change (package member), by words over the data connections. Then
+// the world is one of fewer processes: numbers of processes and ranks count those that are left,
+// while connections, and names in errors, keep the first ones (seats).
+
+// crew is a process's part in changes.
+type crew struct {
+	w    *World
+	seat int // of this process
+	all  []rendezvous.Member
+	mesh shard.Mesh // of all
+
+	mu      sync.Mutex
+	machine *member.Machine
+	parked  bool                     // the ranks have stopped: the machine may report
+	waiting []func() []member.Action // events until then
+	left    bool                     // training has ended: losses end the world
+	conns   map[int]*socket.Conn     // by seat: of the star of the view accepted last
+	channel uint32                   // of conns
+	ends    chan member.Action       // GoOn or GiveUp
+	last    member.View              // of the last change
+	at      int                      // steps done then
+	again   int                      // changes in a row after which neither differs
+}
+
+// memberChannel carries the messages of changes; others are numbers of epochs.
+const memberChannel = 0
+
+// mostChanges bounds the changes that may follow each other, and mostAgain those of which nothing comes.
+const mostChanges, mostAgain = 64, 3
+
+func newCrew(w *World) *crew {
+	return &crew{w: w, seat: w.cfg.Rank, all: w.star.Members, ends: make(chan member.Action, mostChanges)}
+}
+
+// begin starts to take part, with all processes.
+func (c *crew) begin(m shard.Mesh) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mesh = m
+	units := UnitsOf(m, c.w.cfg.PerProcess)
+	least := (c.w.cfg.Survive*len(slices.Compact(slices.Sorted(slices.Values(units)))) + m.Size(shard.Replicate) - 1) / m.Size(shard.Replicate)
+	c.machine = member.New(member.Config{
+		Me: c.seat, Min: max(1, least),
+		Unit: func(seat int) int { return units[seat] },
+		Size: func(unit int) int { return count(units, unit) },
+	}, member.View{Nodes: seats(len(c.all))}, 0)
+}
+
+func count(all []int, x int) (n int) {
+	for _, y := range all {
+		if x == y {
+			n++
+		}
+	}
+	return n
+}
+
+func seats(n int) (all []int) {
+	for i := range n {
+		all = append(all, i)
+	}
+	return all
+}
+
+// UnitsOf returns, for each process with a number of ranks each, the number of what is lost with it:
+// processes with ranks of the same replica have the same number.
+func UnitsOf(m shard.Mesh, per int) []int {
+	units := seats(m.World() / per)
+	for _, replica := range replicas(m) {
+		low := units[replica[0]/per]
+		for _, r := range replica {
+			low = min(low, units[r/per])
+		}
+		for _, r := range replica {
+			was := units[r/per]
+			for p := range units {
+				if units[p] == was {
+					units[p] = low
+				}
+			}
+		}
+	}
+	return units
+}
+
+// replicas returns the ranks of each replica.
+func replicas(m shard.Mesh) [][]int {
+	all := make([][]int, m.Size(shard.Replicate))
+	for r := range m.World() {
+		i := m.At(r, shard.Replicate)
+		all[i] = append(all[i], r)
+	}
+	return all
+}
+
+// gone reports whether losses end the world.
+func (c *crew) gone() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.left || c.machine == nil
+}
+
+// Depart ends changes: from now on, a loss ends the world.
+func (w *World) Depart() {
+	if w.crew != nil {
+		w.crew.mu.Lock()
+		defer w.crew.mu.Unlock()
+		w.crew.left = true
+	}
+}
+
+// mourn processes the end of a star, because of the process of a seat. It returns false if that ends the
+// world.
+func (c *crew) mourn(lost rendezvous.Lost, seat int) bool {
+	switch {
+	case c.gone():
+		return false
+	case lost.Here:
+	case seat == c.seat:
+		c.end("the others have lost this process: " + lost.Why)
+	default:
+		c.w.lose(seat)
+	}
+	return true
+}
+
+// seatOf returns the seat of a process, and processOf the process of a seat, or -1 if that was lost.
+func (w *World) seatOf(process int) int {
+	if w.crew == nil || w.crew.last.Nodes == nil {
+		return process
+	}
+	return w.crew.last.Nodes[process]
+}
+
+func (w *World) processOf(seat int) int {
+	if w.crew == nil || w.crew.last.Nodes == nil {
+		return seat
+	}
+	return slices.Index(w.crew.last.Nodes, seat)
+}
+
+// lose processes the loss of a process.
+func (w *World) lose(seat int) {
+	c := w.crew
+	w.mu.Lock()
+	n := w.net
+	w.mu.Unlock()
+	if n != nil {
+		n.(*socket.Net).Drop(seat, errors.New("lost"))
+	}
+	c.mu.Lock()
+	conn := c.conns[seat]
+	c.mu.Unlock()
+	if conn != nil {
+		conn.End()
+	}
+	c.event(seat, func() []member.Action { return c.machine.Lose(seat) })
+}
+
+// told processes a word.
+func (w *World) told(seat int, channel uint32, word []byte) {
+	c := w.crew
+	if channel != memberChannel {
+		c.mu.Lock()
+		conn := c.conns[seat]
+		if channel != c.channel {
+			conn = nil
+		}
+		c.mu.Unlock()
+		if conn != nil {
+			conn.Put(word)
+		}
+		return
+	}
+	var m member.Message
+	if err := jsonread.Into(word, &m); err != nil {
+		w.note(fmt.Sprintf("process %d sends an unreadable message: %v", seat, err))
+		return
+	}
+	c.event(seat, func() []member.Action { return c.machine.Hear(seat, m) })
+}
+
+// event passes an event on to the machine. While ranks work, it makes them stop, and waits.
+func (c *crew) event(seat int, f func() []member.Action) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.left || c.machine == nil || c.machine.Lost(seat):
+	case c.parked || !c.machine.View().Has(seat): // others do not disturb the ranks
+		c.do(f())
+	default:
+		if c.waiting = append(c.waiting, f); len(c.waiting) == 1 {
+			c.halt(seat)
+		}
+	}
+}
+
+// halt ends the operations of this process's ranks. The caller holds mu.
+func (c *crew) halt(seat int) {
+	c.w.mu.Lock()
+	n, star := c.w.net, c.w.star
+	c.w.mu.Unlock()
+	star.Abandon(max(0, c.w.processOf(seat)), "lost")
+	if n != nil {
+		n.(*socket.Net).Halt(seat)
+	}
+}
+
+// end ends this process's part. Its peers have lost it.
+func (c *crew) end(why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.halt(c.seat)
+	c.ends <- member.Action{Deed: member.GiveUp, Why: why}
+}
+
+// do carries out actions of the machine. The caller holds mu.
+func (c *crew) do(all []member.Action) {
+	n := c.w.net.(*socket.Net)
+	for _, a := range all {
+		switch a.Deed {
+		case member.Send:
+			body, err := json.Marshal(a.Message)
+			if err != nil {
+				panic(err) // it consists of numbers and a string
+			}
+			n.Tell(a.To, memberChannel, body)
+		case member.Prepare:
+			c.prepare(n, a.View)
+		case member.GoOn, member.GiveUp:
+			select {
+			case c.ends <- a:
+			default: // the ranks are long gone
+			}
+		}
+	}
+}
+
+// prepare opens the wires of a view, and the connections of its star.
+func (c *crew) prepare(n *socket.Net, v member.View) {
+	for _, conn := range c.conns {
+		conn.End()
+	}
+	c.conns, c.channel = map[int]*socket.Conn{}, uint32(v.Epoch)
+	for _, seat := range v.Nodes {
+		if seat != c.seat && (c.seat == v.Nodes[0] || seat == v.Nodes[0]) {
+			c.conns[seat] = n.Conn(seat, c.channel)
+		}
+	}
+	groups, ranks := collective.MeshGroups(c.meshOf(v)), c.ranksOf(v)
+	for _, g := range groups {
+		for i, r := range g {
+			g[i] = ranks[r]
+		}
+	}
+	n.Reform(v.Epoch, groups)
+}
+
+// ranksOf returns the ranks of a view by their first numbers.
+func (c *crew) ranksOf(v member.View) (ranks []int) {
+	for _, seat := range v.Nodes {
+		for i := range c.w.cfg.PerProcess {
+			ranks = append(ranks, seat*c.w.cfg.PerProcess+i)
+		}
+	}
+	return ranks
+}
+
+// meshOf returns the mesh of a view.
+func (c *crew) meshOf(v member.View) shard.Mesh {
+	m := c.mesh
+	m.Replicate = len(c.ranksOf(v)) * m.Size(shard.Replicate) / m.World()
+	return m
+}
+
+// close ends the connections of the star.
+func (c *crew) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.conns {
+		conn.End()
+	}
+}
+
+// park hands the ranks' standing over to the machine.
+func (c *crew) park(s setup.Standing) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.waiting) == 0 {
+		c.halt(c.seat)
+	}
+	c.parked = true
+	c.machine.Stand(s.Steps, s.Duty, s.Verdict)
+	for _, f := range c.waiting {
+		c.do(f())
+	}
+	c.waiting = nil
+	c.do(c.machine.Change())
+}
+
+// await returns how a change has ended. Later losses begin another one.
+func (c *crew) await(ctx context.Context) (a member.Action, err error) {
+	for range mostChanges {
+		select {
+		case a = <-c.ends:
+		case <-c.w.left:
+			return a, errors.New("the world was closed")
+		}
+		if a.Deed == member.GiveUp {
+			return a, fmt.Errorf("%s: %w", a.Why, collective.ErrClosed)
+		}
+		c.mu.Lock()
+		again := c.machine.Changes()
+		c.parked = again
+		c.mu.Unlock()
+		if !again {
+			return a, nil
+		}
+	}
+	return a, fmt.Errorf("%d changes without a step: %w", mostChanges, collective.ErrClosed)
+}
+
+// Survive implements setup.Survivor.
+func (w *World) Survive(ctx context.Context, s setup.Standing) (*setup.Change, error) {
+	c := w.crew
+	if c == nil || c.gone() {
+		return nil, collective.ErrClosed
+	}
+	c.park(s)
+	a, err := c.await(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if c.again++; !slices.Equal(a.View.Nodes, c.last.Nodes) || a.Steps != c.at {
+		c.again = 0
+	}
+	if c.again == mostAgain {
+		return nil, fmt.Errorf("the same processes have failed %d times at step %d: %w", mostAgain, a.Steps+1, collective.ErrClosed)
+	}
+	lost := c.missing(a.View)
+	w.reform(a.View)
+	c.at = a.Steps
+	return &setup.Change{
+		Standing: setup.Standing{Steps: a.Steps, Duty: a.Duty, Verdict: a.Verdict}, Epoch: a.View.Epoch,
+		Replicas: c.meshOf(a.View).Size(shard.Replicate), Lost: lost, Connection: w.connection(c.meshOf(a.View)),
+	}, nil
+}
+
+// missing returns the ranks of the last view that are not in v.
+func (c *crew) missing(v member.View) (ranks []int) {
+	was := c.last
+	if was.Nodes == nil {
+		was.Nodes = seats(len(c.all))
+	}
+	now := c.ranksOf(v)
+	return slices.DeleteFunc(c.ranksOf(was), func(r int) bool { return slices.Contains(now, r) })
+}
+
+// reform makes this the world of a view.
+func (w *World) reform(v member.View) {
+	c := w.crew
+	members := make([]rendezvous.Member, len(v.Nodes))
+	conns := make([]net.Conn, len(v.Nodes))
+	c.mu.Lock()
+	for i, seat := range v.Nodes {
+		members[i] = c.all[seat]
+		members[i].Process, members[i].World = i, len(v.Nodes)
+		if conn := c.conns[seat]; conn != nil {
+			conns[i] = conn
+		}
+	}
+	c.last = v
+	c.mu.Unlock()
+	old := w.star
+	w.mu.Lock()
+	w.cfg.Rank, w.cfg.World, w.hosts = slices.Index(v.Nodes, c.seat), len(v.Nodes), numbers(members)
+	w.star = rendezvous.Again(rendezvous.Config{
+		Processes: w.cfg.World, PerProcess: w.cfg.PerProcess, Seats: v.Nodes, Heartbeat: w.cfg.Heartbeat, DeadAfter: w.cfg.DeadAfter,
+		Note: w.cfg.Note, Me: rendezvous.Member{Process: w.cfg.Rank},
+	}, fmt.Sprintf("%s-%d", old.Session, v.Epoch), members, conns)
+	star := w.star
+	w.mu.Unlock()
+	go w.follow(star, v.Nodes)
+	old.Close()
+}

@@ -1,0 +1,37 @@
+package spec
+
+import (
+	"strings"
+	"testing"
+
+	"zeroth/internal/input"
+	"zeroth/job/jobtest"
+)
+
+// TestFaultsThatCannotBeSurvived checks that jobs are refused that could not go on without a replica.
+func TestFaultsThatCannotBeSurvived(t *testing.T) {
+	jobtest.InFolder(t, jobtest.Least)
+	for _, sets := range [][]string{
+		{"parallel.replicate=1"},
+		{"faults.min_replicas=4"},
+		{"parallel.transport=mpi"},
+		{"parallel.master=true", "zero.stage=0", "parallel.replicate=1"},
+		{"parallel.pipeline=2"},
+		{"optimizer.type=muon"},
+		{"zero.offload.optimizer=host"},
+		{"train.delayed_update=true"},
+		{"checkpoint.dir=s3://bucket/a", "checkpoint.every=1"},
+		{"faults.survive=false", "faults.min_replicas=2"},
+	} {
+		_, err := Load("job.yaml", append([]string{"parallel={ranks: 8, replicate: 4}", "faults.survive=true", "train.batch=32"}, sets...))
+		said.Same(t, strings.Join(sets, " "), err)
+		if !input.IsInput(err) {
+			t.Errorf("%q: %v", sets, err)
+		}
+	}
+	for _, sets := range [][]string{{}, {"faults.min_replicas=3"}, {"zero.stage=0", "parallel.replicate=1"}} {
+		if _, err := Load("job.yaml", append([]string{"parallel={ranks: 8, replicate: 4}", "faults.survive=true", "train.batch=32"}, sets...)); err != nil {
+			t.Errorf("%q: %v", sets, err)
+		}
+	}
+}

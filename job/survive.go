@@ -1,0 +1,164 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/internal/setup"
+	"zeroth/job/report"
+)
+
+// A run that survives losses goes on in the same processes: its ranks stop, agree with the others on
+// who is left and how many steps are done (setup.Survivor), and get other groups and shares of the
+// samples. Their state stays where it is.
+
+// survives reports whether the run may go on after an error of its ranks.
+func (r *run) survives(err error) bool {
+	return r.c.Faults.Survive && err != nil && causedByPeers(err) && !anyLost(r.ranks) &&
+		!errors.As(err, new(collective.ErrLate)) && !errors.As(err, new(collective.ErrDiverged))
+}
+
+// depart waits until all processes have done all steps. After that, losses end the run.
+func (r *run) depart(ctx context.Context) error {
+	if !r.c.Faults.Survive {
+		return nil
+	}
+	err := r.World.Agree(ctx, nil)
+	if w, ok := r.World.(interface{ Depart() }); ok && err == nil {
+		w.Depart()
+	}
+	return err
+}
+
+// standing returns how far the ranks of this process have come. Others may still have to finish the
+// last step.
+func standing(loops []*loop) (s setup.Standing) {
+	for _, l := range loops {
+		switch {
+		case l.at > s.Steps || s.Verdict == "":
+			s = setup.Standing{Steps: l.at, Duty: l.duty, Verdict: l.rank.Trainer.Verdict()}
+		case l.at == s.Steps:
+			s.Duty = min(s.Duty, l.duty)
+		}
+	}
+	for _, l := range loops {
+		if l.at < s.Steps {
+			s.Duty = 0
+		}
+	}
+	return s
+}
+
+// goOn agrees with the processes that are left and prepares this one's ranks to train with them.
+func (r *run) goOn(ctx context.Context, loops []*loop) error {
+	w, ok := r.World.(setup.Survivor)
+	if !ok {
+		return errors.New("all ranks are in this process")
+	}
+	r.flights.stop()
+	begin, was := time.Now(), r.self.Process
+	change, err := w.Survive(ctx, standing(loops))
+	if err != nil {
+		r.flights = r.recordFlights(r.ranks)
+		return err
+	}
+	r.self = w.Self()
+	setup.Regroup(r.job, r.ranks, change)
+	if err := r.regroupSavers(); err != nil {
+		return err
+	}
+	r.flights = r.recordFlights(r.ranks)
+	r.flights.begun.Store(true)
+	if r.self.Process == 0 && was > 0 {
+		if err := r.takeOver(ctx, change.Steps, loops[0].reported); err != nil {
+			return err
+		}
+	}
+	for _, l := range loops {
+		l.goOn(r, change)
+	}
+	if r.self.Process == 0 {
+		return r.rec.changed(report.Change{Step: change.Steps, Time: report.Now(), Epoch: change.Epoch, Replicas: change.Replicas, Lost: change.Lost, Seconds: time.Since(begin).Seconds()})
+	}
+	return nil
+}
+
+func (r *run) regroupSavers() error {
+	if r.savers[0] == nil {
+		return nil
+	}
+	for i, g := range r.job.Connection.Saves() {
+		if err := r.savers[i].Regroup(g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// goOn prepares a rank's loop to go on after a change.
+func (l *loop) goOn(of *run, c *setup.Change) {
+	m := setup.MeshOf(l.c, c.Replicas)
+	l.rec, l.watch = of.rec, of.watch
+	l.share.Replicas, l.reader = c.Replicas, m.DataRank(l.rank.Rank)
+	if v := l.validation; v != nil {
+		v.share.Ranks, v.share.Batch, v.reader = m.DataRanks(), v.share.MicroBatch*m.DataRanks(), l.reader
+	}
+	if causedByPeers(l.failed) {
+		l.failed = nil
+	}
+	l.host = of.self.Hosts[l.rank.Rank]
+	if l.verdict = ""; c.Steps > l.at {
+		l.verdict = c.Verdict
+		return
+	}
+	l.duty = min(l.duty, c.Duty)
+}
+
+// takeOver makes this process, which is now the first one, write the run folder.
+// last is the last step that this process has passed, which the one before it may not have written.
+func (r *run) takeOver(ctx context.Context, step int, last report.Step) (err error) {
+	for try := range 20 { // the system releases locks of a killed process when it ends
+		if r.folders, err = lockFolders(r.c, r.Out, false, r.job.Files()); err == nil || !errors.As(err, new(inUse)) {
+			break
+		}
+		time.Sleep(time.Duration(try) * 10 * time.Millisecond)
+	}
+	if err != nil {
+		return fmt.Errorf("taking over the run folder: %w", err)
+	}
+	r.job.Hold = r.folders.hold
+	if err := r.publish(ctx); err != nil {
+		r.observers.Warn(err.Error())
+	}
+	old := r.rec
+	if r.rec, err = record(r.Out, r.file, false, step, r.observers); err != nil {
+		return err
+	}
+	r.rec.goesOn, r.rec.account, r.rec.watch, r.rec.stepped = old.goesOn, old.account, r.watch, true
+	if r.c.Report.TensorBoard {
+		if err := r.rec.writeEvents(r.file); err != nil {
+			return err
+		}
+	}
+	h := header(r.job, r.set, r.Out, r.ranks)
+	r.rec.sum.Unit = h.Unit
+	if n := len(r.rec.log.Steps); last.Step > 0 && last.Step <= step && (n == 0 || r.rec.log.Steps[n-1].Step < last.Step) {
+		r.rec.Step(last)
+	}
+	s := r.begins(h)
+	s.Step = step
+	if err := r.rec.begin(s); err != nil {
+		return err
+	}
+	r.watch.Begin(s, string(r.file), setup.Saves(r.c))
+	return nil
+}
+
+// changed records a change of the replicas.
+func (r *recorder) changed(c report.Change) error {
+	r.Event(c)
+	return r.wrote()
+}

@@ -1,0 +1,173 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"zeroth/checkpoint"
+	"zeroth/collective"
+	"zeroth/collective/collectivetest"
+	"zeroth/internal/launch"
+	"zeroth/internal/setup"
+	"zeroth/internal/world"
+	"zeroth/job"
+	"zeroth/job/report"
+	"zeroth/job/spec"
+	"zeroth/shard"
+	"zeroth/tests/nightly"
+)
+
+// inProcesses runs a job in several processes, which are goroutines of this one, and returns their
+// errors. Hooks may be nil.
+func inProcesses(t *testing.T, c *spec.Job, n int, out string, hooks func(process int) setup.Hooks) []error {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := make([]error, n)
+	var all sync.WaitGroup
+	for p := range n {
+		all.Go(func() {
+			in := world.Config{
+				Process:    launch.Process{Rank: p, World: n, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}},
+				PerProcess: c.Parallel.Ranks / n, Transport: "auto", Token: []byte("0123456789abcdef"),
+				Heartbeat: 200 * time.Millisecond, DeadAfter: 30 * time.Second, Survive: c.Faults.MinReplicas,
+			}
+			if p == 0 {
+				in.Listener = ln
+			}
+			w, err := world.Enter(t.Context(), in)
+			if err != nil {
+				errs[p] = err
+				return
+			}
+			defer w.Close()
+			o := job.Options{Out: out, World: w}
+			if hooks != nil {
+				o.Hooks = hooks(p)
+			}
+			errs[p] = job.Run(t.Context(), c, o)
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+// operations numbers the operations of a rank's groups, in the order in which they are issued.
+type operations struct {
+	n    atomic.Int64
+	dies int64 // the operation that fails; -1: none
+}
+
+func (o *operations) wrap(_ int, g collective.Ranks) collective.Ranks {
+	for _, of := range g.All() {
+		*of = collectivetest.Faulty(*of, func(int) (f collectivetest.Fault) {
+			if o.n.Add(1)-1 == o.dies {
+				f.Err = errLink
+			}
+			return f
+		})
+	}
+	return g
+}
+
+// surviving are jobs that go on without a replica, with their number of processes.
+var surviving = []struct {
+	processes int
+	sets      []string
+}{
+	{3, []string{"parallel.ranks=3", "zero.stage=0"}},
+	{4, []string{"parallel={ranks: 8, shard: 2, replicate: 4}", "zero.stage=1", "precision=bf16", "checkpoint.async=false", "train.batch=24"}},
+	{6, []string{"parallel={ranks: 6, shard: 2, replicate: 3}", "zero.stage=2", "train.accumulate=2", "train.batch=24"}},
+	{3, []string{"parallel={ranks: 6, shard: 2, replicate: 3}", "zero.stage=3", "precision=fp16", "optimizer.type=adamw8bit", "model.dropout=0.2"}},
+	{3, []string{"parallel={ranks: 6, tensor: 2, replicate: 3, shard: 1}", "zero.stage=1", "model.context=8"}},
+	{6, []string{"parallel={ranks: 6, context: 2, replicate: 3, shard: 1}", "zero.stage=2", "optimizer.type=lion", "model.context=8"}},
+}
+
+// TestReplicaDiesAtAnyOperation checks that a run goes on when a rank fails in any operation, that no
+// step is lost, and that losses and state are those of a run that was stopped after the same step and
+// resumed without the replica.
+func TestReplicaDiesAtAnyOperation(t *testing.T) {
+	nightly.Long(t)
+	for k, s := range surviving {
+		t.Run(strings.Join(s.sets, " "), func(t *testing.T) {
+			t.Parallel()
+			rng := rand.New(rand.NewPCG(uint64(k), 49))
+			whole, sets := t.TempDir(), append([]string{"checkpoint.every=1", "checkpoint.keep=9", "faults={survive: true}"}, s.sets...)
+			counts := make([]operations, s.processes)
+			for i := range counts {
+				counts[i].dies = -1
+			}
+			c := saving(t, whole, sets...)
+			plain := t.TempDir()
+			for p, err := range inProcesses(t, c, s.processes, plain, func(p int) setup.Hooks { return setup.Hooks{WrapGroups: counts[p].wrap} }) {
+				if err != nil {
+					t.Fatalf("process %d: %v", p, err)
+				}
+			}
+			for range cases {
+				victim := rng.IntN(s.processes)
+				dies := int64(rng.IntN(int(counts[victim].n.Load())))
+				t.Run(fmt.Sprint(victim, " at ", dies), func(t *testing.T) { survivesAt(t, s.processes, sets, victim, dies, whole) })
+			}
+		})
+	}
+}
+
+// cases is the number of faults for each job of a test.
+const cases = 3
+
+// survivesAt loses a process at one of its operations, and compares the run with a repetition from the
+// checkpoints of one that lost nobody.
+func survivesAt(t *testing.T, n int, sets []string, victim int, dies int64, whole string) {
+	dir, out := t.TempDir(), t.TempDir()
+	c := saving(t, dir, sets...)
+	fault := &operations{dies: dies}
+	errs := inProcesses(t, c, n, out, func(p int) (h setup.Hooks) {
+		if p == victim {
+			h.WrapGroups = fault.wrap
+		}
+		return h
+	})
+	l, err := report.ReadLog(filepath.Join(out, "metrics.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := checkpoint.Resolve(dir, "6"); err == nil && len(l.Changes) == 0 {
+		return // losses after training end the run
+	}
+	units := world.UnitsOf(spec.Mesh(c), c.Parallel.Ranks/n)
+	for p, err := range errs {
+		if lost := units[p] == units[victim]; (err != nil) != lost || p == victim && !errors.Is(err, errLink) {
+			t.Errorf("process %d: %v", p, err)
+		}
+	}
+	if t.Failed() {
+		return
+	}
+	change := l.Changes[len(l.Changes)-1]
+	m := spec.Mesh(c)
+	again := saving(t, t.TempDir(), append(slices.Clone(sets), fmt.Sprint("parallel.ranks=", m.World()/m.Size(shard.Replicate)*change.Replicas),
+		fmt.Sprint("parallel.replicate=", min(c.Parallel.Replicate, change.Replicas)), "train.accumulate=null", fmt.Sprint("train.micro_batch=", c.Train.MicroBatch), "faults=null")...)
+	from := ""
+	if change.Step > 0 {
+		from = filepath.Join(whole, fmt.Sprintf("step-%08d", change.Step))
+	}
+	repeated := run(t, again, from)
+	if got, want := losses(t, out, change.Step), losses(t, repeated, 0); !slices.Equal(got, want) {
+		t.Errorf("%d replicas from step %d on:\n%s\nrepeated\n%s", change.Replicas, change.Step, strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if digest(t, dir, "6") != digest(t, again.Checkpoint.Dir, "6") {
+		t.Errorf("the state differs from that of the repetition on %d replicas from step %d on", change.Replicas, change.Step)
+	}
+}

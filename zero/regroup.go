@@ -1,0 +1,91 @@
+package zero
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"slices"
+
+	"zeroth/collective"
+	"zeroth/data"
+	"zeroth/fsdp"
+
+	"zeroth/shard"
+)
+
+// When other ranks are lost, a step that some rank has passed is done: it has the statistics of all
+// ranks, which each sent when its own gradients were summed. The ranks that lack them finish the step
+// with its Verdict. A step that nobody has passed is computed again.
+
+// verdictLen is the number of words of a verdict without metrics: the bits of loss, norm and loss scale;
+// skipped, stop and save; the steps to trace.
+const verdictLen = 5
+
+// Verdict returns the result of the last step, for Finish.
+func (t *Trainer) Verdict() string {
+	s := t.passed
+	flags := uint64(0)
+	for i, set := range []bool{s.Skipped, s.Stop, s.Save} {
+		if set {
+			flags |= 1 << i
+		}
+	}
+	words := []uint64{math.Float64bits(s.Loss), math.Float64bits(s.GradNorm), math.Float64bits(s.LossScale), flags, uint64(s.Trace)}
+	for _, x := range s.Metrics {
+		words = append(words, math.Float64bits(x))
+	}
+	var b []byte
+	for _, w := range words {
+		b = binary.LittleEndian.AppendUint64(b, w)
+	}
+	return hex.EncodeToString(b)
+}
+
+// Finish does the rest of a step of which this rank has its gradients, with the verdict of a rank that
+// has passed it.
+func (t *Trainer) Finish(lr float64, verdict string) (s Stats, err error) {
+	b, err := hex.DecodeString(verdict)
+	if n := len(t.cfg.Model.Metrics); err != nil || len(b) != 8*(verdictLen+n) {
+		return s, fmt.Errorf("zero: the verdict on step %d has %d bytes, want %d", t.Steps+1, len(b), 8*(verdictLen+n))
+	}
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
+	s = Stats{Loss: math.Float64frombits(word(0)), GradNorm: math.Float64frombits(word(1)), LossScale: math.Float64frombits(word(2)),
+		Skipped: word(3)&1 > 0, Stop: word(3)&2 > 0, Save: word(3)&4 > 0, Trace: int(word(4))}
+	for i := range t.cfg.Model.Metrics {
+		s.Metrics = append(s.Metrics, math.Float64frombits(word(verdictLen+i)))
+	}
+	if err := t.Scale.Update(s.Skipped); err != nil {
+		return s, err
+	}
+	t.apply(lr, s)
+	t.pass(s)
+	return s, nil
+}
+
+// Regroup makes the trainer of a rank that has failed because of others one of a mesh without some of
+// the replicas. The queues must be idle and without errors. The state, and the gradients until the
+// next Step, stay as they are.
+func (t *Trainer) Regroup(g collective.Ranks, m shard.Mesh, s data.Share) {
+	c := &t.cfg
+	c.Groups, c.Mesh, c.Share, c.Micro = g, m, s, s.Micro(m.DataRank(g.World.Rank()))
+	tied, _ := c.tied() // New has checked it
+	for i, u := range c.Part().Units() {
+		t.runner.Units[i].Groups = c.groups(u, slices.Contains(tied, u.Name))
+	}
+	t.runner.Clear(c.Micro)
+	t.pipeline.reset()
+	t.failed.Store(nil)
+	for i := range t.inputs {
+		b := &t.inputs[i].batch
+		b.Tensor, b.Context, b.Experts = t.exchange(g.Tensor, fsdp.Exchange), t.exchange(g.Context, fsdp.ExchangeKeys), t.exchange(g.Experts, fsdp.ExchangeRows)
+	}
+	t.Paces = t.Paces[:g.World.Size()]
+	t.stats = t.room.Slice(0, g.World.Size()*t.statLen())
+	clear(t.Paces)
+	clear(t.stats.I64())
+	if t.hostSums.N > 0 {
+		clear(t.hostSums.I64())
+	}
+	c.Update.Zero(t.sums.Device)
+}
