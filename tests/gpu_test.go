@@ -445,3 +445,20 @@ func TestGPUBench(t *testing.T) {
 		t.Errorf("3 ranks on 2 GPUs: %v", err)
 	}
 }
+
+// TestGPUKeepsActivationsOnTheHost checks that activations in pinned host memory change no bit, with a single
+// block and with several, micro-batches in flight, and parameters that share the streams of copies.
+func TestGPUKeepsActivationsOnTheHost(t *testing.T) {
+	nightly.Long(t)
+	for i, sets := range [][]string{
+		{"parallel.ranks=1", "model.layers=1", "zero.recompute=block"},
+		{"parallel.ranks=2", "model.layers=5", "zero.recompute=linear", "zero.offload.parameters=host", "train.accumulate=2"},
+		{"parallel.ranks=2", "model.layers=6", "zero.recompute=block", "parallel.pipeline=2", "train.accumulate=4"},
+	} {
+		if i > 0 {
+			sets = append(sets, llama...)
+		}
+		want := onGPU(t, sets...)
+		zerotest.SameBits(t, fmt.Sprint(sets), onGPU(t, append(sets, "zero.offload.activations=host")...), want)
+	}
+}
