@@ -10,6 +10,7 @@ import (
 	"zeroth/internal/input"
 	"zeroth/job/hf"
 	"zeroth/job/spec"
+	"zeroth/nn"
 	"zeroth/zero"
 )
 
@@ -150,13 +151,18 @@ func (p processors) NewQueue(role QueueRole) Queue { return p.Device.NewQueue(ro
 
 // sizes returns the largest operands of the job's kernels.
 func sizes(c *spec.Job) device.Sizes {
-	m, whole := c.Model, spec.Network(c)
+	s := Sizes(c.Model, spec.Network(c), c.Train.MicroBatch*c.Model.Context)
+	s.Type, s.Whole = c.Precision, c.Optimizer.Type == "muon"
+	return s
+}
+
+// Sizes returns the largest operands of kernels in passes of some rows through a model's network.
+func Sizes(m hf.Model, network *nn.Model, rows int) device.Sizes {
 	s := device.Sizes{
-		Type: c.Precision, Rows: c.Train.MicroBatch * m.Context, Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab,
-		Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: whole.Rotated,
-		Whole: c.Optimizer.Type == "muon", Groups: m.Experts.Count > 0,
+		Rows: rows, Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab,
+		Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: network.Rotated,
 	}
-	for _, m := range whole.Modules {
+	for _, m := range network.Modules {
 		for _, p := range m.Params() {
 			s.Widest = max(s.Widest, slices.Max(p.Shape))
 		}

@@ -139,10 +139,7 @@ func forward(r *fsdp.Runner, bt *nn.Batch) { r.Forward(r.Flight(0, 0), bt, 0, de
 
 // openOn opens the devices and queues.
 func (g *Generator) openOn(b setup.Backend, m hf.Model) (err error) {
-	s := device.Sizes{Rows: g.rows(), Width: max(m.Width, m.Heads*m.Head()), Vocab: m.Vocab, Attn: device.Attn{T: m.Context, D: m.Head(), Cap: float32(m.CapScores)}, Rope: m.Family == "llama", Groups: m.Experts.Count > 0}
-	for _, p := range hf.Parameters(m.Network(nn.LoRA{})) {
-		s.Widest = max(s.Widest, slices.Max(p.Shape))
-	}
+	s := setup.Sizes(m, m.Network(nn.LoRA{}), g.rows())
 	if g.dev, err = b.Open(0, runtime.GOMAXPROCS(0), s, 0); err != nil {
 		return err
 	}
