@@ -174,7 +174,7 @@ func TestMoreThanThereIs(t *testing.T) {
 		if err == nil || !input.IsInput(err) {
 			t.Fatalf("%v: more than there is: %v", sets, err)
 		}
-		for _, want := range []string{": parallel.memory: 4 ranks need ", show.ByteSize(4 * each), show.ByteSize(each) + " each: ", "; but the control group x has " + show.ByteSize(little.Free) + " free; what fits: --set "} {
+		for _, want := range []string{"parallel.memory: 4 ranks need ", show.ByteSize(4 * each), show.ByteSize(each) + " each: ", "; but the control group x has " + show.ByteSize(little.Free) + " free; what fits: --set "} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%v: no %q in: %v", sets, want, err)
 			}

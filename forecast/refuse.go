@@ -101,7 +101,11 @@ func onGPU(j *setup.Job, f setup.Footprint) error {
 }
 
 func tooMuch(c *spec.Job, wrong string) error {
-	return input.BadInput(fmt.Errorf("%v: parallel.memory: %s", c.Position("parallel.memory"), wrong))
+	at := c.Position("parallel.memory").String()
+	if at != "" {
+		at += ": "
+	}
+	return input.BadInput(fmt.Errorf("%sparallel.memory: %s", at, wrong))
 }
 
 // Times returns a*b, capped at the largest int64.

@@ -11,10 +11,13 @@ import (
 )
 
 // next returns the command to run after a plan: train if the job is planned for this machine
-// and fits, fit if it is planned for GPUs, "" if neither helps.
+// and fits, fit if it is planned for GPUs, plan for
+// GPUs if a model does not fit this machine, "" if none helps.
 func (p *planned) next(c *spec.Job, x *forecast.Plan, machine string) string {
 	gpus := x.Machine.GPU || p.given("world")
 	switch {
+	case !gpus && p.model != "" && x.Fits() != nil:
+		return p.words([]string{"plan", "--model", p.model, "--gpus", "auto"}, slices.Concat(p.shortened(), p.sets))
 	case !gpus && (p.file == "" || x.Fits() != nil):
 		return ""
 	case gpus:

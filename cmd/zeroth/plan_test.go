@@ -124,6 +124,10 @@ func TestUsualSettings(t *testing.T) {
 		out, _ := zeroth(t, 0, append([]string{"plan", "--model", "."}, c.args...)...)
 		contains(t, out, c.want...)
 	}
+	out, errs := zeroth(t, 2, "plan", "--model", ".", "--set", "parallel.memory=20MiB")
+	if contains(t, out, "\nnext    zeroth plan --model . --gpus auto --set parallel.memory=20MiB\n"); !strings.HasPrefix(errs, "--set parallel.memory=20MiB: parallel.memory: the budget is ") {
+		t.Error(errs)
+	}
 	if out, _ := zeroth(t, 0, "plan", "tiny.yaml", "--gpus", "2", "--batch-tokens", "1K"); strings.Contains(out, "assumed ") || !strings.Contains(out, "a step: micro-batches of 1 × accumulate 62 × 2 ranks") {
 		t.Error(out)
 	}

@@ -48,7 +48,10 @@ type Problem struct {
 // Error returns the problem in one line. Keys and values may come from anywhere, so it escapes
 // unprintable characters and shortens long text.
 func (p Problem) Error() string {
-	s := show.Bound(p.At) + ": "
+	s := ""
+	if p.At != "" { // no file: a model and flags
+		s = show.Bound(p.At) + ": "
+	}
 	if p.Key != "" {
 		s += show.Cut(p.Key, 80) + ": "
 	}
