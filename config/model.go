@@ -50,7 +50,7 @@ func (c *Config) modelKeys() []field {
 			rule: "none", like: "16", shape: true,
 			doc:  "llama: experts of each layer, which replace the feed-forward layer (mixture of experts)",
 			only: llama("experts")},
-		{key: "model.experts.per_token", value: count(&x.Router.TopK, 1, device.MaxTopK), rule: "2", like: "2", shape: true,
+		{key: "model.experts.per_token", value: count(&x.Router.TopK, 1, hf.MostExperts), rule: "2", like: "2", shape: true,
 			doc:  "llama: experts that process each token; no token is dropped",
 			only: mixed(),
 			then: func() { x.Router.TopK = pick(x.Count > 0, min(2, x.Count), 0) }},

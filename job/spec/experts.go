@@ -20,9 +20,6 @@ func (r *resolver) resolveExperts() {
 	if c.unknown() || len(r.Problems) > 0 {
 		return
 	}
-	if n := c.Parallel.Expert; x.Count%n != 0 || n > 1 && x.Count == 0 {
-		r.Refuse(fmt.Sprintf("%d experts cannot be divided over %d ranks", x.Count, n), wantNear("expert", n, func(n int) bool { return x.Count%n == 0 && n <= max(1, x.Count) }), "parallel.expert")
-	}
 	if !r.Has("train.router_aux") {
 		c.Train.RouterAux = c.Model.RouterAux
 	}
@@ -51,6 +48,21 @@ func (r *resolver) resolveExperts() {
 		r.Refuse("experts compute all tokens of a micro-batch at a time", "want mlp_chunk: 0", "train.mlp_chunk")
 	}
 	r.checkExperts()
+}
+
+// unevenExperts rejects ranks that do not divide the experts, and reports whether it did.
+func (r *resolver) unevenExperts() bool {
+	p, all := r.Job.Parallel, r.Job.Model.Experts.Count
+	if r.Job.unknown() || len(r.Problems) > 0 || p.Expert == 1 || all > 0 && all%p.Expert == 0 {
+		return false
+	}
+	if all == 0 {
+		r.Refuse("the model has no experts that ranks could divide", "want expert: 1, or model.experts", "parallel.expert")
+		return true
+	}
+	r.Refuse(fmt.Sprintf("%d experts cannot be divided over %d ranks", all, p.Expert),
+		wantNear("expert", p.Expert, func(n int) bool { return n <= all && all%n == 0 && p.Ranks%(p.Models()*n) == 0 }), "parallel.expert")
+	return true
 }
 
 // resolveExpertRanks rejects what does not work with ranks that divide experts.

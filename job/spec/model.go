@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"zeroth/device"
 	"zeroth/internal/input"
 	"zeroth/internal/input/hub"
 	"zeroth/job/hf"
@@ -44,8 +45,9 @@ func (r *resolver) resolveLlama() {
 			wantNear("kv_heads", m.KV, func(n int) bool { return m.Heads%n == 0 }), "model.kv_heads", "model.heads")
 	}
 	if x := m.Experts; x.Count > 0 {
-		if m.Experts = hf.FreshExperts(x.Count, x.Router.TopK, x.FFN); x.Router.TopK > x.Count {
-			r.Refuse(fmt.Sprintf("%d experts for each token, but there are only %d", x.Router.TopK, x.Count), "want fewer", "model.experts.per_token", "model.experts.count")
+		m.Experts = hf.FreshExperts(x.Count, x.Router.TopK, x.FFN)
+		if most := min(x.Count, device.MaxTopK); x.Router.TopK > most {
+			r.Refuse(fmt.Sprintf("%d of %d experts for each token", x.Router.TopK, x.Count), fmt.Sprintf("want at most %d", most), "model.experts.per_token", "model.experts.count")
 		}
 	}
 }

@@ -34,6 +34,10 @@ func TestPipelinesThatCannotBe(t *testing.T) {
 		{"zero.recompute=elementwise", "train.mlp_chunk=512"},
 		{"zero.recompute=linear", "train={mlp_chunk: 1, micro_batch: 65536, batch: null}"},
 		{"zero.recompute=linear", "train.mlp_chunk=512", "model.family=llama", "model.experts={count: 4, per_token: 2}"},
+		{"parallel={ranks: 4, expert: 3}", "model.family=llama", "model.experts={count: 8, per_token: 2}"},
+		{"parallel={ranks: 2, expert: 2}"},
+		{"model.family=llama", "model.experts={count: 8, per_token: 99}"},
+		{"model.family=llama", "model.experts={count: 128, per_token: 99}"},
 	} {
 		if len(sets) == 0 {
 			sets = []string{"parallel={ranks: 2, pipeline: 2}", "pipeline={schedule: Interleaved1F1B, virtual: 1}"}

@@ -237,6 +237,7 @@ func (r *resolver) resolveParallel() {
 		divided = fmt.Sprintf("%d ranks / (%s)", p.Ranks, strings.Join(models, " × "))
 	}
 	switch {
+	case r.unevenExperts():
 	case p.Shard > 0 && p.Shard*copies != p.Ranks:
 		r.Refuse(fmt.Sprintf("%s = %d, but there are %d ranks", product, p.Shard*copies, p.Ranks),
 			fmt.Sprintf("want ranks: %d, or shard: -1 for ranks / %s", p.Shard*copies, by), keys...)
