@@ -11,6 +11,7 @@ import (
 	"zeroth/internal/input"
 	"zeroth/internal/show"
 	"zeroth/job/spec"
+	"zeroth/shard"
 )
 
 // Row is a row of the plan's table, in bytes.
@@ -294,6 +295,9 @@ func (p *Plan) header() [][2]string {
 	if s := c.PipelineShape(); s.Ranks > 1 {
 		ranks += fmt.Sprintf("; %s of %d micro-batches", s.Schedule, s.Micro)
 	}
+	if words := p.exchange(); words != "" {
+		ranks += "; " + words
+	}
 	each := fmt.Sprintf("micro-batches of %d × accumulate %d × %d %sranks", c.Train.MicroBatch, c.Train.Accumulate, c.Parallel.DataRanks(), sharing(c))
 	if !spec.Share(c).Even() {
 		each = fmt.Sprintf("%d micro-batches of %d on %d %sranks, %d or %d each", c.Train.Batch/c.Train.MicroBatch, c.Train.MicroBatch, c.Parallel.DataRanks(), sharing(c), c.Train.Accumulate, c.Train.Accumulate-1)
@@ -303,6 +307,19 @@ func (p *Plan) header() [][2]string {
 		{"ranks", ranks},
 		{"batch", fmt.Sprintf("%d sequences of %s tokens a step: %s", c.Train.Batch, show.Grouped(int64(c.Model.Context)), each)},
 	}, spec.GroupRows(p.Groups)...)
+}
+
+// exchange describes what makes the exchange of divided experts slow; "" if nothing does.
+func (p *Plan) exchange() string {
+	c, m := p.Config, spec.Mesh(p.Config)
+	var words []string
+	if n, k := m.Expert, c.Model.Experts.Router.TopK; n > max(1, k) {
+		words = append(words, fmt.Sprintf("experts exchange %.3g times the rows of an all-to-all", float64(n)/float64(k)))
+	}
+	if n := p.Machine.Job(c).At.HostRanks; m.Expert > 1 && n%m.Size(shard.Expert, shard.Context, shard.Tensor) != 0 {
+		words = append(words, "experts are exchanged between hosts")
+	}
+	return strings.Join(words, ", ")
 }
 
 // sharing returns a prefix for "ranks" if some ranks share their data.

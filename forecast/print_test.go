@@ -7,7 +7,9 @@ import (
 	"unicode/utf8"
 
 	"zeroth/device"
+	"zeroth/internal/setup"
 	"zeroth/job/spec"
+	"zeroth/job/spec/spectest"
 	"zeroth/tests/nightly"
 )
 
@@ -76,6 +78,23 @@ func check(t *testing.T, text string) {
 	for _, u := range []device.Use{device.Params, device.UnitGrads, device.States} {
 		if strings.Contains(text, u.String()+" takes") || strings.Contains(text, "is "+u.String()+",") {
 			t.Errorf("names the category %v:\n%s", u, text)
+		}
+	}
+}
+
+// TestPlanOfExperts checks what a plan says about an exchange of experts.
+func TestPlanOfExperts(t *testing.T) {
+	const exchange, hosts = "experts exchange 2 times the rows of an all-to-all", "experts are exchanged between hosts"
+	sets := []string{"model.family=llama", "model.experts={count: 8, per_token: 2, width: 64}", "parallel.ranks=8", "train.batch=32"}
+	for n, want := range map[int][2]bool{2: {}, 4: {true, true}} {
+		c := spectest.Fitted(t, append(sets, fmt.Sprint("parallel.expert=", n))...)
+		p, err := NewPlan(c, Machine{Spread: setup.Spread{Processes: 4, Hosts: 4}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ranks := p.header()[1][1]
+		if got := [2]bool{strings.Contains(ranks, exchange), strings.Contains(ranks, hosts)}; got != want {
+			t.Errorf("expert %d: %s", n, ranks)
 		}
 	}
 }

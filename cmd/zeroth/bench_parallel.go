@@ -42,10 +42,11 @@ per second, memory, bytes sent and time spent waiting, each with its prediction 
   hybrid            stage 3 with two replicas of the shards
   tensor            ranks divide the matrices
   context           ranks divide the sequences
+  expert            ranks divide the experts of a mixture
   gpipe 1f1b interleaved1f1b zbh1
                     ranks divide the layers: the schedules of a pipeline
 
-The last six use as many ranks as the job allows; the others shard the optimizer
+The last seven use as many ranks as the job allows; the others shard the optimizer
 state (stage 1). Ways that the job does not allow are listed with the reason.
 
 The ways run in turns, three times each, as 'zeroth train' in a temporary folder. Figures

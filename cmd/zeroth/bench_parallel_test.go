@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"zeroth/config"
 	"zeroth/job/bench"
 	"zeroth/tests/nightly"
 )
@@ -57,14 +56,12 @@ func TestBenchParallel(t *testing.T) {
 	inFolder(t)
 	write(t, "job.yaml", divisible)
 	ways := compared(t, 0)
+	if y := ways["expert"]; y.Run != nil || !strings.Contains(y.Refused, "0 experts cannot be divided over") {
+		t.Errorf("expert without experts: %+v", y)
+	}
+	ways["expert"] = compared(t, 0, "--set", "model.family=llama", "--set", "model.experts={count: 4, width: 16}", "--ways", "zero1,expert")["expert"]
 	for _, name := range bench.Ways() {
 		y := ways[name]
-		if _, known := config.Explain("parallel." + name); !known && (name == "master" || name == "context") {
-			if y.Run != nil || !strings.Contains(y.Refused, "parallel."+name+": ") {
-				t.Errorf("%s: %+v", name, y)
-			}
-			continue
-		}
 		if y.Refused != "" || y.Run == nil || y.Predicted == nil {
 			t.Errorf("%s: %s", name, y.Refused)
 			continue
@@ -80,7 +77,7 @@ func TestBenchParallel(t *testing.T) {
 			t.Errorf("%s: losses differ by %v", name, y.Difference)
 		}
 	}
-	for name, mesh := range map[string]string{"ddp": "replicate 4", "zero2": "shard 4", "hybrid": "replicate 2 × shard 2", "tensor": "tensor 4", "1f1b": "pipeline 2 × shard 2", "interleaved1f1b": "pipeline 2 × shard 2"} {
+	for name, mesh := range map[string]string{"ddp": "replicate 4", "zero2": "shard 4", "hybrid": "replicate 2 × shard 2", "tensor": "tensor 4", "1f1b": "pipeline 2 × shard 2", "expert": "expert 4", "interleaved1f1b": "pipeline 2 × shard 2"} {
 		if got := ways[name].Mesh; got != mesh {
 			t.Errorf("%s: %s, want %s", name, got, mesh)
 		}

@@ -13,10 +13,12 @@ import (
 type way struct {
 	name   string
 	stage  int
-	along  string // key of the number of ranks that divide the model; empty: ranks only divide the batch
+	along  string // key of the number of ranks that divide the model or its experts; empty: ranks only divide the batch
 	extra  string // another key=value of this way; may be empty
 	copies int    // replicas of the sharded state; 0: one
 }
+
+const expertKey = "parallel.expert"
 
 // ways lists the ways that Compare supports, in the order of its table.
 var ways = []way{
@@ -28,6 +30,7 @@ var ways = []way{
 	{name: "hybrid", stage: 3, copies: 2},
 	{name: "tensor", stage: 1, along: "parallel.tensor"},
 	{name: "context", stage: 1, along: "parallel.context"},
+	{name: "expert", stage: 1, along: expertKey},
 	{name: "gpipe", stage: 1, along: "parallel.pipeline", extra: "pipeline.schedule=GPipe"},
 	{name: "1f1b", stage: 1, along: "parallel.pipeline", extra: "pipeline.schedule=1F1B"},
 	{name: "interleaved1f1b", stage: 1, along: "parallel.pipeline", extra: "pipeline.schedule=Interleaved1F1B"},
@@ -45,7 +48,7 @@ func Ways() (names []string) {
 // placed lists the keys that ways set; untimed lists settings that leave out what would only
 // prolong runs.
 var (
-	placed = []string{"parallel.pipeline", "parallel.shard", "parallel.replicate", "parallel.context", "parallel.tensor", "parallel.master",
+	placed = []string{"parallel.pipeline", "parallel.shard", "parallel.replicate", expertKey, "parallel.context", "parallel.tensor", "parallel.master",
 		"pipeline.schedule", "pipeline.virtual", "pipeline.layers", "train.accumulate", "train.epochs",
 		"train.early_stop.patience", "train.early_stop.metric", "checkpoint.every", "checkpoint.save_on_exit", "checkpoint.keep"}
 	untimed = []string{"train.eval_every=0", "sample.tokens=0"}
@@ -59,7 +62,10 @@ func (w way) sets(job *spec.Job, steps, along int) []string {
 			sets = append(sets, key+"=null")
 		}
 	}
-	readers := max(1, job.Parallel.Ranks/along)
+	readers := job.Parallel.Ranks
+	if w.along != expertKey { // ranks that divide experts read data of their own
+		readers = max(1, readers/along)
+	}
 	micro := largestDivisor(job.Train.Batch/readers, job.Train.MicroBatch)
 	sets = append(append(sets, untimed...), fmt.Sprintf("parallel.ranks=%d", job.Parallel.Ranks),
 		fmt.Sprintf("train.batch=%d", job.Train.Batch), fmt.Sprintf("train.micro_batch=%d", micro), fmt.Sprintf("train.steps=%d", steps))
