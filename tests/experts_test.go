@@ -487,8 +487,24 @@ func TestExpertsFolders(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := hf.OpenModel(dir, c); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := hf.OpenModel(dir, c); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), dir) {
 			t.Errorf("%v; want %s", err, want)
+		}
+	}
+	for count, want := range map[string]string{
+		"4":  "it has tensors that its class does not: model.layers.0.block_sparse_moe.experts.4.w1.weight",
+		"16": "48 parameters are missing: model.layers.0.block_sparse_moe.experts.8.w1.weight",
+	} {
+		raw, err := os.ReadFile(filepath.Join(folder, "config.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, _, err := hf.ReadModel([]byte(strings.Replace(string(raw), `"num_local_experts": 8`, `"num_local_experts": `+count, 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := hf.OpenModel(folder, c); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), folder) {
+			t.Errorf("%s experts: %v; want %s", count, err, want)
 		}
 	}
 }
