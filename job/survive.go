@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"time"
 
 	"zeroth/collective"
@@ -73,7 +75,7 @@ func (r *run) goOn(ctx context.Context, loops []*loop) error {
 	r.flights = r.recordFlights(r.ranks)
 	r.flights.begun.Store(true)
 	if r.self.Process == 0 && was > 0 {
-		if err := r.takeOver(ctx, change.Steps, loops[0].reported); err != nil {
+		if err := r.takeOver(ctx, change, loops[0].reported); err != nil {
 			return err
 		}
 	}
@@ -119,10 +121,15 @@ func (l *loop) goOn(of *run, c *setup.Change) {
 
 // takeOver makes this process, which is now the first one, write the run folder.
 // last is the last step that this process has passed, which the one before it may not have written.
-func (r *run) takeOver(ctx context.Context, step int, last report.Step) (err error) {
-	for try := range 20 { // the system releases locks of a killed process when it ends
-		if r.folders, err = lockFolders(r.c, r.Out, false, r.job.Files()); err == nil || !errors.As(err, new(inUse)) {
+func (r *run) takeOver(ctx context.Context, c *setup.Change, last report.Step) (err error) {
+	step := c.Steps
+	for try := range 20 { // the system releases the locks of a killed process when it has ended
+		var held inUse
+		if r.folders, err = lockFolders(r.c, r.Out, false, r.job.Files()); err == nil || !errors.As(err, &held) {
 			break
+		}
+		if host, wrong := os.Hostname(); wrong == nil && held.Host == host && slices.Contains(c.Pids, held.PID) {
+			bury(held.PID)
 		}
 		time.Sleep(time.Duration(try) * 10 * time.Millisecond)
 	}
@@ -155,6 +162,19 @@ func (r *run) takeOver(ctx context.Context, step int, last report.Step) (err err
 	}
 	r.watch.Begin(s, string(r.file), setup.Saves(r.c))
 	return nil
+}
+
+// bury kills a lost process that still holds the lock of the run folder, such as one that was stopped. It
+// must be another process of this program.
+func bury(pid int) {
+	exe, err := os.Executable()
+	its, wrong := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	if err != nil || wrong != nil || its != exe || pid == os.Getpid() {
+		return
+	}
+	if p, err := os.FindProcess(pid); err == nil {
+		_ = p.Kill() // it may have ended
+	}
 }
 
 // changed records a change of the replicas.

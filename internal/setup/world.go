@@ -134,6 +134,7 @@ type Change struct {
 	Epoch    int
 	Replicas int
 	Lost     []int // ranks that are in no replica any more, by their numbers in errors
+	Pids     []int // of their processes, as far as they run on a host of this one's name
 	*Connection
 }
 

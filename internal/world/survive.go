@@ -363,7 +363,7 @@ func (w *World) Survive(ctx context.Context, s setup.Standing) (*setup.Change, e
 	c.at = a.Steps
 	return &setup.Change{
 		Standing: setup.Standing{Steps: a.Steps, Duty: a.Duty, Verdict: a.Verdict}, Epoch: a.View.Epoch,
-		Replicas: c.meshOf(a.View).Size(shard.Replicate), Lost: lost, Connection: w.connection(c.meshOf(a.View)),
+		Replicas: c.meshOf(a.View).Size(shard.Replicate), Lost: lost, Pids: c.pidsOf(lost), Connection: w.connection(c.meshOf(a.View)),
 	}, nil
 }
 
@@ -375,6 +375,16 @@ func (c *crew) missing(v member.View) (ranks []int) {
 	}
 	now := c.ranksOf(v)
 	return slices.DeleteFunc(c.ranksOf(was), func(r int) bool { return slices.Contains(now, r) })
+}
+
+// pidsOf returns the processes of ranks that run on a host of this one's name.
+func (c *crew) pidsOf(ranks []int) (pids []int) {
+	for _, r := range ranks {
+		if m := c.all[r/c.w.cfg.PerProcess]; m.Host == c.all[c.seat].Host && !slices.Contains(pids, m.Pid) {
+			pids = append(pids, m.Pid)
+		}
+	}
+	return pids
 }
 
 // reform makes this the world of a view.
