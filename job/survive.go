@@ -152,6 +152,8 @@ func (r *run) takeOver(ctx context.Context, c *setup.Change, last report.Step) (
 	}
 	h := header(r.job, r.set, r.Out, r.ranks)
 	r.rec.sum.Unit = h.Unit
+	r.observers.Event(report.Lead{})
+	r.observers.Event(h)
 	if n := len(r.rec.log.Steps); last.Step > 0 && last.Step <= step && (n == 0 || r.rec.log.Steps[n-1].Step < last.Step) {
 		r.rec.Step(last)
 	}
@@ -180,5 +182,6 @@ func bury(pid int) {
 // changed records a change of the replicas.
 func (r *recorder) changed(c report.Change) error {
 	r.Event(c)
+	r.Warn(c.String())
 	return r.wrote()
 }

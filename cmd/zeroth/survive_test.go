@@ -51,7 +51,11 @@ func TestSurvive(t *testing.T) {
 			}
 			for rank, j := range all {
 				if rank != c.victim {
-					j.ends(t, fmt.Sprint("process ", rank), 0)
+					var says []string
+					if rank == 1 && c.victim == 0 || rank == 0 { // who reports
+						says = []string{fmt.Sprintf("lost ranks %d, going on with 2 replicas", c.victim), "step 400/400"}
+					}
+					j.ends(t, fmt.Sprint("process ", rank), 0, says...)
 				}
 			}
 			l, err := report.ReadLog(metrics)

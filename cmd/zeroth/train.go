@@ -77,7 +77,11 @@ job file. A job file named - is read from standard input.`,
 			progress := a.progress()
 			defer progress.Close()
 			a.trains = true
-			w := &waiting{Progress: progress, saved: make(chan struct{})}
+			w := &waiting{Progress: progress, saved: make(chan struct{}), lead: func() report.Progress {
+				a.quiet = false
+				return a.progress()
+			}}
+			defer func() { w.Close() }()
 			ctx, release := a.untilSignal(cmd.Context(), func() {
 				afterEcho(a.out)
 				progress.Event(report.Note("stopping after this step; press Ctrl-C again to quit at once"))
@@ -119,13 +123,17 @@ job file. A job file named - is read from standard input.`,
 type waiting struct {
 	report.Progress
 	begun atomic.Bool
-	saved chan struct{} // closed then
+	saved chan struct{}          // closed then
+	lead  func() report.Progress // of a process that reports for the run from now on
 }
 
 // Event implements report.Observer.
 func (w *waiting) Event(e report.Event) {
-	if _, ok := e.(report.Header); ok {
+	switch e.(type) {
+	case report.Header:
 		w.begun.Store(true)
+	case report.Lead:
+		w.Progress = w.lead()
 	}
 	w.Progress.Event(e)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"zeroth/internal/show"
@@ -135,6 +136,15 @@ type Change struct {
 	Seconds  float64 `json:"seconds"` // from when the ranks had stopped
 }
 
+// String describes the change for people.
+func (c Change) String() string {
+	lost := strings.Trim(strings.ReplaceAll(fmt.Sprint(c.Lost), " ", ","), "[]")
+	return fmt.Sprintf("after step %d: lost ranks %s, going on with %d replicas", c.Step, lost, c.Replicas)
+}
+
+// Lead is the event of a process that was not the first one, and reports for the run from now on.
+type Lead struct{}
+
 // Summary describes how a run ended.
 type Summary struct {
 	Steps         int     // steps done, including those of earlier starts
@@ -174,6 +184,7 @@ type Note string
 type Warning string
 
 func (Header) event()   {}
+func (Lead) event()     {}
 func (Change) event()   {}
 func (Eval) event()     {}
 func (Note) event()     {}
