@@ -6,6 +6,7 @@ import (
 	"zeroth/collective"
 	"zeroth/device"
 	"zeroth/nn"
+	"zeroth/shard"
 )
 
 // Balance is the balancing loss of routers, added to the loss: Coefficient times its mean over the micro-batches
@@ -145,7 +146,7 @@ func (t *Trainer) afterBalance(x *flight) {
 // backBalance prepares a batch for the pass back.
 func (t *Trainer) backBalance(b *nn.Batch, x *flight) {
 	if of := &t.cfg.Balance; of.on() {
-		b.Balance.Scale = float32(of.Coefficient * t.Scale.Scale / float64(t.cfg.Micro*t.cfg.Mesh.DataRanks()))
+		b.Balance.Scale = float32(of.Coefficient * t.Scale.Scale / float64(t.cfg.Share.Batch/t.cfg.B))
 		b.Balance.Slopes = t.slopes(x).Slice(0, of.Experts)
 		if x.stage == t.pipeline.Stages()-1 {
 			t.cfg.Compute.Cast(t.slopes(x), t.routed(x))
@@ -178,8 +179,8 @@ func (t *Trainer) mergeBalance(own []int64) {
 	}
 	own = own[t.statLen()-b.stats():]
 	set := func(i int, x float64) { own[i] = int64(math.Float64bits(x)) }
-	step, ranks := t.balance.step.Host.F32(), t.cfg.Mesh.World()/max(1, t.cfg.Mesh.Pipeline)
-	set(0, float64(step[t.balance.layers.Buf.N])/float64(t.cfg.Micro*ranks))
+	step, times := t.balance.step.Host.F32(), t.cfg.Mesh.Size(shard.Context, shard.Tensor) // a micro-batch is counted
+	set(0, float64(step[t.balance.layers.Buf.N])/float64(t.cfg.Share.Batch/t.cfg.B*times))
 	for l := range b.Layers {
 		share, entropy := spread(step[l*b.row() : l*b.row()+b.Experts])
 		set(1+2*l, share)
