@@ -14,9 +14,9 @@ import (
 // dyadic is a layer of experts all of whose numbers are small multiples of powers of two, so that every sum is
 // exact. The first columns of a row choose its experts, which have equal weights.
 type dyadic struct {
-	rows, each int                  // of all ranks, and of a source
-	x, d       []float32            // (rows, dyadicWidth): the input, and the gradient of the output
-	w          map[string][]float32 // whole parameters
+	rows int                  // of all ranks
+	x, d []float32            // (rows, dyadicWidth): the input, and the gradient of the output
+	w    map[string][]float32 // whole parameters
 }
 
 const (

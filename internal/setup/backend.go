@@ -97,9 +97,7 @@ func Ready(c *Job) error {
 	b := newCUDA(c)
 	err := b.Available()
 	if err == nil && c.At.NCCL && c.alone() {
-		if err = b.canNCCL(); err != nil && b.apart() != "" {
-			err = fmt.Errorf("%s, so ranks of one process need NCCL, but %w; or start a process for each GPU with zeroth launch", b.apart(), err)
-		}
+		err = b.canNCCL()
 	}
 	if err != nil {
 		return input.BadInput(fmt.Errorf("%v: device: cuda: %w; or train on the processors with --set device=cpu", c.Position("device"), err))

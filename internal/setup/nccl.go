@@ -51,7 +51,16 @@ func (b CUDA) canNCCL() error {
 		return fmt.Errorf("%d ranks share %d of this machine's GPUs, but NCCL needs one per rank: %s", n, len(on), wantExact)
 	}
 	_, err = machine.NCCL()
-	return err
+	return b.needed(err)
+}
+
+// needed adds to the reason why there is no NCCL, if err is one, that the GPUs need it.
+func (b CUDA) needed(err error) error {
+	apart := b.apart()
+	if err == nil || apart == "" {
+		return err
+	}
+	return fmt.Errorf("%s, so ranks of one process need NCCL, but %w; or start a process for each GPU with zeroth launch", apart, err)
 }
 
 // apart describes two GPUs of the job whose ranks are all of this process and cannot exchange data
