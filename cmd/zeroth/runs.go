@@ -83,7 +83,11 @@ func listed(folder string, l *report.Log) []string {
 			mfu = fmt.Sprintf("%.1f %%", 100*x.MFU)
 		}
 	}
-	return append(row, fmt.Sprintf("%d/%d", last, max(last, s.Steps)), loss, speed, mfu, show.Printable(stateOf(folder, l)))
+	state := stateOf(folder, l)
+	if n := len(l.Changes); n > 0 {
+		state = fmt.Sprintf("%s; %d replicas since step %d", state, l.Changes[n-1].Replicas, l.Changes[n-1].Step)
+	}
+	return append(row, fmt.Sprintf("%d/%d", last, max(last, s.Steps)), loss, speed, mfu, show.Printable(state))
 }
 
 // stateOf describes whether a run is running, or how it ended.

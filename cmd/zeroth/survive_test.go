@@ -67,6 +67,9 @@ func TestSurvive(t *testing.T) {
 					t.Fatalf("line %d is of step %d", i+1, s.Step)
 				}
 			}
+			if row := listed(filepath.Join(dir, "r"), l); !strings.Contains(row[len(row)-1], "done; 2 replicas since step") {
+				t.Errorf("listed as %q", row)
+			}
 			if len(l.Steps) != 400 {
 				t.Errorf("%d steps", len(l.Steps))
 			}

@@ -574,7 +574,7 @@ func TestReport(t *testing.T) {
 // TestCountersAfterResume checks that counters count only what happened since this start.
 func TestCountersAfterResume(t *testing.T) {
 	s := NewState("")
-	s.Earlier(&report.Log{Steps: []report.Step{{Step: 9, Tokens: 900, Skipped: 7}}, Starts: []report.Start{{}}})
+	s.Earlier(&report.Log{Steps: []report.Step{{Step: 9, Tokens: 900, Skipped: 7}}, Starts: []report.Start{{}}, Changes: []report.Change{{Step: 5, Replicas: 3, Seconds: 2}}})
 	s.Begin(report.Start{Step: 9}, "", false)
 	s.Step(report.Step{Step: 10, Tokens: 1000, Skipped: 8})
 	all, err := s.hist.registry.Gather()
@@ -585,7 +585,8 @@ func TestCountersAfterResume(t *testing.T) {
 	for _, m := range all {
 		got[m.GetName()] = m.GetMetric()[0].GetCounter().GetValue()
 	}
-	for name, want := range map[string]float64{"zeroth_steps_total": 1, "zeroth_tokens_total": 100, "zeroth_skipped_steps_total": 1, "zeroth_starts_total": 2} {
+	for name, want := range map[string]float64{"zeroth_steps_total": 1, "zeroth_tokens_total": 100, "zeroth_skipped_steps_total": 1, "zeroth_starts_total": 2,
+		"zeroth_replica_changes_total": 1, "zeroth_replica_change_seconds_total": 2} {
 		if got[name] != want {
 			t.Errorf("%s %v, want %v", name, got[name], want)
 		}

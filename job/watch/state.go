@@ -245,6 +245,9 @@ func (s *State) Earlier(l *report.Log) {
 			s.evals = append(s.evals, e)
 		}
 		s.hist.starts.Add(float64(len(l.Starts)))
+		for _, c := range l.Changes {
+			s.hist.change(c)
+		}
 		if n := len(l.Steps); n > 0 {
 			s.hist.tokensBefore, s.hist.skippedLast = l.Steps[n-1].Tokens, l.Steps[n-1].Skipped
 		}
@@ -273,6 +276,8 @@ func (s *State) Event(e report.Event) {
 		s.line(string(e))
 	case *report.Account:
 		s.memory(e)
+	case report.Change:
+		s.change(func() { s.hist.change(e) })
 	case report.Summary:
 		s.change(func() { s.run.State = map[bool]string{true: "stopped", false: "done"}[e.Stopped] })
 	case report.End:
