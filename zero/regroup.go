@@ -88,4 +88,5 @@ func (t *Trainer) Regroup(g collective.Ranks, m shard.Mesh, s data.Share) {
 		clear(t.hostSums.I64())
 	}
 	c.Update.Zero(t.sums.Device)
+	_ = c.Update.Wait() // before another queue adds losses; the next step reports an error
 }
