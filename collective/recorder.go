@@ -15,9 +15,9 @@ const RecorderLen = 4096
 // goroutine may read it while the rank works.
 type Recorder struct {
 	began time.Time
-	ask   func() string // see OnLate; may be nil
 
 	mu     sync.Mutex
+	ask    func() string // see OnLate; may be nil
 	groups []*watchdog
 	ring   []Operation // (RecorderLen) operation n is at index n % RecorderLen
 	issued uint64      // operations so far
@@ -79,6 +79,13 @@ func NewRecorder() *Recorder {
 
 // now returns the time since r was created. It is never 0.
 func (r *Recorder) now() time.Duration { return time.Since(r.began) + 1 }
+
+// asks returns the function of OnLate, or nil.
+func (r *Recorder) asks() func() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ask
+}
 
 // issue records an operation and returns its number.
 func (r *Recorder) issue(o *Operation) (n uint64) {

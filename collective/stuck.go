@@ -97,10 +97,12 @@ func (r *Recorder) waits(rank int) (all []Wait) {
 }
 
 // OnLate makes the ranks of recs call ask, which may take seconds, before a late operation fails,
-// to find the ranks that block all others. It must be called before the first Watchdog.
+// to find the ranks that block all others.
 func OnLate(recs []*Recorder, ask func() string) {
 	for _, r := range recs {
+		r.mu.Lock()
 		r.ask = ask
+		r.mu.Unlock()
 	}
 }
 

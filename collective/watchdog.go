@@ -171,7 +171,7 @@ func (g *watchdog) look() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	missing, stuck := g.late(), ""
-	if ask := g.recorder.ask; missing != nil && ask != nil {
+	if ask := g.recorder.asks(); missing != nil && ask != nil {
 		g.mu.Unlock()
 		stuck = ask()
 		g.mu.Lock()

@@ -68,6 +68,11 @@ func (r *run) goOn(ctx context.Context, loops []*loop) error {
 		return err
 	}
 	r.self = w.Self()
+	for _, s := range r.savers {
+		if s != nil {
+			s.Abandon()
+		}
+	}
 	setup.Regroup(r.job, r.ranks, change)
 	if err := r.regroupSavers(); err != nil {
 		return err

@@ -443,10 +443,11 @@ func (w *World) localRanks() (ranks []int) {
 // onLate connects the ranks' recorders, which ask which ranks all wait for, and answers for
 // them.
 func (w *World) onLate(recs []*collective.Recorder) {
-	w.star.Answer(func() []collective.Wait { return collective.Waits(recs, w.seatOf(w.cfg.Rank)*w.cfg.PerProcess) })
+	star := w.star
+	star.Answer(func() []collective.Wait { return collective.Waits(recs, w.seatOf(w.cfg.Rank)*w.cfg.PerProcess) })
 	collective.OnLate(recs, func() string {
-		w.star.Dump() // now: some launchers kill all processes once one has failed
-		return w.star.Ask()
+		star.Dump() // now: some launchers kill all processes once one has failed
+		return star.Ask()
 	})
 }
 
@@ -467,9 +468,10 @@ func (w *World) connect(n *socket.Net) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), w.cfg.Join, late)
 	defer cancel()
 	defer w.shut()
+	ended := w.star.Ended()
 	go func() {
 		select {
-		case <-w.star.Ended():
+		case <-ended:
 			cancel()
 		case <-ctx.Done():
 		}

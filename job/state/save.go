@@ -144,11 +144,15 @@ func (s *Saver) ends() {
 	}
 }
 
-// Regroup makes the saver one of the world after a loss. A save in flight is abandoned.
-func (s *Saver) Regroup(g collective.Group) (err error) {
+// Abandon ends the save and the retention in flight.
+func (s *Saver) Abandon() {
 	_ = s.group.Close() // it has failed
 	s.End(true)
 	_ = s.Tidy() // nothing was saved
+}
+
+// Regroup makes a saver whose saves were abandoned one of the world after a loss.
+func (s *Saver) Regroup(g collective.Group) (err error) {
 	setup.Clear(s.queue)
 	s.group, s.stopped = s.Rank.Recorder.Watchdog(g, s.J.Parallel.Timeout, "saves", true), false
 	n := s.Rank.Trainer.StateLen()
