@@ -247,7 +247,7 @@ func (r *Largest) Print(out io.Writer) error {
 		*Answer
 	}{{"with the job's settings", r.As}, {"with any", r.Any}} {
 		if a.Answer == nil {
-			t.Add(a.how, "nothing fits", "")
+			t.Add(a.how, "nothing fits, not even the smallest", "zeroth plan says what it needs")
 			continue
 		}
 		low, _ := a.Choice.Free()
