@@ -20,11 +20,12 @@ const (
 	reduceScatter
 	broadcast
 	reduce
+	exchange
 	ops
 )
 
 func (o op) String() string {
-	return [ops]string{"all-gather", "reduce-scatter", "broadcast", "reduce"}[o]
+	return [ops]string{"all-gather", "reduce-scatter", "broadcast", "reduce", "exchange"}[o]
 }
 
 // call describes one operation. All ranks must make equal calls.
@@ -32,7 +33,7 @@ type call struct {
 	seq int // number of operations this rank issued on the group before
 	op  op
 	t   device.DType
-	n   int // elements of whole; of b for broadcast and reduce
+	n   int // elements of whole; of b for broadcast and reduce, of either buffer for an exchange
 
 	label [labelLen]byte // label of the queue's work, truncated
 }
@@ -61,7 +62,7 @@ func newCall(g Group, q device.Queue, o op, whole, own device.Buffer) call {
 
 // partLen returns the number of elements of a rank's own part.
 func partLen(g Group, o op, whole device.Buffer) int {
-	if o == broadcast || o == reduce {
+	if o == broadcast || o == reduce || o == exchange {
 		return whole.N
 	}
 	return PartLen(g, whole)

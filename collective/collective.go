@@ -1,8 +1,8 @@
 // Package collective exchanges buffers between the ranks of a group.
 //
-// A Group has four primitives. AllGather and ReduceScatter work on a buffer of Size equal parts,
-// where part r belongs to rank r; that part may also be a separate buffer. Broadcast and Reduce
-// work on a whole buffer of rank 0. Everything else is a function of these. Sums are computed in
+// A Group has five primitives. AllGather and ReduceScatter work on a buffer of Size equal parts,
+// where part r belongs to rank r; that part may also be a separate buffer. Exchange works on two such
+// buffers, Broadcast and Reduce on a whole buffer of rank 0. Everything else is a function of these. Sums are computed in
 // float32 in rank order, so all implementations give the same bits. A collective is issued on a
 // queue and returns at once; its error sticks to the queue. The ranks of a group must issue the
 // same operations in the same order, and a rank that uses several queues must order its operations
@@ -42,6 +42,9 @@ type Group interface {
 	// ((b0+b1)+b2)+... The rest of whole is left undefined. Only float types are allowed: 16-bit
 	// types are summed in float32 and rounded once, float64 in float64.
 	ReduceScatter(q device.Queue, own, whole device.Buffer)
+	// Exchange sets part r of to to part Rank of rank r's from, for every rank r. The buffers have one
+	// length and do not overlap. Any element type is allowed.
+	Exchange(q device.Queue, to, from device.Buffer)
 	// Broadcast fills b from rank 0's b. Any element type is allowed. A group of two is a link from
 	// rank 0 to rank 1.
 	Broadcast(q device.Queue, b device.Buffer)

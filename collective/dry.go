@@ -46,6 +46,7 @@ func (d Dry) Rank() int                                          { return d.At }
 func (d Dry) Size() int                                          { return d.Of }
 func (d Dry) AllGather(_ device.Queue, _, _ device.Buffer)       {}
 func (d Dry) ReduceScatter(_ device.Queue, own, _ device.Buffer) { d.sum(own, d.Of) }
+func (d Dry) Exchange(_ device.Queue, _, _ device.Buffer)        {}
 func (d Dry) Close() error                                       { return nil }
 
 // Broadcast implements Group.

@@ -11,8 +11,8 @@ import (
 // memory directly.
 //
 // An operation has three phases, each an entry of its queue. First the ranks meet: each publishes
-// what others may read (its own part of a gather, the whole buffer of a reduction, rank 0's buffer
-// of a broadcast) and waits for the others; the last to arrive checks that all calls are equal.
+// what others may read (its own part of a gather, the whole buffer of a reduction or an exchange, rank
+// 0's buffer of a broadcast) and waits for the others; the last to arrive checks that all calls are equal.
 // Then each queue does its share of the work, copies or a sum. Then each waits until all have
 // finished, because others may read its buffer until then.
 //
@@ -153,6 +153,9 @@ func (l *Local) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	l.issue(q, reduceScatter, whole, own)
 }
 
+// Exchange implements Group.
+func (l *Local) Exchange(q device.Queue, to, from device.Buffer) { l.issue(q, exchange, from, to) }
+
 // Broadcast implements Group.
 func (l *Local) Broadcast(q device.Queue, b device.Buffer) { l.issue(q, broadcast, b, b) }
 
@@ -222,7 +225,7 @@ func (l *Local) lost() (why error, gone bool) {
 // work issues this rank's share of the operation.
 func (c *localCall) work(q LocalQueue) {
 	switch c.op {
-	case allGather:
+	case allGather, exchange:
 		q.CopyAll(c.op.String(), c.to, c.from)
 	case reduceScatter:
 		q.SumAll(c.op.String(), c.to[:1], c.from)
@@ -269,7 +272,7 @@ func (l *Local) after(q StreamQueue, marks []device.Event) {
 
 // published returns the buffer that other ranks read.
 func (c *localCall) published() device.Buffer {
-	if c.op == reduceScatter {
+	if c.op == reduceScatter || c.op == exchange {
 		return c.whole
 	}
 	return c.own
@@ -277,7 +280,7 @@ func (c *localCall) published() device.Buffer {
 
 // operands collects the buffers of the work: every rank's own part for a gather, starting with the
 // next rank's, so that no two ranks read from one rank at a time; part Rank of all buffers for a
-// reduction, rank 0's buffer for a broadcast, or all buffers for a reduce.
+// reduction or an exchange, rank 0's buffer for a broadcast, or all buffers for a reduce.
 func (c *localCall) operands() {
 	switch c.op {
 	case broadcast:
@@ -289,10 +292,13 @@ func (c *localCall) operands() {
 		return
 	}
 	for r, from := range c.l.shared.bufs {
-		if c.op == allGather {
-			turn := (r - c.l.rank - 1 + c.l.Size()) % c.l.Size()
+		turn := (r - c.l.rank - 1 + c.l.Size()) % c.l.Size()
+		switch c.op {
+		case allGather:
 			c.to[turn], c.from[turn] = Part(c.l, c.whole, r), from
-		} else {
+		case exchange:
+			c.to[turn], c.from[turn] = Part(c.l, c.own, r), Own(c.l, from)
+		default:
 			c.to[0], c.from[r] = c.own, Own(c.l, from)
 		}
 	}

@@ -179,7 +179,7 @@ func (r Record) Sent(rank, step int) (bytes int64, whole bool) {
 			bytes += int64(o.Bytes * (n - 1))
 		case o.Op == reduce.String() && g.Ranks[0] != rank:
 			bytes += int64(o.Bytes)
-		case o.Op == allGather.String() || o.Op == reduceScatter.String():
+		case o.Op == allGather.String() || o.Op == reduceScatter.String() || o.Op == exchange.String():
 			bytes += int64(o.Bytes / n * (n - 1))
 		}
 	}

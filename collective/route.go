@@ -11,7 +11,8 @@ import (
 // It depends only on the hosts of the ranks, so all ranks of a group compute matching routes.
 //
 // Flat: in a gather, rank r sends part r to all others; in a reduction, all send part r to rank r,
-// which adds. A broadcast always goes from rank 0 to all, and a reduce from all to rank 0.
+// which adds. A broadcast always goes from rank 0 to all, a reduce from all to rank 0, and a part
+// of an exchange from its owner to its reader.
 //
 // By host: in a gather, rank r sends part r to the ranks of its host and to one rank of each other
 // host, which relays it there. In a reduction, sums travel from host to host in rank order, which
@@ -46,10 +47,11 @@ type stream struct {
 type message uint8
 
 const (
-	copied  message = iota // part of a gather
-	term                   // a rank's own values
-	partial                // partial sum
-	final                  // complete sum
+	copied    message = iota // part of a gather
+	term                     // a rank's own values
+	partial                  // partial sum
+	final                    // complete sum
+	exchanged                // part of an exchange
 )
 
 // bounced reports whether the receiver needs bounce memory for the message.
@@ -201,6 +203,18 @@ func (h *hosts) broadcast(me int32) *route {
 	}
 	for p := range t.out[1:] {
 		t.out[1+p] = s
+	}
+	return t
+}
+
+// exchange returns the route of a rank in exchanges: part p is for rank p, and comes from it.
+func (h *hosts) exchange(me int32) *route {
+	t := &route{in: make([]stream, h.size), out: make([]stream, h.size)}
+	for p := range int32(h.size) {
+		if p != me {
+			s := stream{parts: []int32{p}, kind: exchanged}
+			t.in[p], t.out[p] = s, s
+		}
 	}
 	return t
 }
@@ -403,7 +417,7 @@ type routing struct {
 
 // routes holds a rank's routes and the sizes that all ranks compute alike.
 type routes struct {
-	gather, reduce, broadcast, collect *route // collect: for reduces to rank 0
+	gather, reduce, broadcast, exchange, collect *route // collect: for reduces to rank 0
 
 	chunk         int // bytes
 	streams, sums int
@@ -423,13 +437,13 @@ func newRouting(rank int, number []int, how Routing) *routing {
 }
 
 func newRoutes(rank int, h *hosts) routes {
-	return routes{gather: h.gather(int32(rank)), reduce: h.reduce(int32(rank)), broadcast: h.broadcast(int32(rank)), collect: h.collect(int32(rank)), chunk: chunkBytes(h), streams: h.streams(), sums: h.sums()}
+	return routes{gather: h.gather(int32(rank)), reduce: h.reduce(int32(rank)), broadcast: h.broadcast(int32(rank)), exchange: h.exchange(int32(rank)), collect: h.collect(int32(rank)), chunk: chunkBytes(h), streams: h.streams(), sums: h.sums()}
 }
 
 // choose returns the routes for a call with parts of part elements: the cheaper, unless it needs
 // more bounce memory than was planned.
 func (r *routing) choose(c call, part int) *routes {
-	if c.op == reduce {
+	if c.op == reduce || c.op == exchange {
 		return &r.flat
 	}
 	by := r.cheaper(r.links, c)

@@ -99,6 +99,13 @@ func (g *watchdog) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	b.then(q, b.done, b.launched)
 }
 
+// Exchange implements Group.
+func (g *watchdog) Exchange(q device.Queue, to, from device.Buffer) {
+	b := g.begin(q, exchange, from)
+	g.Group.Exchange(q, to, from)
+	b.then(q, b.done, b.launched)
+}
+
 // Broadcast implements Group.
 func (g *watchdog) Broadcast(q device.Queue, b device.Buffer) {
 	o := g.begin(q, broadcast, b)

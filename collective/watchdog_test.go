@@ -27,7 +27,7 @@ func TestFaultyConforms(t *testing.T) {
 	nightly.Long(t)
 	collectivetest.Run(t, wrapped(func(g collective.Group) collective.Group {
 		return collectivetest.Faulty(g, func(n int) (f collectivetest.Fault) {
-			if n%67 == 7*g.Rank() {
+			if n%101 == 7*g.Rank() {
 				f.Delay = 10 * time.Microsecond
 			}
 			return f

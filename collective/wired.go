@@ -139,6 +139,9 @@ func (g *Wired) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	g.issue(q, reduceScatter, whole, own)
 }
 
+// Exchange implements Group.
+func (g *Wired) Exchange(q device.Queue, to, from device.Buffer) { g.issue(q, exchange, from, to) }
+
 // Broadcast implements Group.
 func (g *Wired) Broadcast(q device.Queue, b device.Buffer) { g.issue(q, broadcast, b, b) }
 
@@ -220,10 +223,13 @@ func (g *Wired) begin(c *wiredCall) error {
 		}
 		c.announce(p, n)
 	}
-	if c.op == allGather {
+	switch c.op {
+	case allGather:
 		if to := Own(g, c.whole); to.Ptr != c.own.Ptr {
 			copy(to.Raw(), c.own.Raw())
 		}
+	case exchange:
+		copy(Own(g, c.own).Raw(), Own(g, c.whole).Raw())
 	}
 	for p := range g.peers {
 		if g.peers[p].ahead {
@@ -239,13 +245,15 @@ func (g *Wired) begin(c *wiredCall) error {
 // measure chooses the route and cuts the parts into chunks.
 func (c *wiredCall) measure() {
 	g := c.g
-	part, elem := c.own.N, c.t.Size()
+	part, elem := c.part().N, c.t.Size()
 	c.routes = g.routing.choose(c.call, part)
 	switch c.op {
 	case allGather:
 		c.route = c.routes.gather
 	case broadcast:
 		c.route = c.routes.broadcast
+	case exchange:
+		c.route = c.routes.exchange
 	case reduce:
 		c.route, elem = c.routes.collect, accumulator(c.t).Size()
 		c.slot = slotBytes(c.routes.chunk, part, c.t)

@@ -98,16 +98,24 @@ func (c *wiredCall) needs(p int) bool {
 // available now and contiguous.
 func (c *wiredCall) announce(to int, n Note) {
 	g, s := c.g, &c.out[to]
-	if g.lender == nil || c.chunks == 0 || len(s.parts) != 1 || !(s.kind == term || s.kind == copied && int(s.parts[0]) == g.Rank()) ||
-		!g.lender.NoteLending(to, n, c.part(s).Raw()) {
+	if g.lender == nil || c.chunks == 0 || len(s.parts) != 1 || !(s.kind == term || s.kind == exchanged || s.kind == copied && int(s.parts[0]) == g.Rank()) ||
+		!g.lender.NoteLending(to, n, c.only(s).Raw()) {
 		g.wire.Note(to, n)
 		return
 	}
 	g.peers[to].lent, g.peers[to].sent = true, c.outgoing(to)
 }
 
-// part returns the only part of a stream, in this rank's memory.
-func (c *wiredCall) part(s *stream) device.Buffer {
+// part returns memory of the length of a part.
+func (c *wiredCall) part() device.Buffer {
+	if c.op == exchange {
+		return Own(c.g, c.own)
+	}
+	return c.own
+}
+
+// only returns the only part of a stream to a peer, in this rank's memory.
+func (c *wiredCall) only(s *stream) device.Buffer {
 	if s.kind == copied && int(s.parts[0]) == c.g.Rank() {
 		return c.own
 	}
@@ -156,8 +164,8 @@ func (c *wiredCall) borrow(from int) error {
 	if b == nil {
 		return nil // it has left, as the wire will report
 	}
-	if len(s.parts) != 1 || len(b) != c.own.Bytes() {
-		return fmt.Errorf("rank %d lends %d bytes, %d parts of %d are expected", g.Name(from), len(b), len(s.parts), c.own.Bytes())
+	if len(s.parts) != 1 || len(b) != c.part().Bytes() {
+		return fmt.Errorf("rank %d lends %d bytes, %d parts of %d are expected", g.Name(from), len(b), len(s.parts), c.part().Bytes())
 	}
 	p.posted, p.received = c.incoming(from), c.incoming(from)
 	if s.kind == term {
@@ -165,7 +173,10 @@ func (c *wiredCall) borrow(from int) error {
 		c.have++
 		return nil
 	}
-	to, step := c.part(s).Raw(), pastCaches
+	to, step := c.at(int(s.parts[0])).Raw(), pastCaches
+	if s.kind == exchanged {
+		to = Part(g, c.own, from).Raw()
+	}
 	if c.whole.Bytes() < manyBytes {
 		step /= 2
 	}
@@ -256,7 +267,7 @@ func (c *wiredCall) received(from int, lent []byte) {
 		if _, part := c.in[from].at(p.received - 1); c.relays && part == from {
 			c.relay()
 		}
-	case final:
+	case final, exchanged:
 		c.again(from)
 	}
 }
@@ -307,6 +318,8 @@ func (c *wiredCall) destination(from, i int) device.Buffer {
 		return c.cut(c.at(part), chunk)
 	case final:
 		return c.cut(c.own, chunk)
+	case exchanged:
+		return c.cut(Part(c.g, c.own, part), chunk)
 	}
 	t := c.t
 	if s.kind == partial {

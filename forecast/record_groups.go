@@ -49,6 +49,11 @@ func (g recordedGroup) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	g.record(q, trace.ReduceScatter, whole, own, func(to device.Queue) { g.Group.ReduceScatter(to, own, whole) })
 }
 
+// Exchange implements collective.Group. It takes the time of a gather of as many bytes.
+func (g recordedGroup) Exchange(q device.Queue, to, from device.Buffer) {
+	g.record(q, trace.AllGather, to, from, func(q device.Queue) { g.Group.Exchange(q, to, from) })
+}
+
 // Broadcast implements collective.Group.
 func (g recordedGroup) Broadcast(q device.Queue, b device.Buffer) {
 	g.record(q, trace.Broadcast, b, b, func(to device.Queue) { g.Group.Broadcast(to, b) })

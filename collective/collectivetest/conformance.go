@@ -245,6 +245,16 @@ func (m *team) compare(rng *rand.Rand, typ device.DType, n int) {
 		r.Broadcast(r.q[0], b)
 		return b
 	})
+	m.operate(rng, typ, n, false, exchange, func(r *rank, b device.Buffer) device.Buffer {
+		before, to := clone(b), newGuarded(typ, b.N)
+		r.Exchange(r.q[0], to.Buffer, b)
+		r.q[0].Do(func() error {
+			err := errors.Join(to.damage(), difference(b, before))
+			copy(b.Raw(), to.Raw())
+			return err
+		})
+		return b
+	})
 	if typ.Integer() {
 		return
 	}

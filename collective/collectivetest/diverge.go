@@ -113,8 +113,9 @@ func testLate(t *testing.T, open func(int) []collective.Group) {
 // testAllocations counts the allocations of sums after a few iterations.
 func testAllocations(t *testing.T, open func(int) []collective.Group) {
 	withTeam(t, open(4), func(m *team) {
-		bufs := make([]device.Buffer, 4)
+		bufs, to := make([]device.Buffer, 4), make([]device.Buffer, 4)
 		for i := range bufs {
+			to[i] = device.OfU16(device.BF16, make([]uint16, 4000))
 			bufs[i] = device.OfU16(device.BF16, make([]uint16, 4000))
 		}
 		step := func() {
@@ -122,6 +123,7 @@ func testAllocations(t *testing.T, open func(int) []collective.Group) {
 				collective.AllReduce(r, r.q[0], bufs[i])
 				r.Broadcast(r.q[0], bufs[i])
 				r.Reduce(r.q[0], bufs[i])
+				r.Exchange(r.q[0], to[i], bufs[i])
 			}
 			for _, r := range m.ranks {
 				if err := r.q[0].Wait(); err != nil {
@@ -133,7 +135,7 @@ func testAllocations(t *testing.T, open func(int) []collective.Group) {
 			step()
 		}
 		if n := testing.AllocsPerRun(100, step); n != 0 {
-			t.Errorf("%g allocations an all-reduce and a broadcast of 4 ranks", n)
+			t.Errorf("%g allocations per operation of 4 ranks", n)
 		}
 	})
 }

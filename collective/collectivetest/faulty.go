@@ -74,6 +74,13 @@ func (g *faulty) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	}
 }
 
+// Exchange implements Group.
+func (g *faulty) Exchange(q device.Queue, to, from device.Buffer) {
+	if g.pass(q) {
+		g.Group.Exchange(q, to, from)
+	}
+}
+
 // Broadcast implements Group.
 func (g *faulty) Broadcast(q device.Queue, b device.Buffer) {
 	if g.pass(q) {

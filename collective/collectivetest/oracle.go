@@ -23,6 +23,19 @@ func gather(bufs []device.Buffer) {
 	}
 }
 
+// exchange swaps part r of rank k's buffer and part k of rank r's.
+func exchange(bufs []device.Buffer) {
+	n := bufs[0].Bytes() / len(bufs)
+	for r, a := range bufs {
+		for k, b := range bufs[:r] {
+			for i := range n {
+				x, y := &a.Raw()[k*n+i], &b.Raw()[r*n+i]
+				*x, *y = *y, *x
+			}
+		}
+	}
+}
+
 // broadcast copies rank 0's buffer.
 func broadcast(bufs []device.Buffer) {
 	for _, to := range bufs[1:] {

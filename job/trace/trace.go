@@ -320,11 +320,12 @@ const (
 	ReduceScatter = "reduce-scatter"
 	Broadcast     = "broadcast"
 	Reduce        = "reduce"
+	Exchange      = "exchange" // all-to-all
 )
 
 // Exchanges reports whether a task communicates, or waits for other ranks.
 func Exchanges(task string) bool {
-	return task == AllGather || task == ReduceScatter || task == Broadcast || task == Reduce || task == collective.Waiting
+	return task == AllGather || task == ReduceScatter || task == Broadcast || task == Reduce || task == Exchange || task == collective.Waiting
 }
 
 // waitsForPeers reports whether a task is a wait for other ranks.
