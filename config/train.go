@@ -19,6 +19,7 @@ type Training struct {
 	MicroBatch  int     // sequences per micro-batch of a rank
 	Accumulate  int     // micro-batches per step
 	Clip        float64 // largest global gradient norm; 0 is off
+	Sums        string  // "order" or "tree": how gradients are added
 	Delayed     bool    // forward and backward use the parameters from before the last update
 	Seed        uint64  // of initial parameters and data order
 	EvalEvery   int     // steps between evaluations; 0: never
@@ -94,6 +95,9 @@ func (c *Config) trainKeys(on string) []field {
 			doc: "coefficient of the balancing loss of experts (Switch, as transformers computes it), which is " +
 				"averaged over micro-batches; 0: off",
 			when: "of models with experts"},
+		{key: "train.sums", value: choice(&t.Sums, []string{"order", "tree"}), initial: "order",
+			doc: "order | tree: gradients are added by ranks and micro-batches in order, or in a binary tree over " +
+				"the step's micro-batches, whose bits do not depend on parallel.shard, replicate, accumulate or zero.stage"},
 		{key: "train.delayed_update", value: flag(&t.Delayed), initial: "false", lasts: true,
 			doc: "steps use the parameters from before the last update instead of waiting for it; " +
 				"docs/training.md describes the cost",

@@ -139,39 +139,45 @@ func (s *Split) start(window int64) int64 {
 // [t*Batch, (t+1)*Batch).
 //
 // The samples are divided into micro-batches, and these into rounds: a micro-batch for each rank of
-// a replica. Replicas take turns of a round, so some may have one round more than others.
+// a replica. Replicas take turns of a round, so some may have one round more than others. With InOrder
+// each has consecutive rounds, the first replicas those that are left over.
 type Share struct {
 	Batch      int // samples per step
 	MicroBatch int // samples of a rank and micro-step
 	Replicas   int
-	Ranks      int // of a replica, that read different data
+	Ranks      int  // of a replica, that read different data
+	InOrder    bool // rounds are divided in order, see above
 }
 
 // Global returns the number of samples per step.
 func (s Share) Global() int64 { return int64(s.Batch) }
 
-// rounds returns the number of rounds in a step.
-func (s Share) rounds() int { return s.Batch / (s.MicroBatch * s.Ranks) }
+// Rounds returns the number of rounds in a step.
+func (s Share) Rounds() int { return s.Batch / (s.MicroBatch * s.Ranks) }
 
 // Valid reports whether the samples can be divided into rounds, at least one for each replica.
 func (s Share) Valid() bool {
-	return s.Batch%(s.MicroBatch*s.Ranks) == 0 && s.rounds() >= s.Replicas
+	return s.Batch%(s.MicroBatch*s.Ranks) == 0 && s.Rounds() >= s.Replicas
 }
 
 // Micro returns the number of micro-batches of a rank in a step. The ranks of replica i are
 // [i*Ranks, (i+1)*Ranks).
 func (s Share) Micro(rank int) int {
-	return (s.rounds() - rank/s.Ranks + s.Replicas - 1) / s.Replicas
+	return (s.Rounds() - rank/s.Ranks + s.Replicas - 1) / s.Replicas
 }
 
 // Most returns the maximum number of micro-batches of a rank in a step.
 func (s Share) Most() int { return s.Micro(0) }
 
 // Even reports whether all ranks have equally many micro-batches.
-func (s Share) Even() bool { return s.rounds()%s.Replicas == 0 }
+func (s Share) Even() bool { return s.Rounds()%s.Replicas == 0 }
 
 // First returns the first of the MicroBatch samples that a rank reads in a micro-step. The
-// samples of a micro-step are consecutive, in rank order.
+// samples of a replica's micro-step are consecutive, in rank order.
 func (s Share) First(step int64, micro, rank int) int64 {
-	return step*s.Global() + (int64(micro)*int64(s.Replicas*s.Ranks)+int64(rank))*int64(s.MicroBatch)
+	round, n, i := micro*s.Replicas+rank/s.Ranks, s.Rounds(), rank/s.Ranks
+	if s.InOrder {
+		round = micro + i*(n/s.Replicas) + min(i, n%s.Replicas)
+	}
+	return step*s.Global() + (int64(round)*int64(s.Ranks)+int64(rank%s.Ranks))*int64(s.MicroBatch)
 }

@@ -137,12 +137,14 @@ func TestStepIsTheSameForAnyShare(t *testing.T) {
 			want[input[i]]++
 		}
 		for i := range global * global * global {
-			share := Share{global, 1 + i%global, 1 + i/global%global, 1 + i/global/global}
-			if !share.Valid() {
-				continue
-			}
-			if got := together(train, share, step); !maps.Equal(got, want) {
-				t.Fatalf("%+v step %d: %v, want %v", share, step, got, want)
+			for _, inOrder := range []bool{false, true} {
+				share := Share{global, 1 + i%global, 1 + i/global%global, 1 + i/global/global, inOrder}
+				if !share.Valid() {
+					continue
+				}
+				if got := together(train, share, step); !maps.Equal(got, want) {
+					t.Fatalf("%+v step %d: %v, want %v", share, step, got, want)
+				}
 			}
 		}
 	}

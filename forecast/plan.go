@@ -196,7 +196,7 @@ type Sent struct {
 // NewPlan plans a job by a dry run of a step on a device that only counts. It reads no data and
 // allocates no memory.
 func NewPlan(c *spec.Job, m Machine) (*Plan, error) {
-	micros := c.PipelineShape().Few()
+	micros := setup.FewOf(c)
 	if setup.Pipeline(c) > 1 {
 		micros = c.Train.Accumulate // its micro-batches differ
 	}

@@ -193,6 +193,9 @@ func groups(m shard.Mesh) map[collective.Role]Group {
 // micro-batches. Each further round of them takes as long as the last.
 func SimulateWith(c *setup.Job, p CostModel) (*Step, error) {
 	n, round := c.PipelineShape().Timed()
+	if c.Train.Sums == "tree" {
+		n = c.Train.Accumulate // each adds to other sums
+	}
 	few, first := setup.Micros(c, n), (*zero.Trainer).DryRun
 	if p.Untraced {
 		first = (*zero.Trainer).DryEnds

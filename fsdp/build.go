@@ -64,6 +64,7 @@ func (u *Unit) own(whole device.Buffer) device.Buffer {
 func New(cfg Config) (*Runner, error) {
 	r := &Runner{cfg: cfg, Units: cfg.Units}
 	r.layOutSteps()
+	r.plant()
 	if err := r.allocate(); err != nil {
 		r.Free()
 		return nil, err
@@ -73,9 +74,10 @@ func New(cfg Config) (*Runner, error) {
 }
 
 // Clear discards a step that has failed: parameters are gathered again, and gradients written anew, in
-// a number of micro-batches. The queues must be idle.
-func (r *Runner) Clear(micro int) {
-	r.cfg.Micro = micro
+// a number of micro-batches and, if sums have one, with another tree. The queues must be idle.
+func (r *Runner) Clear(micro int, tree *Tree) {
+	r.cfg.Micro, r.cfg.Tree = micro, tree
+	r.plant()
 	for _, a := range r.arenas {
 		a.Release(0)
 	}
@@ -214,6 +216,7 @@ func (r *Runner) allocate() error {
 		r.grads = append(r.grads, gradSlot{buf: a.take(dev, device.F32, n, device.UnitGrads)})
 	}
 	r.allocateShards(a)
+	r.allocateSums(a)
 	r.allocateFlights(a)
 	r.held = a.held
 	if err := errors.Join(a.errs...); err != nil {

@@ -68,6 +68,7 @@ type Config struct {
 	Units   []*Unit      // from LayOut, with offloading set
 	DType   device.DType // of parameters in use, and of activations
 	Policy  Policy
+	Tree    *Tree   // of the sums of gradients, which are not kept then; nil: in the order of micro-batches, ranks and replicas
 	Micro   int     // micro-batches per step; 0 for forward passes only
 	More    bool    // there may be more of them later, see Clear
 	Split   bool    // backward passes are split into InputGrad and WeightGrad
@@ -186,6 +187,7 @@ type Runner struct {
 	back  gradSlot // (longest ShardLen) float32: a sum from the host, to be added to
 
 	places  []place       // with Policy.HostActivations
+	tree    *folding      // with Config.Tree
 	decoded device.Buffer // (largest sum of Len of Unit.Values over a step) compute dtype: coded parameters, for one pass of a step
 
 	arenas  []*device.Arena // working space; then flights, if there are several; then streams, places, and the host's
@@ -468,7 +470,11 @@ func (r *Runner) reduce(u *Unit, micro int) {
 	if !u.GradOffloaded && micro == 0 {
 		own = u.Grad
 	}
-	u.Shard.ReduceScatter(q, own, buf)
+	if r.tree == nil {
+		u.Shard.ReduceScatter(q, own, buf)
+	} else {
+		r.fold(u, buf, micro)
+	}
 	r.emitFor(Reduce, u, q, u.sends(Reduce, buf.Bytes()))
 	if !p.KeepGrads {
 		if !u.GradOffloaded {
@@ -483,7 +489,7 @@ func (r *Runner) reduce(u *Unit, micro int) {
 		return
 	}
 	if !p.KeepGrads {
-		if micro > 0 {
+		if micro > 0 && r.tree == nil {
 			q.AddTo(u.Grad, u.Grad, own)
 		}
 		g.free = q.Mark()
@@ -498,8 +504,14 @@ func (r *Runner) reduce(u *Unit, micro int) {
 func (r *Runner) replicate(u *Unit, grad device.Buffer) {
 	q := r.cfg.Comm
 	q.Label(u.labels[Replicate])
-	collective.AllReduce(u.Replica, q, grad)
-	r.emitFor(Replicate, u, q, 2*around(u.Replica.Size(), grad.Bytes()))
+	times := 2
+	if r.tree == nil {
+		collective.AllReduce(u.Replica, q, grad)
+	} else {
+		r.foldReplicas(u, grad)
+		times = r.tree.pieces + 1
+	}
+	r.emitFor(Replicate, u, q, times*around(u.Replica.Size(), grad.Bytes()))
 }
 
 // send adds this micro-batch's gradient shard, in own on the device, to the sum on the host: the

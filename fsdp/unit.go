@@ -24,18 +24,19 @@ type Unit struct {
 	// Set between LayOut and New. The parameter of a unit that is Whole is neither offloaded nor MasterOnly.
 	ParamOffloaded, MasterOnly, GradOffloaded bool
 
-	index   int           // in Runner.Units
-	whole   bool          // it has its own slot
-	updated device.Event  // the shard has its newest value
-	stale   bool          // its slot does not have the newest value
-	read    device.Event  // the previous step's gradient may be overwritten
-	slot    int           // of its parameters
-	dwSlot  int           // of its unsharded gradient in one micro-batch
-	kept    device.Buffer // (Len) float32: with KeepGrads, the unsharded gradient across micro-batches
-	sent    device.Event  // if GradOffloaded, Grad contains the sum so far
-	partial device.Buffer // (ShardLen) float32: for a tied unit, the sum to be replicated and sent
-	first   int           // the first step that uses the unit
-	last    int           // the last step that uses the unit
+	index   int             // in Runner.Units
+	whole   bool            // it has its own slot
+	updated device.Event    // the shard has its newest value
+	stale   bool            // its slot does not have the newest value
+	read    device.Event    // the previous step's gradient may be overwritten
+	slot    int             // of its parameters
+	dwSlot  int             // of its unsharded gradient in one micro-batch
+	kept    device.Buffer   // (Len) float32: with KeepGrads, the unsharded gradient across micro-batches
+	sums    []device.Buffer // (ShardLen) float32, with Config.Tree: of the nodes of this rank's shard; the first is Grad
+	sent    device.Event    // if GradOffloaded, Grad contains the sum so far
+	partial device.Buffer   // (ShardLen) float32: for a tied unit, the sum to be replicated and sent
+	first   int             // the first step that uses the unit
+	last    int             // the last step that uses the unit
 	labels  [ops]string
 	gaps    []shard.Range // of Layout
 	self    [1]*Unit

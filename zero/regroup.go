@@ -73,7 +73,7 @@ func (t *Trainer) Regroup(g collective.Ranks, m shard.Mesh, s data.Share) {
 	for i, u := range c.Part().Units() {
 		t.runner.Units[i].Groups = c.groups(u, slices.Contains(tied, u.Name))
 	}
-	t.runner.Clear(c.Micro)
+	t.runner.Clear(c.Micro, c.tree())
 	t.pipeline.reset()
 	t.failed.Store(nil)
 	for i := range t.inputs {

@@ -255,7 +255,7 @@ func (t *Trainer) build() (err error) {
 	}
 	t.runner, err = fsdp.New(fsdp.Config{
 		Device: c.Device, Compute: c.Compute, Comm: c.Comm,
-		Model: part, Units: units, DType: c.DType, Policy: c.Policy, Micro: c.Micro, More: c.More,
+		Model: part, Units: units, DType: c.DType, Policy: c.Policy, Micro: c.Micro, More: c.More, Tree: c.tree(),
 		Split: t.pipeline.Schedule == pipe.ZBH1, Chunks: t.pipeline.chunks, Streams: t.pipeline.streams.most, Arenas: c.Arenas,
 		Host: fsdp.Host{Device: c.Host, ToHost: c.Offload.ToHost, ToDevice: c.Offload.ToDevice, Params: t.store}, Listener: c.Listener,
 	})
@@ -282,6 +282,15 @@ func (t *Trainer) build() (err error) {
 		u.Master = t.store.Master(i)
 	}
 	return t.allocate()
+}
+
+// tree returns the tree of the gradients' sums, if there is one: its leaves are the step's micro-batches.
+func (c *Config) tree() *fsdp.Tree {
+	s := c.Share
+	if !s.InOrder {
+		return nil
+	}
+	return &fsdp.Tree{Leaves: shard.Tree(s.Batch / s.MicroBatch), Rounds: s.Rounds()}
 }
 
 // trains reports whether a model has a parameter that is not frozen.

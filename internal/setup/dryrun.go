@@ -92,13 +92,24 @@ func RankKind(c *spec.Job, rank int) int {
 }
 
 // Few returns the job with the micro-batches of a step that a dry run needs.
-func Few(j *Job) *Job { return Micros(j, j.PipelineShape().Few()) }
+func Few(j *Job) *Job { return Micros(j, FewOf(j.Job)) }
+
+// FewOf returns how many those are: with a tree of sums all, which determine its depth.
+func FewOf(c *spec.Job) int {
+	if c.Train.Sums == "tree" {
+		return c.Train.Accumulate
+	}
+	return c.PipelineShape().Few()
+}
 
 // Micros returns the job with at most n micro-batches per step.
 func Micros(j *Job, n int) *Job {
 	x := *j
 	x.Job = j.Job.Copy()
-	x.Train.Accumulate = min(n, x.Train.Accumulate)
+	if n >= x.Train.Accumulate {
+		return &x // with its uneven shares
+	}
+	x.Train.Accumulate = n
 	x.Train.Batch = x.Train.MicroBatch * x.Train.Accumulate * x.Parallel.DataRanks()
 	return &x
 }

@@ -35,3 +35,24 @@ func TestFaultsThatCannotBeSurvived(t *testing.T) {
 		}
 	}
 }
+
+func TestSumsThatCannotBeTrees(t *testing.T) {
+	jobtest.InFolder(t, jobtest.Least)
+	for _, sets := range [][]string{
+		{"parallel.pipeline=2"},
+		{"parallel.tensor=2"},
+		{"parallel.context=2"},
+		{"parallel.master=true", "zero.stage=0"},
+		{"zero.offload.optimizer=host"},
+		{"train.sums=pairs"},
+	} {
+		_, err := Load("job.yaml", append([]string{"parallel.ranks=4", "train.sums=tree"}, sets...))
+		said.Same(t, strings.Join(sets, " "), err)
+		if !input.IsInput(err) {
+			t.Errorf("%q: %v", sets, err)
+		}
+	}
+	if _, err := Load("job.yaml", []string{"parallel={ranks: 8, replicate: 4}", "train.sums=tree", "faults.survive=true"}); err != nil {
+		t.Error(err)
+	}
+}

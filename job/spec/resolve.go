@@ -59,6 +59,7 @@ func (r *resolver) resolve() {
 	r.resolveTensor()
 	r.resolveMaster()
 	r.resolveFaults()
+	r.resolveSums()
 	r.resolveTraining()
 	r.resolveWeights()
 	r.Unfit("schedule")

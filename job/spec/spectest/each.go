@@ -19,6 +19,7 @@ func EachWay(t *testing.T, f func(t *testing.T, c *spec.Job)) {
 		{"zero.stage=3", "zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=."},
 		{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.ratio=0.4", "parallel.ranks=1"},
 		{"zero.stage=3", "zero.recompute=linear", "zero.offload.activations=host"},
+		{"zero.stage=1", "train.sums=tree"}, {"zero.stage=3", "train.sums=tree", "parallel.replicate=2"},
 	} {
 		for accumulate := 1; accumulate <= 9; accumulate++ {
 			c := Fitted(t, append([]string{"train.batch=null", "train.micro_batch=2", fmt.Sprint("train.accumulate=", accumulate)}, sets...)...)
