@@ -37,7 +37,7 @@ var minimal = map[string]string{
 // that no other program has.
 func TestPresetsAreComplete(t *testing.T) {
 	apart := []string{"model.", "data.", "report.", "sample.", "pipeline.", "parallel.", "train.lora.", "train.early_stop.", "train.final_model", "zero.prefetch", "zero.offload.", "device",
-		"train.batch", "train.micro_batch", "train.delayed_update", "train.loss_chunk", "train.mlp_chunk", "train.router_aux", "faults.", "train.freeze", "train.eval_batches", "train.epochs",
+		"train.batch", "train.micro_batch", "train.delayed_update", "train.loss_chunk", "train.mlp_chunk", "train.router_aux", "train.sums", "faults.", "train.freeze", "train.eval_batches", "train.epochs",
 		"checkpoint.dir", "checkpoint.local", "checkpoint.keep", "checkpoint.async", "checkpoint.compress", "checkpoint.save_on_exit", "checkpoint.on_error",
 		"optimizer.nesterov", "optimizer.ns_steps", "optimizer.adjust_lr_fn", "optimizer.adamw.", "optimizer.momentum", "optimizer.groups", "schedule.decay"}
 	for _, d := range Dialects() {
