@@ -273,14 +273,14 @@ func (r *pipelineRank) pace(i int) float64 {
 	return 1
 }
 
-// advance moves the place's running tasks forward to the current time.
+// advance moves the place's running tasks forward to the current time. A task that is too short to
+// move the clock ends, too.
 func (r *pipelineRank) advance() {
 	now, step := r.sim.now, r.sim.now-r.at
-	if step == 0 {
-		return
+	if step > 0 {
+		r.spend(float64(nanoseconds(now) - nanoseconds(r.at)))
+		r.at = now
 	}
-	r.spend(float64(nanoseconds(now) - nanoseconds(r.at)))
-	r.at = now
 	for i, left := range r.remaining {
 		if left < 0 {
 			continue
