@@ -5,10 +5,10 @@ import "zeroth/device"
 // eachMLP calls f for the MLP of a block, or with Batch.MLPChunk for chunks of its rows, one after the
 // other: f's pass and s have only rows [lo, hi) of those that this rank holds, and the hidden layer and
 // the activation, of that many columns, are in the same memory for every chunk.
-func (p pass) eachMLP(s *Saved, hidden, act int, f func(p pass, s *Saved, lo, hi int)) {
+func (p pass) eachMLP(s *Saved, hidden, act int, f func(p pass, s Saved, lo, hi int)) {
 	held := p.bt.Held()
 	if p.bt.MLPChunk == 0 {
-		f(p, s, 0, held)
+		f(p, *s, 0, held)
 		return
 	}
 	defer p.mem.Release(p.mem.Mark())
@@ -24,7 +24,7 @@ func (p pass) eachMLP(s *Saved, hidden, act int, f func(p pass, s *Saved, lo, hi
 			*b = b.Slice(lo*(b.N/held), hi*(b.N/held))
 		}
 		mark := p.mem.Mark()
-		f(pass{p.q, p.mem, p.w, p.dw, &bt, lo > 0}, &part, lo, hi)
+		f(pass{p.q, p.mem, p.w, p.dw, &bt, lo > 0}, part, lo, hi)
 		p.mem.Release(mark)
 	}
 }

@@ -165,8 +165,8 @@ func (b *gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, 
 	b.addAttention(p, x, s)
 	own, c, f := bt.Held(), b.g.Width, b.g.inner()
 	ym := device.Matrix(y, own, c)
-	p.eachMLP(s, f, f, func(p pass, s *Saved, lo, hi int) {
-		b.expand(p, s)
+	p.eachMLP(s, f, f, func(p pass, s Saved, lo, hi int) {
+		b.expand(p, &s)
 		b.addTo(p, &b.down, placeMLP, ym.RowRange(lo, hi), device.Matrix(s.x2, hi-lo, c), device.Matrix(s.act, p.bt.Rows(), f))
 	})
 }
@@ -271,11 +271,11 @@ func (b *gptBlock) backwardMLP(p pass, d device.Buffer, s *Saved) {
 	own, c, f := p.bt.Held(), b.g.Width, b.g.inner()
 	dm, x2 := device.Matrix(d, own, c), device.Matrix(s.x2, own, c)
 	dln := p.spent(device.Matrix(s.mlp.before.y, own, c))
-	p.eachMLP(s, f, f, func(p pass, s *Saved, lo, hi int) {
+	p.eachMLP(s, f, f, func(p pass, s Saved, lo, hi int) {
 		if p.bt.MLPChunk > 0 {
-			p.again(func() { b.expand(p, s) })
+			p.again(func() { b.expand(p, &s) })
 		}
-		b.hiddenGrads(p, dln.RowRange(lo, hi), dm.RowRange(lo, hi), s)
+		b.hiddenGrads(p, dln.RowRange(lo, hi), dm.RowRange(lo, hi), &s)
 	})
 	b.normGrad(p, b.ln2, s.mlp.before, dm, dln, x2)
 }

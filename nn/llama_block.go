@@ -188,15 +188,15 @@ func (b *llamaBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x
 
 // forwardMLP computes the block's output.
 func (b *llamaBlock) forwardMLP(p pass, y device.Mat, s *Saved) {
-	b.eachMLP(p, s, func(p pass, s *Saved, lo, hi int) {
-		b.expand(p, s)
-		b.activate(p, s)
-		b.addMLP(p, y.RowRange(lo, hi), s)
+	b.eachMLP(p, s, func(p pass, s Saved, lo, hi int) {
+		b.expand(p, &s)
+		b.activate(p, &s)
+		b.addMLP(p, y.RowRange(lo, hi), &s)
 	})
 }
 
 // eachMLP calls f for the MLP's rows, see pass.eachMLP.
-func (b *llamaBlock) eachMLP(p pass, s *Saved, f func(p pass, s *Saved, lo, hi int)) {
+func (b *llamaBlock) eachMLP(p pass, s *Saved, f func(p pass, s Saved, lo, hi int)) {
 	p.eachMLP(s, 2*b.ffn(), b.ffn(), f)
 }
 
@@ -488,11 +488,11 @@ func (b *llamaBlock) backwardMLP(p pass, d device.Buffer, s *Saved) {
 	dm, x2 := device.Matrix(d, own, c), device.Matrix(s.x2, own, c)
 	dout := b.outputGrad(p, b.mlp, s.mlp, dm)
 	to := b.mlp.normOutput(p, s.mlp, dm)
-	b.eachMLP(p, s, func(p pass, s *Saved, lo, hi int) {
+	b.eachMLP(p, s, func(p pass, s Saved, lo, hi int) {
 		if p.bt.MLPChunk > 0 {
-			p.again(func() { b.expand(p, s); b.activate(p, s) })
+			p.again(func() { b.expand(p, &s); b.activate(p, &s) })
 		}
-		b.gateGrads(p, to.RowRange(lo, hi), dout.RowRange(lo, hi), s)
+		b.gateGrads(p, to.RowRange(lo, hi), dout.RowRange(lo, hi), &s)
 	})
 	b.normGrad(p, b.mlp, s.mlp, dm, to, x2)
 }
