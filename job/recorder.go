@@ -154,6 +154,9 @@ func (r *recorder) step(s report.Step) error {
 		s.MFU = r.begun.ModelFlops / s.StepSeconds / peak
 		r.sum.MFU = r.begun.ModelFlops * float64(s.Step-r.begun.Step) / r.sum.Seconds / peak
 	}
+	if n := len(r.log.Steps); n > 0 && r.log.Steps[n-1].Step >= s.Step {
+		return nil // a process that was lost has recorded the step that this one finishes
+	}
 	r.Step(s)
 	return r.wrote()
 }
