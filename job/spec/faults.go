@@ -2,10 +2,27 @@ package spec
 
 import (
 	"fmt"
+	"slices"
 
 	"zeroth/internal/input/s3"
 	"zeroth/shard"
 )
+
+// misfit is a setting that a job cannot have together with another.
+type misfit struct {
+	is          bool
+	wrong, want string
+	keys        []string
+}
+
+// refuseBeside reports the misfits that a job has beside the setting of a key, which it could give up.
+func (r *resolver) refuseBeside(key, without string, all []misfit) {
+	for _, x := range all {
+		if x.is {
+			r.Refuse(x.wrong, "want "+x.want+", or "+without, slices.Concat(x.keys, []string{key})...)
+		}
+	}
+}
 
 // resolveFaults refuses settings with which a run cannot go on without some of its replicas.
 func (r *resolver) resolveFaults() {
@@ -14,26 +31,39 @@ func (r *resolver) resolveFaults() {
 		return
 	}
 	n := Mesh(c).Size(shard.Replicate)
-	for _, x := range []struct {
-		key   string
-		is    bool
-		wrong string
-	}{
-		{"parallel.replicate", n < 2, "there is only one replica, so the state of lost ranks is nowhere else"},
-		{"faults.min_replicas", n >= 2 && c.Faults.MinReplicas >= n, fmt.Sprintf("none of %d replicas may be lost", n)},
-		{"device", c.On() == "cuda", "communicators of GPUs do not survive the loss of a rank"},
-		{"parallel.transport", c.Parallel.Transport == "mpi", "MPI ends all processes with the first"},
-		{"parallel.expert", c.Parallel.Expert > 1, "experts are divided for the whole run"},
-		{"train.router_aux", c.Train.RouterAux > 0, "what routers do is not part of the result with which ranks finish a step"},
-		{"parallel.master", c.Parallel.Master, "only the master has the state"},
-		{"parallel.pipeline", c.Parallel.Pipeline > 1, "schedules of pipelines are fixed for a run"},
-		{"optimizer.type", c.Optimizer.Type == "muon", "Muon divides whole matrices among all replicas for the whole run"},
-		{"zero.offload.optimizer", c.Zero.Offload.Any(), "offloaded state is not prepared for a step that is computed again"},
-		{"train.delayed_update", c.Train.Delayed, "an update that overlaps with the next step cannot be separated from it"},
-		{"checkpoint.dir", s3.Is(c.Checkpoint.Dir), "uploads end with the process that holds the bucket's lease"},
-	} {
-		if x.is {
-			r.Refuse(x.wrong, "want another value, or faults.survive: false", x.key, "faults.survive")
-		}
-	}
+	r.refuseBeside("faults.survive", "faults.survive: false", []misfit{
+		{n < 2, "there is only one replica, so the state of lost ranks is nowhere else", "at least 2 replicas", []string{"parallel.replicate"}},
+		{n >= 2 && c.Faults.MinReplicas >= n, fmt.Sprintf("none of %d replicas may be lost", n), fmt.Sprintf("at most %d", n-1), []string{"faults.min_replicas"}},
+		{c.On() == "cuda", "communicators of GPUs do not survive the loss of a rank", "device: cpu", []string{"device"}},
+		{c.Parallel.Transport == "mpi", "MPI ends all processes with the first", "transport: auto", []string{"parallel.transport"}},
+		{c.Parallel.Expert > 1, "experts are divided for the whole run", "expert: 1", []string{"parallel.expert"}},
+		{c.Train.RouterAux > 0, "what routers do is not part of the result with which ranks finish a step", "router_aux: 0", []string{"train.router_aux"}},
+		{c.Parallel.Master, "only the master has the state", "master: false", []string{"parallel.master"}},
+		{c.Parallel.Pipeline > 1, "schedules of pipelines are fixed for a run", "pipeline: 1", []string{"parallel.pipeline"}},
+		{c.Optimizer.Type == "muon", "Muon divides whole matrices among all replicas for the whole run", "another type", []string{"optimizer.type"}},
+		{c.Zero.Offload.Any(), "offloaded memory is not prepared for a step that is computed again", "none", offloads},
+		{c.Train.Delayed, "an update that overlaps with the next step cannot be separated from it", "delayed_update: false", []string{"train.delayed_update"}},
+		{s3.Is(c.Checkpoint.Dir), "uploads end with the process that holds the bucket's lease", "a folder", []string{"checkpoint.dir"}},
+	})
 }
+
+// resolveSums refuses settings with which gradients cannot be summed in a tree.
+func (r *resolver) resolveSums() {
+	c := r.Job
+	if c.Train.Sums != "tree" {
+		return
+	}
+	const partial = "its ranks have only a part of a micro-batch's gradients"
+	r.refuseBeside("train.sums", "train.sums: order", []misfit{
+		{c.On() == "cuda", "the tree is computed on CPUs only", "device: cpu", []string{"device"}},
+		{c.Parallel.Pipeline > 1, "the stages of a pipeline add to the gradients of shared parameters", "pipeline: 1", []string{"parallel.pipeline"}},
+		{c.Parallel.Tensor > 1, partial, "tensor: 1", []string{"parallel.tensor"}},
+		{c.Parallel.Context > 1, partial, "context: 1", []string{"parallel.context"}},
+		{c.Parallel.Expert > 1, "experts have ranks of their own to sum over", "expert: 1", []string{"parallel.expert"}},
+		{c.Parallel.Master, "the master sums all gradients alone", "master: false", []string{"parallel.master"}},
+		{c.Zero.Offload.State(), "sums in host memory have one buffer", "none", offloads[:2]},
+	})
+}
+
+// offloads are the keys that offload something.
+var offloads = []string{"zero.offload.optimizer", "zero.offload.parameters", "zero.offload.activations"}

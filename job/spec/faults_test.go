@@ -19,6 +19,7 @@ func TestFaultsThatCannotBeSurvived(t *testing.T) {
 		{"parallel.pipeline=2"},
 		{"optimizer.type=muon"},
 		{"zero.offload.optimizer=host"},
+		{"zero.offload.parameters=host"},
 		{"train.delayed_update=true"},
 		{"checkpoint.dir=s3://bucket/a", "checkpoint.every=1"},
 		{"faults.survive=false", "faults.min_replicas=2"},
@@ -44,6 +45,7 @@ func TestSumsThatCannotBeTrees(t *testing.T) {
 		{"parallel.context=2"},
 		{"parallel.master=true", "zero.stage=0"},
 		{"zero.offload.optimizer=host"},
+		{"zero.offload.parameters=host"},
 		{"train.sums=pairs"},
 	} {
 		_, err := Load("job.yaml", append([]string{"parallel.ranks=4", "train.sums=tree"}, sets...))
