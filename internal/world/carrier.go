@@ -110,7 +110,7 @@ func (w *World) broke(process int, err error) {
 		w.lose(process)
 		return
 	}
-	seat := w.seatOf(w.cfg.Rank)
+	seat := w.seat()
 	if process = w.processOf(process); process < 0 {
 		return // it was lost before
 	}

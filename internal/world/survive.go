@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"zeroth/collective"
 	"zeroth/collective/member"
@@ -32,15 +33,15 @@ type crew struct {
 
 	mu      sync.Mutex
 	machine *member.Machine
-	parked  bool                     // the ranks have stopped: the machine may report
-	waiting []func() []member.Action // events until then
-	left    bool                     // training has ended: losses end the world
-	conns   map[int]*socket.Conn     // by seat: of the star of the view accepted last
-	channel uint32                   // of conns
-	ends    chan member.Action       // GoOn or GiveUp
-	last    member.View              // of the last change
-	at      int                      // steps done then
-	again   int                      // changes in a row after which neither differs
+	parked  bool                        // the ranks have stopped: the machine may report
+	waiting []func() []member.Action    // events until then
+	left    bool                        // training has ended: losses end the world
+	conns   map[int]*socket.Conn        // by seat: of the star of the view accepted last
+	channel uint32                      // of conns
+	ends    chan member.Action          // GoOn or GiveUp
+	last    atomic.Pointer[member.View] // of the last change; nil: all
+	at      int                         // steps done then
+	again   int                         // changes in a row after which neither differs
 }
 
 // memberChannel carries the messages of changes; others are numbers of epochs.
@@ -145,19 +146,38 @@ func (c *crew) mourn(lost rendezvous.Lost, seat int) bool {
 	return true
 }
 
+// seat returns this process's.
+func (w *World) seat() int {
+	if w.crew == nil {
+		return w.cfg.Rank
+	}
+	return w.crew.seat
+}
+
 // seatOf returns the seat of a process, and processOf the process of a seat, or -1 if that was lost.
 func (w *World) seatOf(process int) int {
-	if w.crew == nil || w.crew.last.Nodes == nil {
-		return process
+	if nodes := w.crew.nodes(); nodes != nil {
+		return nodes[process]
 	}
-	return w.crew.last.Nodes[process]
+	return process
 }
 
 func (w *World) processOf(seat int) int {
-	if w.crew == nil || w.crew.last.Nodes == nil {
-		return seat
+	if nodes := w.crew.nodes(); nodes != nil {
+		return slices.Index(nodes, seat)
 	}
-	return slices.Index(w.crew.last.Nodes, seat)
+	return seat
+}
+
+// nodes returns the seats of the processes that are left, nil while none is lost.
+func (c *crew) nodes() []int {
+	if c == nil {
+		return nil
+	}
+	if v := c.last.Load(); v != nil {
+		return v.Nodes
+	}
+	return nil
 }
 
 // lose processes the loss of a process.
@@ -352,7 +372,7 @@ func (w *World) Survive(ctx context.Context, s setup.Standing) (*setup.Change, e
 	if err != nil {
 		return nil, err
 	}
-	if c.again++; !slices.Equal(a.View.Nodes, c.last.Nodes) || a.Steps != c.at {
+	if c.again++; !slices.Equal(a.View.Nodes, c.nodes()) || a.Steps != c.at {
 		c.again = 0
 	}
 	if c.again == mostAgain {
@@ -369,12 +389,12 @@ func (w *World) Survive(ctx context.Context, s setup.Standing) (*setup.Change, e
 
 // missing returns the ranks of the last view that are not in v.
 func (c *crew) missing(v member.View) (ranks []int) {
-	was := c.last
-	if was.Nodes == nil {
-		was.Nodes = seats(len(c.all))
+	was := c.nodes()
+	if was == nil {
+		was = seats(len(c.all))
 	}
 	now := c.ranksOf(v)
-	return slices.DeleteFunc(c.ranksOf(was), func(r int) bool { return slices.Contains(now, r) })
+	return slices.DeleteFunc(c.ranksOf(member.View{Nodes: was}), func(r int) bool { return slices.Contains(now, r) })
 }
 
 // pidsOf returns the processes of ranks that run on a host of this one's name.
@@ -400,7 +420,7 @@ func (w *World) reform(v member.View) {
 			conns[i] = conn
 		}
 	}
-	c.last = v
+	c.last.Store(&v)
 	c.mu.Unlock()
 	old := w.star
 	w.mu.Lock()

@@ -444,7 +444,7 @@ func (w *World) localRanks() (ranks []int) {
 // them.
 func (w *World) onLate(recs []*collective.Recorder) {
 	star := w.star
-	star.Answer(func() []collective.Wait { return collective.Waits(recs, w.seatOf(w.cfg.Rank)*w.cfg.PerProcess) })
+	star.Answer(func() []collective.Wait { return collective.Waits(recs, w.seat()*w.cfg.PerProcess) })
 	collective.OnLate(recs, func() string {
 		star.Dump() // now: some launchers kill all processes once one has failed
 		return star.Ask()
