@@ -47,7 +47,9 @@ func (r *resolver) resolveExperts() {
 	if c.Train.MLPChunk > 0 {
 		r.Refuse("experts compute all tokens of a micro-batch at a time", "want mlp_chunk: 0", "train.mlp_chunk")
 	}
-	r.checkExperts()
+	if Tunes(c) || c.Train.LoRA.From != "" || len(c.Optimizer.Groups) > 0 {
+		r.checkExperts()
+	}
 }
 
 // unevenExperts rejects ranks that do not divide the experts, and reports whether it did.
