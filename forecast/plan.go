@@ -149,6 +149,7 @@ type Plan struct {
 	Allocated  device.Bytes   // allocated before step 1 and never freed: the memory that the device must have
 	Host       device.Bytes   // offloaded data in host memory
 	Disk       int64          // offloaded data on disk, bytes
+	Saved      float64        // bytes that a layer saves on a rank per token of its micro-batch, in Host with zero.offload.activations
 	Padding    int64          // bytes of Allocated that are padding, on the rank with the most
 	AtRest     Amounts        // in use between steps
 	Peak       *Moment        // the highest moment of Timeline
@@ -251,7 +252,7 @@ func planAt(c *spec.Job, m Machine, micros, at int) (*Plan, error) {
 	}
 	w.Rest(f.Device)
 	p := &Plan{Config: c, Machine: m, Kind: at, Allocated: f.Device, Host: f.Host, Disk: f.Disk}
-	p.AtRest, p.Timeline, p.By = atRest(p.Allocated), w.Moments, w.sent
+	p.AtRest, p.Timeline, p.By, p.Saved = atRest(p.Allocated), w.Moments, w.sent, t.KeptOfToken()
 	for _, g := range d.Groups.Links {
 		if g != nil {
 			p.By.Pipeline += *g.(collective.Dry).Sent

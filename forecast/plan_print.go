@@ -183,6 +183,13 @@ func (p *Plan) footer() []string {
 		"peak    " + p.Peak.Name,
 		"needs   " + show.BothUnits(total) + " of a rank's device, all of it allocated before step 1",
 	}
+	if p.Saved > 0 {
+		where := ""
+		if p.Config.Zero.Offload.Activations == "host" {
+			where = ", in host memory"
+		}
+		lines = append(lines, fmt.Sprintf("saved   %s per token and layer%s, with zero.recompute %s", show.ByteSize(int64(p.Saved)), where, p.Config.Zero.Recompute))
+	}
 	if host := p.Host.Total(); host > 0 {
 		lines = append(lines, fmt.Sprintf("host    %s of host memory per rank: %s", show.BothUnits(host), amounts(p.Host)))
 	}
@@ -383,6 +390,7 @@ func (p *Plan) MarshalJSON() ([]byte, error) {
 		AtRest     int64          `json:"at_rest"`
 		AtPeak     int64          `json:"at_peak"`
 		Peak       string         `json:"peak"`
+		Saved      float64        `json:"saved_per_token_and_layer"`
 		Padding    int64          `json:"padding"`
 		Categories []Row          `json:"categories"`
 		Outside    []Estimate     `json:"outside,omitempty"`
@@ -397,6 +405,6 @@ func (p *Plan) MarshalJSON() ([]byte, error) {
 	}{
 		p.Model, p.Parameters, p.Groups, mesh.World(), mesh.Shard, mesh.Replicate, c.Zero.Stage, c.Precision.String(), c.Zero.Recompute,
 		c.Train.MicroBatch, c.Train.Accumulate, c.Model.Context,
-		p.Allocated.Total(), p.AtRest.Total(), p.Peak.InUse.Total(), p.Peak.Name, p.Padding, p.Rows(), p.Outside, p.Machine.Memory, p.verdict(), p.Host.Total(), p.Disk, p.Sent, pipeline, master, p.Simulated,
+		p.Allocated.Total(), p.AtRest.Total(), p.Peak.InUse.Total(), p.Peak.Name, p.Saved, p.Padding, p.Rows(), p.Outside, p.Machine.Memory, p.verdict(), p.Host.Total(), p.Disk, p.Sent, pipeline, master, p.Simulated,
 	})
 }

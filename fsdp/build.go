@@ -315,6 +315,21 @@ func (r *Runner) HostArenas() int {
 	return len(slices.Concat(r.flights...))
 }
 
+// Kept returns the most bytes that a module, other than the first and last of the model or of a chunk, has kept
+// between the last forward pass and its backward pass: what it saves, and its output.
+func (r *Runner) Kept() (bytes int) {
+	for _, flights := range r.flights {
+		f := flights[0]
+		for i := range len(f.passed) - 1 {
+			if f.Lo+i > 0 || r.cfg.Model.Before {
+				p := &f.passed[i]
+				bytes = max(bytes, p.onHost.Bytes(), f.passed[i+1].mark-p.mark)
+			}
+		}
+	}
+	return bytes
+}
+
 // Peak returns the maximum bytes of all arenas together, on the device and on the host, for the
 // given numbers of flights per chunk and of streams, each using as much as the largest of its kind so far.
 func (r *Runner) Peak(flights []int, streams int) (bytes, host int) {

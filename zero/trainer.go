@@ -475,6 +475,10 @@ func (t *Trainer) ArenaPeak() (bytes, host int) {
 	return bytes, host
 }
 
+// KeptOfToken returns the most bytes per token of a micro-batch that a layer has kept on this rank, or its
+// host, from a forward pass to the backward pass.
+func (t *Trainer) KeptOfToken() float64 { return float64(t.runner.Kept()) / float64(t.cfg.B*t.cfg.T) }
+
 // ArenaPeaks returns the maximum bytes used so far in each of the activations' arenas.
 func (t *Trainer) ArenaPeaks() []int { return t.runner.Peaks() }
 
