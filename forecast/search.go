@@ -36,7 +36,7 @@ type search struct {
 }
 
 func newSearch(c *spec.Job, l Limits) *search {
-	s := &search{limits: l, job: onRanks(c, l.Ranks), over: (*Choice).over, tried: map[string]func() (*Choice, error){}}
+	s := &search{limits: l, job: onRanks(c, l.Ranks).Building(), over: (*Choice).over, tried: map[string]func() (*Choice, error){}}
 	s.quick = &search{limits: l, job: s.job, over: s.over, untimed: true, tried: map[string]func() (*Choice, error){}}
 	return s
 }

@@ -1,7 +1,9 @@
 package nn
 
 import (
-	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 
 	"zeroth/device"
 	"zeroth/shard"
@@ -106,15 +108,22 @@ func (b *llamaBlock) addExperts(prefix string) {
 		add(weight(prefix+x.Names.Down+".weight", initStd, x.Count, c, whole), 2, f)
 		return
 	}
-	named := func(name string, e int) string { return prefix + fmt.Sprintf(name, e) + ".weight" }
+	b.params = slices.Grow(b.params, 3*own.Len()+1) // and a gain
+	gate, up, down := numbered(prefix, x.Names.Gate), numbered(prefix, x.Names.Up), numbered(prefix, x.Names.Down)
 	for e := own.Lo; e < own.Hi; e++ {
-		add(weight(named(x.Names.Gate, e), initStd, whole, c), 0, f)
-		add(weight(named(x.Names.Up, e), initStd, whole, c), 0, f)
+		add(weight(gate(e), initStd, whole, c), 0, f)
+		add(weight(up(e), initStd, whole, c), 0, f)
 	}
 	b.mix.down = matrices{len(b.params), c, f, own.Len()}
 	for e := own.Lo; e < own.Hi; e++ {
-		add(weight(named(x.Names.Down, e), initStd, c, whole), 1, f)
+		add(weight(down(e), initStd, c, whole), 1, f)
 	}
+}
+
+// numbered returns the names of the weights of experts, from a pattern with a number in it.
+func numbered(prefix, pattern string) func(e int) string {
+	before, after, _ := strings.Cut(prefix+pattern+".weight", "%d")
+	return func(e int) string { return before + strconv.Itoa(e) + after }
 }
 
 // savedMix is what a block with experts saves, beside hidden and act of its shared expert. P is the number of

@@ -21,7 +21,7 @@ func (a expertAdapter) exist() bool { return a.up.count > 0 }
 // them, and have the other side whole.
 func (b *llamaBlock) attachExperts(prefix string) {
 	x, c, l, cut := b.l.Experts, b.l.Width, b.l.LoRA, b.l.Cut
-	if x.Names.Up == "" {
+	if x.Names.Up == "" || l.Rank == 0 {
 		return
 	}
 	own, parts := x.own(), max(1, cut.Count)

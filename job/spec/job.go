@@ -2,6 +2,7 @@ package spec
 
 import (
 	"strconv"
+	"sync"
 	"time"
 
 	"zeroth/config"
@@ -29,6 +30,7 @@ type Job struct {
 	resumes bool        // the run goes on from a checkpoint, which determines the length of sequences
 	env     Environment // that the job was loaded for
 	found   *data.Found // the files of Data
+	built   *sync.Map   // of Part; see Building
 }
 
 // Mesh returns the arrangement of ranks for the job's ZeRO stage: at stage 0 each shard group is
@@ -74,6 +76,14 @@ func (c *Job) On() string { return c.on }
 func (c *Job) Copy() *Job {
 	x := *c
 	return &x
+}
+
+// Building returns a copy of a job whose Part builds every part only once. Of what networks depend on, copies of it
+// may change only the mesh and model.context.
+func (c *Job) Building() *Job {
+	x := c.Copy()
+	x.built = &sync.Map{}
+	return x
 }
 
 // Load reads a job file, applies the sets ("key=value", the value in YAML), fills in defaults and

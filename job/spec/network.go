@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"zeroth/config"
 	"zeroth/config/tree"
@@ -232,6 +233,15 @@ func Network(c *Job) *nn.Model { return Part(c, nn.Cut{}, nn.Cut{}) }
 
 // Part returns a rank's part of Network: of its matrices, and of its experts.
 func Part(c *Job, matrices, experts nn.Cut) *nn.Model {
+	if c.built == nil {
+		return part(c, matrices, experts)
+	}
+	key := [3]any{matrices, experts, c.Model.Context}
+	f, _ := c.built.LoadOrStore(key, sync.OnceValue(func() *nn.Model { return part(c, matrices, experts) }))
+	return f.(func() *nn.Model)()
+}
+
+func part(c *Job, matrices, experts nn.Cut) *nn.Model {
 	m := c.Own.Model
 	if m == nil {
 		whole := c.Model
