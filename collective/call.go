@@ -12,11 +12,11 @@ import (
 	"zeroth/device"
 )
 
-// op is a primitive of Group.
-type op uint8
+// Op is a primitive of Group.
+type Op uint8
 
 const (
-	allGather op = iota
+	allGather Op = iota
 	reduceScatter
 	broadcast
 	reduce
@@ -24,14 +24,14 @@ const (
 	ops
 )
 
-func (o op) String() string {
+func (o Op) String() string {
 	return [ops]string{"all-gather", "reduce-scatter", "broadcast", "reduce", "exchange"}[o]
 }
 
 // call describes one operation. All ranks must make equal calls.
 type call struct {
 	seq int // number of operations this rank issued on the group before
-	op  op
+	op  Op
 	t   device.DType
 	n   int // elements of whole; of b for broadcast and reduce, of either buffer for an exchange
 
@@ -47,8 +47,47 @@ func (c call) about() string { return string(bytes.TrimRight(c.label[:], "\x00")
 
 func (c call) String() string { return fmt.Sprintf("%v of %d %v", c.op, c.n, c.t) }
 
+// Issue issues an operation: of a broadcast and a reduce, own is the buffer; of an exchange, own is
+// where the parts go.
+type Issue func(q device.Queue, o Op, whole, own device.Buffer)
+
+// Primitives are the operations of a Group as calls of one function.
+type Primitives struct{ Issue }
+
+func (p Primitives) AllGather(q device.Queue, whole, own device.Buffer) {
+	p.Issue(q, allGather, whole, own)
+}
+func (p Primitives) ReduceScatter(q device.Queue, own, whole device.Buffer) {
+	p.Issue(q, reduceScatter, whole, own)
+}
+func (p Primitives) Exchange(q device.Queue, to, from device.Buffer) { p.Issue(q, exchange, from, to) }
+func (p Primitives) Broadcast(q device.Queue, b device.Buffer)       { p.Issue(q, broadcast, b, b) }
+func (p Primitives) Reduce(q device.Queue, b device.Buffer)          { p.Issue(q, reduce, b, b) }
+
+// Under is the group that a wrapper with Primitives wraps.
+type Under struct{ Group }
+
+// Unwrap returns the group.
+func (u Under) Unwrap() Group { return u.Group }
+
+// Do issues an operation of a group; see Issue.
+func Do(g Group, q device.Queue, o Op, whole, own device.Buffer) {
+	switch o {
+	case allGather:
+		g.AllGather(q, whole, own)
+	case reduceScatter:
+		g.ReduceScatter(q, own, whole)
+	case exchange:
+		g.Exchange(q, own, whole)
+	case broadcast:
+		g.Broadcast(q, own)
+	case reduce:
+		g.Reduce(q, own)
+	}
+}
+
 // newCall returns the call to be issued on q. It panics if the arguments are inconsistent.
-func newCall(g Group, q device.Queue, o op, whole, own device.Buffer) call {
+func newCall(g Group, q device.Queue, o Op, whole, own device.Buffer) call {
 	c := call{op: o, t: whole.Type, n: whole.N}
 	if n := partLen(g, o, whole); own.N != n || own.Type != whole.Type {
 		panic(fmt.Sprintf("collective: %v with %d %v as the rank's own part, which has %d", c, own.N, own.Type, n))
@@ -61,7 +100,7 @@ func newCall(g Group, q device.Queue, o op, whole, own device.Buffer) call {
 }
 
 // partLen returns the number of elements of a rank's own part.
-func partLen(g Group, o op, whole device.Buffer) int {
+func partLen(g Group, o Op, whole device.Buffer) int {
 	if o == broadcast || o == reduce || o == exchange {
 		return whole.N
 	}

@@ -48,7 +48,8 @@ type EngineQueue interface {
 // releases everyone waiting for the queue. If a peer leaves, operations that may no longer need it
 // get drainTime to complete.
 type Engined struct {
-	agreeing
+	Primitives
+	agreed
 	engine      Engine
 	calls       freeList[engineCall]
 	closed      chan struct{}
@@ -61,6 +62,8 @@ type Engined struct {
 	over  bool        // the queue was made to fail
 	broke error       // error of the engine, returned by this rank's operations; or nil
 }
+
+type agreed struct{ agreeing } // below Primitives
 
 // agreeing is a group whose ranks can agree that they make the same call, without moving data.
 type agreeing interface {
@@ -100,39 +103,15 @@ func NewEngined(g Group, e Engine) *Engined {
 	if !ok {
 		panic(fmt.Sprintf("collective: an engine for a %T, whose ranks cannot agree", g))
 	}
-	x := &Engined{agreeing: m, engine: e, closed: make(chan struct{}), ended: make(chan struct{})}
+	x := &Engined{agreed: agreed{m}, engine: e, closed: make(chan struct{}), ended: make(chan struct{})}
+	x.Issue = x.issue
 	go x.poll()
 	return x
 }
 
-// AllGather implements Group.
-func (g *Engined) AllGather(q device.Queue, whole, own device.Buffer) {
-	g.issue(q, allGather, whole, own)
-}
-
-// ReduceScatter implements Group.
-func (g *Engined) ReduceScatter(q device.Queue, own, whole device.Buffer) {
-	g.issue(q, reduceScatter, whole, own)
-}
-
-// Broadcast implements Group.
-func (g *Engined) Broadcast(q device.Queue, b device.Buffer) { g.issue(q, broadcast, b, b) }
-
-// Reduce implements Group.
-func (g *Engined) Reduce(q device.Queue, b device.Buffer) { g.issue(q, reduce, b, b) }
-
-func (g *Engined) issue(q device.Queue, o op, whole, own device.Buffer) {
-	if whole.Host && own.Host {
-		switch o {
-		case allGather:
-			g.agreeing.AllGather(q, whole, own)
-		case reduceScatter:
-			g.agreeing.ReduceScatter(q, own, whole)
-		case broadcast:
-			g.agreeing.Broadcast(q, own)
-		case reduce:
-			g.agreeing.Reduce(q, own)
-		}
+func (g *Engined) issue(q device.Queue, o Op, whole, own device.Buffer) {
+	if whole.Host && own.Host || o == exchange {
+		Do(g.agreeing, q, o, whole, own)
 		return
 	}
 	what := newCall(g, q, o, whole, own)

@@ -29,6 +29,7 @@ import (
 // buffer may be read and one for when its share is done. The other ranks' queues wait for these
 // marks, so the host never waits for the device.
 type Local struct {
+	Primitives
 	shared  *rendezvous
 	rank    int
 	failure *failure
@@ -130,6 +131,7 @@ func newLocal(names []int, failures []*failure) []*Local {
 	ls := make([]*Local, size)
 	for i := range ls {
 		ls[i] = &Local{shared: r, rank: i, failure: failures[i]}
+		ls[i].Issue = ls[i].issue
 	}
 	return ls
 }
@@ -143,30 +145,11 @@ func (l *Local) Size() int { return len(l.shared.names) }
 // Name implements Inspectable.
 func (l *Local) Name(r int) int { return l.shared.names[r] }
 
-// AllGather implements Group.
-func (l *Local) AllGather(q device.Queue, whole, own device.Buffer) {
-	l.issue(q, allGather, whole, own)
-}
-
-// ReduceScatter implements Group.
-func (l *Local) ReduceScatter(q device.Queue, own, whole device.Buffer) {
-	l.issue(q, reduceScatter, whole, own)
-}
-
-// Exchange implements Group.
-func (l *Local) Exchange(q device.Queue, to, from device.Buffer) { l.issue(q, exchange, from, to) }
-
-// Broadcast implements Group.
-func (l *Local) Broadcast(q device.Queue, b device.Buffer) { l.issue(q, broadcast, b, b) }
-
-// Reduce implements Group.
-func (l *Local) Reduce(q device.Queue, b device.Buffer) { l.issue(q, reduce, b, b) }
-
 // Waiting names the phases of an operation in which a rank waits for others, in traces. The working
 // phase is named after the operation.
 const Waiting = "wait for peers"
 
-func (l *Local) issue(q device.Queue, o op, whole, own device.Buffer) {
+func (l *Local) issue(q device.Queue, o Op, whole, own device.Buffer) {
 	what := newCall(l, q, o, whole, own)
 	on, ok := q.(LocalQueue)
 	if !ok {

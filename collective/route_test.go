@@ -165,7 +165,7 @@ func TestRoutingKeepsToItsMemory(t *testing.T) {
 	for _, c := range []struct {
 		links Links
 		part  int // elements
-		op    op
+		op    Op
 		host  bool
 	}{
 		{flat, 64, reduceScatter, false}, {byHost, 64, reduceScatter, true}, {flat, 64, allGather, false},

@@ -8,7 +8,7 @@ import (
 
 // staged is a group that copies device memory through host memory.
 type staged struct {
-	Group
+	Under
 	stage device.Buffer
 }
 
@@ -24,11 +24,8 @@ func Staged(g Group, stage device.Buffer) Group {
 		d.stage = stage.Bytes()
 		return d
 	}
-	return &staged{g, stage}
+	return &staged{Under{g}, stage}
 }
-
-// Unwrap returns the group underneath.
-func (g *staged) Unwrap() Group { return g.Group }
 
 // AllGather implements Group.
 func (g *staged) AllGather(q device.Queue, whole, own device.Buffer) {

@@ -32,7 +32,8 @@ func (e ErrLate) Is(target error) bool { return target == ErrClosed }
 
 // watchdog is a group whose operations are recorded and have a deadline.
 type watchdog struct {
-	Group
+	Primitives
+	Under
 	RecordedGroup
 	inner    Inspectable // Group, or a group that it wraps
 	limit    time.Duration
@@ -71,7 +72,8 @@ func (r *Recorder) Watchdog(g Group, deadline time.Duration, name string, backgr
 	for i := range ranks {
 		ranks[i] = inner.Name(i)
 	}
-	w := &watchdog{Group: g, RecordedGroup: RecordedGroup{name, ranks, background}, inner: inner, limit: deadline, recorder: r, awake: Awake{Period: min(deadline/4, time.Second)}}
+	w := &watchdog{Under: Under{g}, RecordedGroup: RecordedGroup{name, ranks, background}, inner: inner, limit: deadline, recorder: r, awake: Awake{Period: min(deadline/4, time.Second)}}
+	w.Issue = w.issue
 	r.mu.Lock()
 	w.at, r.groups = len(r.groups), append(r.groups, w)
 	r.mu.Unlock()
@@ -82,42 +84,10 @@ func (r *Recorder) Watchdog(g Group, deadline time.Duration, name string, backgr
 	return w
 }
 
-// Unwrap returns the group underneath.
-func (g *watchdog) Unwrap() Group { return g.Group }
-
-// AllGather implements Group.
-func (g *watchdog) AllGather(q device.Queue, whole, own device.Buffer) {
-	b := g.begin(q, allGather, whole)
-	g.Group.AllGather(q, whole, own)
+func (g *watchdog) issue(q device.Queue, o Op, whole, own device.Buffer) {
+	b := g.begin(q, o, whole)
+	Do(g.Group, q, o, whole, own)
 	b.then(q, b.done, b.launched)
-}
-
-// ReduceScatter implements Group.
-func (g *watchdog) ReduceScatter(q device.Queue, own, whole device.Buffer) {
-	b := g.begin(q, reduceScatter, whole)
-	g.Group.ReduceScatter(q, own, whole)
-	b.then(q, b.done, b.launched)
-}
-
-// Exchange implements Group.
-func (g *watchdog) Exchange(q device.Queue, to, from device.Buffer) {
-	b := g.begin(q, exchange, from)
-	g.Group.Exchange(q, to, from)
-	b.then(q, b.done, b.launched)
-}
-
-// Broadcast implements Group.
-func (g *watchdog) Broadcast(q device.Queue, b device.Buffer) {
-	o := g.begin(q, broadcast, b)
-	g.Group.Broadcast(q, b)
-	o.then(q, o.done, o.launched)
-}
-
-// Reduce implements Group.
-func (g *watchdog) Reduce(q device.Queue, b device.Buffer) {
-	o := g.begin(q, reduce, b)
-	g.Group.Reduce(q, b)
-	o.then(q, o.done, o.launched)
 }
 
 // begun is an operation on a queue; its functions are bound once, to avoid allocations.
@@ -129,7 +99,7 @@ type begun struct {
 }
 
 // begin records an operation that is about to be issued and makes the queue record its start.
-func (g *watchdog) begin(q device.Queue, o op, whole device.Buffer) *begun {
+func (g *watchdog) begin(q device.Queue, o Op, whole device.Buffer) *begun {
 	b, label := g.free.take(), q.Labelled()
 	if b == nil {
 		b = &begun{g: g}

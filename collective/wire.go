@@ -103,10 +103,10 @@ func (c call) encode(n *Note, chunkBytes int) {
 // decodeCall reads a call written by encode. It returns an error that names the sender if the note
 // is invalid.
 func decodeCall(n *Note, name int) (c call, err error) {
-	if op(n[1]) >= ops || device.DType(n[2]) > device.I64 {
+	if Op(n[1]) >= ops || device.DType(n[2]) > device.I64 {
 		return c, fmt.Errorf("collective: rank %d calls unknown operation %d of type %d; all processes must run the same version", name, n[1], n[2])
 	}
-	c.op, c.t = op(n[1]), device.DType(n[2])
+	c.op, c.t = Op(n[1]), device.DType(n[2])
 	c.seq, c.n = int(binary.LittleEndian.Uint64(n[8:])), int(binary.LittleEndian.Uint64(n[16:]))
 	copy(c.label[:], n[24:])
 	return c, nil

@@ -26,6 +26,7 @@ import (
 //
 // The host must be able to address all buffers; Staged handles other memory.
 type Wired struct {
+	Primitives
 	wire    Wire
 	lender  Lender // the wire, or nil if it is no Lender
 	failure *failure
@@ -103,6 +104,7 @@ func newWired(w Wire, f *failure, how Routing) *Wired {
 	lender, _ := w.(Lender)
 	g := &Wired{wire: w, lender: lender, failure: f, routing: newRouting(w.Rank(), host, how), peers: make([]peer, n), announced: make([]call, n),
 		terms: make([]device.Buffer, 0, n+1), waitsFor: make([]awaited, n)}
+	g.Issue = g.issue
 	if w, ok := w.(interface{ During(func() string) }); ok {
 		w.During(g.during)
 	}
@@ -129,26 +131,7 @@ func (g *Wired) Size() int { return g.wire.Size() }
 // Name implements Inspectable.
 func (g *Wired) Name(r int) int { return g.wire.Name(r) }
 
-// AllGather implements Group.
-func (g *Wired) AllGather(q device.Queue, whole, own device.Buffer) {
-	g.issue(q, allGather, whole, own)
-}
-
-// ReduceScatter implements Group.
-func (g *Wired) ReduceScatter(q device.Queue, own, whole device.Buffer) {
-	g.issue(q, reduceScatter, whole, own)
-}
-
-// Exchange implements Group.
-func (g *Wired) Exchange(q device.Queue, to, from device.Buffer) { g.issue(q, exchange, from, to) }
-
-// Broadcast implements Group.
-func (g *Wired) Broadcast(q device.Queue, b device.Buffer) { g.issue(q, broadcast, b, b) }
-
-// Reduce implements Group.
-func (g *Wired) Reduce(q device.Queue, b device.Buffer) { g.issue(q, reduce, b, b) }
-
-func (g *Wired) issue(q device.Queue, o op, whole, own device.Buffer) {
+func (g *Wired) issue(q device.Queue, o Op, whole, own device.Buffer) {
 	what := newCall(g, q, o, whole, own)
 	on, ok := q.(WireQueue)
 	if !ok {

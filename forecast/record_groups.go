@@ -12,7 +12,8 @@ import (
 
 // recordedGroup is a group whose operations are recorded.
 type recordedGroup struct {
-	collective.Group
+	collective.Primitives
+	collective.Under
 	stride int    // distance between neighbouring ranks
 	host   bool   // it moves host memory
 	meets  int32  // junction of ranks of several places, or alone
@@ -39,38 +40,21 @@ func members(junction int32, places int) int {
 	return 2
 }
 
-// AllGather implements collective.Group.
-func (g recordedGroup) AllGather(q device.Queue, whole, own device.Buffer) {
-	g.record(q, trace.AllGather, whole, own, func(to device.Queue) { g.Group.AllGather(to, whole, own) })
-}
-
-// ReduceScatter implements collective.Group.
-func (g recordedGroup) ReduceScatter(q device.Queue, own, whole device.Buffer) {
-	g.record(q, trace.ReduceScatter, whole, own, func(to device.Queue) { g.Group.ReduceScatter(to, own, whole) })
-}
-
-// Exchange implements collective.Group. It takes the time of a gather of as many bytes.
-func (g recordedGroup) Exchange(q device.Queue, to, from device.Buffer) {
-	g.record(q, trace.AllGather, to, from, func(q device.Queue) { g.Group.Exchange(q, to, from) })
-}
-
-// Broadcast implements collective.Group.
-func (g recordedGroup) Broadcast(q device.Queue, b device.Buffer) {
-	g.record(q, trace.Broadcast, b, b, func(to device.Queue) { g.Group.Broadcast(to, b) })
-}
-
-// Reduce implements collective.Group.
-func (g recordedGroup) Reduce(q device.Queue, b device.Buffer) {
-	g.record(q, trace.Reduce, b, b, func(to device.Queue) { g.Group.Reduce(to, b) })
-}
-
 // Separate is the form of a collective whose own part is not in place. It then has another use, which
 // identifies it even on devices that only count.
 const Separate = 1
 
-func (g recordedGroup) record(q device.Queue, op string, whole, own device.Buffer, issue func(device.Queue)) {
-	r := q.(*recordedQueue)
-	r.meet(g.meets, g.kernel(op, whole, own), Work{Bytes: float64(whole.Bytes())}, func() { issue(r.ops) })
+// over puts the group in front of another. An exchange takes the time of a gather of as many bytes.
+func (g recordedGroup) over(group collective.Group) collective.Group {
+	g.Under = collective.Under{Group: group}
+	g.Issue = func(q device.Queue, o collective.Op, whole, own device.Buffer) {
+		r, op := q.(*recordedQueue), o.String()
+		if op == trace.Exchange {
+			op = trace.AllGather
+		}
+		r.meet(g.meets, g.kernel(op, whole, own), Work{Bytes: float64(whole.Bytes())}, func() { collective.Do(group, r.ops, o, whole, own) })
+	}
+	return g
 }
 
 func (g recordedGroup) kernel(op string, whole, own device.Buffer) Kernel {
@@ -108,11 +92,11 @@ func RecordAll(z *zero.Config) *Recording {
 	if l.pipeline > 1 {
 		meets = everywhere
 	}
-	z.Groups.World = recordedGroup{Group: z.Groups.World, stride: 1, host: true, meets: meets} // for statistics
+	z.Groups.World = recordedGroup{stride: 1, host: true, meets: meets}.over(z.Groups.World) // for statistics
 	of := groups(z.Mesh)
 	for role, g := range z.Groups.All() {
 		if at, some := of[role]; some {
-			*g = recordedGroup{Group: *g, stride: at.Stride}
+			*g = recordedGroup{stride: at.Stride}.over(*g)
 		}
 	}
 	if l.pipeline > 1 {
@@ -138,10 +122,10 @@ func (l *Recording) recordLinks(z *zero.Config, put func(setup.QueueRole, any) *
 			meets++
 		}
 		within := l.rank % stride
-		z.Groups.Links[i] = recordedGroup{Group: z.Groups.Links[i], stride: stride, meets: int32(meets), link: [2]int{e[0]*stride + within, e[1]*stride + within}}
+		z.Groups.Links[i] = recordedGroup{stride: stride, meets: int32(meets), link: [2]int{e[0]*stride + within, e[1]*stride + within}}.over(z.Groups.Links[i])
 	}
 	if g := z.Groups.Ends; g != nil {
 		span := z.Groups.Shard.Size() * max(1, (l.pipeline*z.Groups.Replica.Size()-1)/(g.Size()-1)) // as if ranks were evenly spaced
-		z.Groups.Ends = recordedGroup{Group: g, stride: span, meets: atEnds}
+		z.Groups.Ends = recordedGroup{stride: span, meets: atEnds}.over(g)
 	}
 }

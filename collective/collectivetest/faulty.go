@@ -31,7 +31,8 @@ func At(n int, f Fault) Plan {
 
 // faulty is a group with a plan of faults.
 type faulty struct {
-	collective.Group
+	collective.Primitives
+	collective.Under
 	plan   Plan
 	issued int
 	gone   chan struct{} // closed by Close
@@ -40,7 +41,13 @@ type faulty struct {
 
 // Faulty wraps g to inject the faults of a plan.
 func Faulty(g collective.Group, plan Plan) collective.Group {
-	return &faulty{Group: g, plan: plan, gone: make(chan struct{})}
+	f := &faulty{Under: collective.Under{Group: g}, plan: plan, gone: make(chan struct{})}
+	f.Issue = func(q device.Queue, o collective.Op, whole, own device.Buffer) {
+		if f.pass(q) {
+			collective.Do(g, q, o, whole, own)
+		}
+	}
+	return f
 }
 
 // Delays returns a plan of random delays below most, one before each operation, determined by the
@@ -55,44 +62,6 @@ func Delays(seed uint64, rank int, most time.Duration) Plan {
 // Delayed wraps g with random delays.
 func Delayed(g collective.Group, seed uint64, most time.Duration) collective.Group {
 	return Faulty(g, Delays(seed, g.Rank(), most))
-}
-
-// Unwrap returns the group underneath.
-func (g *faulty) Unwrap() collective.Group { return g.Group }
-
-// AllGather implements Group.
-func (g *faulty) AllGather(q device.Queue, whole, own device.Buffer) {
-	if g.pass(q) {
-		g.Group.AllGather(q, whole, own)
-	}
-}
-
-// ReduceScatter implements Group.
-func (g *faulty) ReduceScatter(q device.Queue, own, whole device.Buffer) {
-	if g.pass(q) {
-		g.Group.ReduceScatter(q, own, whole)
-	}
-}
-
-// Exchange implements Group.
-func (g *faulty) Exchange(q device.Queue, to, from device.Buffer) {
-	if g.pass(q) {
-		g.Group.Exchange(q, to, from)
-	}
-}
-
-// Broadcast implements Group.
-func (g *faulty) Broadcast(q device.Queue, b device.Buffer) {
-	if g.pass(q) {
-		g.Group.Broadcast(q, b)
-	}
-}
-
-// Reduce implements Group.
-func (g *faulty) Reduce(q device.Queue, b device.Buffer) {
-	if g.pass(q) {
-		g.Group.Reduce(q, b)
-	}
 }
 
 // pass injects the next operation's fault and reports whether to issue the operation.
