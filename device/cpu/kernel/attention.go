@@ -220,9 +220,7 @@ func (f *attnForward) block(b, h, q0, end int) {
 		f.isa.loadRows(f.Q, f.Dp, &f.t.M[1], row, h*a.D, nq, a.D, a.Scale)
 	}
 	clear(f.L)
-	for i := range f.M {
-		f.M[i] = negInf
-	}
+	fill(f.M, negInf)
 	first := a.First(at, f.start) / keyBlock * keyBlock
 	for k0 := first; k0 <= q0; k0 += keyBlock {
 		f.keys(q0, k0, nq, k0 > first)

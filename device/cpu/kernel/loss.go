@@ -162,13 +162,11 @@ func (x *logits) add(chunk device.Buffer) {
 func (x *logits) cut(chunk device.Buffer) (whole device.Buffer, end unsafe.Pointer) {
 	n := chunk.N &^ 15
 	if n < chunk.N {
-		fill := RawBuffer(chunk.Type, unsafe.Pointer(&x.w.ends[0]), 16)
-		for i := range x.w.ends[1] {
-			x.w.ends[1][i] = negInf
-		}
-		Store(fill, x.w.ends[1][:])
+		vector := RawBuffer(chunk.Type, unsafe.Pointer(&x.w.ends[0]), 16)
+		fill(x.w.ends[1][:], negInf)
+		Store(vector, x.w.ends[1][:])
 		copy(x.w.end(0), chunk.Slice(n, chunk.N).Raw())
-		end = fill.Ptr
+		end = vector.Ptr
 	}
 	return chunk.Slice(0, n), end
 }

@@ -7,28 +7,43 @@ import (
 	"zeroth/device"
 )
 
-// RunLayerNorm normalizes rows [lo, hi) and stores their mean and rstd.
-func RunLayerNorm(t *Args, work *Worker, lo, hi int) {
+// RunNorm normalizes rows [lo, hi) and stores their mean and rstd. Without a mean, as in RMS norm, it
+// counts as 0, and so does a missing bias.
+func RunNorm(t *Args, work *Worker, lo, hi int) {
 	ym, xm, n := &t.M[0], &t.M[1], t.M[1].Cols
-	mean, rstd := t.B[0].F32(), t.B[1].F32()
+	mean, rstd := optional(&t.B[0]), t.B[1].F32()
 	np := padded(n, rowUnit)
 	mem := work.Floats(4 * np)
 	w, b := take(&mem, np), take(&mem, np)
 	Load(w[:n], t.B[2])
-	Load(b[:n], t.B[3])
+	if clear(b); t.B[3].N > 0 {
+		Load(b[:n], t.B[3])
+	}
 	rows := normRows{isa: &BestVec.normISA, n: n, np: np, direct: directRows(n, ym, xm)}
 	for i := lo; i < hi; i++ {
 		x, kind := rows.read(mem, xm, i)
-		m := rows.isa.sum[kind](x, np) / float32(n)
+		m := float32(0)
+		if mean != nil {
+			m = rows.isa.sum[kind](x, np) / float32(n)
+			mean[i] = m
+		}
 		if !rows.direct {
 			fill(mem[n:np], m)
 		}
 		r := float32(1 / math.Sqrt(float64(rows.isa.squares[kind](x, np, m)/float32(n)+t.F)))
-		mean[i], rstd[i] = m, r
+		rstd[i] = r
 		y := rows.rowMemory(mem[np:], ym, i)
 		rows.isa.norm[kind](y, x, FloatPtr(w, 0), FloatPtr(b, 0), np, m, r)
 		rows.write(ym, i, mem[np:])
 	}
+}
+
+// optional returns the elements of a buffer, or nil if it is empty.
+func optional(b *device.Buffer) []float32 {
+	if b.N == 0 {
+		return nil
+	}
+	return b.F32()
 }
 
 // directRows reports whether the functions can work on the matrices' rows in place: the matrices
@@ -81,10 +96,10 @@ func fill(x []float32, v float32) {
 	}
 }
 
-// RunLayerNormGradW sums chunks of columns; see sum.go.
-func RunLayerNormGradW(t *Args, work *Worker, lo, hi int) {
+// RunNormGradW sums chunks of columns; see sum.go.
+func RunNormGradW(t *Args, work *Worker, lo, hi int) {
 	c := newNormColumns(work, &t.M[0], &t.M[1])
-	c.chunks(lo, hi, t.B[0].F32(), t.B[1].F32(), t.B[2].F32(), t.B[3].F32())
+	c.chunks(lo, hi, t.B[0].F32(), optional(&t.B[1]), optional(&t.B[2]), t.B[3].F32())
 }
 
 // normColumns contains a worker's sums over the columns of dy and x.
@@ -173,13 +188,9 @@ func (c *normColumns) whole(at, end int, dw, db, mean, rstd []float32) int {
 	return end
 }
 
-// RunLayerNormGradX computes dx of rows [lo, hi).
-func RunLayerNormGradX(t *Args, work *Worker, lo, hi int) {
-	runNormGrad(t, work, lo, hi, t.B[1].F32(), t.B[2].F32())
-}
-
-// runNormGrad computes dx of rows [lo, hi). A nil mean selects RMSNorm, which has no mean.
-func runNormGrad(t *Args, work *Worker, lo, hi int, mean, rstd []float32) {
+// RunNormGradX computes dx of rows [lo, hi), without a mean as in RMS norm.
+func RunNormGradX(t *Args, work *Worker, lo, hi int) {
+	mean, rstd := optional(&t.B[1]), t.B[2].F32()
 	dxm, dym, xm, n := &t.M[0], &t.M[1], &t.M[2], t.M[2].Cols
 	np, a := padded(n, rowUnit), &work.args.normGrad
 	mem := work.Floats(4*np + 2)
