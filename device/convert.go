@@ -22,17 +22,17 @@ func RoundBF16(x float32) uint16 {
 // zero. NaN remains NaN.
 func RoundF16(x float32) uint16 {
 	u := math.Float32bits(x)
-	sign, a := uint16(u>>16&0x8000), u&0x7fffffff
+	sign, a := uint16(u>>16)&0x8000, u&0x7fffffff
 	switch {
 	case a > 0x7f800000:
-		return sign | 0x7e00 | uint16(a>>13&0x3ff)
-	case a >= 0x477ff000: // 65520 and more round to infinity
+		return sign | 0x7e00 | uint16(a>>13)&0x3ff
+	case a >= 143<<23: // 2^16
 		return sign | 0x7c00
-	case a < 0x38800000: // below 2^-14: multiples of 2^-24
-		return sign | uint16(math.RoundToEven(float64(math.Float32frombits(a))*(1<<24)))
+	case a >= 113<<23: // 2^-14, the smallest normal binary16; a carry increments the exponent, up to infinity
+		return sign | uint16((a+0xfff+a>>13&1-112<<23)>>13)
 	}
-	a += 0xfff + a>>13&1
-	return sign | uint16((a-0x38000000)>>13)
+	// The ulp of 0.5 is 2^-24, the unit of subnormals.
+	return sign | uint16(math.Float32bits(math.Float32frombits(a)+0.5)-0x3f000000)
 }
 
 // Overflow returns the index of the first finite element that t rounds to infinity, or -1.

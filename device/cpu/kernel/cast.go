@@ -116,51 +116,39 @@ func roundToOdd(dst []float32, src []float64) {
 	}
 }
 
-// bf16ToF32 widens exactly, including the bits of NaN.
-func bf16ToF32(dst []float32, src []uint16) {
+// convert sets dst to src, of equal length: the first elements in assembly, the others by plain.
+func convert[D, S any](k castKind, plain func([]D, []S), dst []D, src []S) {
 	dst = dst[:len(src)]
-	n := castFast(WidenBF16, SliceAt(dst), SliceAt(src), len(src))
-	Bf16ToF32Go(dst[n:], src[n:])
+	n := castFast(k, SliceAt(dst), SliceAt(src), len(src))
+	if n < len(src) {
+		plain(dst[n:], src[n:])
+	}
 }
+
+// bf16ToF32 widens exactly, including the bits of NaN.
+func bf16ToF32(dst []float32, src []uint16) { convert(WidenBF16, Bf16ToF32Go, dst, src) }
 
 // f32ToBF16 rounds to nearest even; a NaN becomes quiet and keeps its upper bits.
-func f32ToBF16(dst []uint16, src []float32) {
-	dst = dst[:len(src)]
-	n := castFast(RoundBF16, SliceAt(dst), SliceAt(src), len(src))
-	F32ToBF16Go(dst[n:], src[n:])
-}
+func f32ToBF16(dst []uint16, src []float32) { convert(RoundBF16, F32ToBF16Go, dst, src) }
 
 // f16ToF32 widens exactly, except that a signaling NaN becomes quiet.
-func f16ToF32(dst []float32, src []uint16) {
-	dst = dst[:len(src)]
-	n := castFast(WidenF16, SliceAt(dst), SliceAt(src), len(src))
-	F16ToF32Go(dst[n:], src[n:])
-}
+func f16ToF32(dst []float32, src []uint16) { convert(WidenF16, F16ToF32Go, dst, src) }
 
 // f32ToF16 rounds to nearest even, with subnormals and infinity; a NaN becomes quiet and keeps its
 // upper bits.
-func f32ToF16(dst []uint16, src []float32) {
-	dst = dst[:len(src)]
-	n := castFast(roundF16, SliceAt(dst), SliceAt(src), len(src))
-	F32ToF16Go(dst[n:], src[n:])
-}
+func f32ToF16(dst []uint16, src []float32) { convert(roundF16, F32ToF16Go, dst, src) }
 
 // Bf16ToF32Go is the portable bf16ToF32.
 func Bf16ToF32Go(dst []float32, src []uint16) {
 	for i, h := range src {
-		dst[i] = math.Float32frombits(uint32(h) << 16)
+		dst[i] = device.WideBF16(h)
 	}
 }
 
 // F32ToBF16Go is the portable f32ToBF16.
 func F32ToBF16Go(dst []uint16, src []float32) {
 	for i, x := range src {
-		u := math.Float32bits(x)
-		if u&0x7fffffff > 0x7f800000 {
-			dst[i] = uint16(u>>16) | 0x40
-		} else {
-			dst[i] = uint16((u + 0x7fff + u>>16&1) >> 16)
-		}
+		dst[i] = device.RoundBF16(x)
 	}
 }
 
@@ -185,25 +173,7 @@ func F16ToF32Go(dst []float32, src []uint16) {
 
 // F32ToF16Go is the portable f32ToF16.
 func F32ToF16Go(dst []uint16, src []float32) {
-	const (
-		inf    = 0x7f800000
-		past   = (127 + 16) << 23 // 2^16
-		normal = (127 - 14) << 23 // 2^-14, the smallest normal binary16
-	)
 	for i, x := range src {
-		u := math.Float32bits(x)
-		sign, a := uint16(u>>16)&0x8000, u&0x7fffffff
-		var h uint16
-		switch {
-		case a > inf:
-			h = 0x7e00 | uint16(a>>13)&0x3ff
-		case a >= past:
-			h = 0x7c00
-		case a >= normal: // a carry increments the exponent, up to infinity
-			h = uint16((a + 0xfff + a>>13&1 - 112<<23) >> 13)
-		default: // the ulp of 0.5 is 2^-24, the unit of subnormals
-			h = uint16(math.Float32bits(math.Float32frombits(a)+0.5) - 0x3f000000)
-		}
-		dst[i] = sign | h
+		dst[i] = device.RoundF16(x)
 	}
 }
