@@ -69,9 +69,9 @@ func TestPeaks(t *testing.T) {
 	}
 	kernel.FmaGo(10)
 	dst, a := []float32{1, 2}, []float32{3, 4}
-	kernel.TriadGo(dst, a, a)
-	kernel.RewriteGo(dst)
-	kernel.UpdateGo(dst, a)
+	kernel.StreamsGo[0](dst, a, a)
+	kernel.StreamsGo[1](dst, nil, nil)
+	kernel.StreamsGo[2](dst, a, nil)
 	if dst[0] != -3 || dst[1] != -4 {
 		t.Errorf("the portable loops give %v", dst)
 	}

@@ -75,8 +75,8 @@ type Stream struct {
 // update (like an optimizer's of its state), an update that reads another array (like one of
 // parameters by gradients), and a read.
 func Streams() []Stream {
-	return []Stream{{"copy", 8, streamCopy}, {"triad", 12, streamTriad}, {"in place", 8, streamRewrite},
-		{"update", 12, streamUpdate}, {"read", 4, streamRead}}
+	f := streamFuncs()
+	return []Stream{{"copy", 8, streamCopy}, {"triad", 12, f[0]}, {"in place", 8, f[1]}, {"update", 12, f[2]}, {"read", 4, f[3]}}
 }
 
 // StreamLen is a length in floats that exceeds all caches; some processors have 100 MiB or more.

@@ -4,34 +4,15 @@ package kernel
 
 import "math"
 
-func streamTriad(dst, a, b []float32) {
+// streamFuncs returns the passes triad, in place, update and read.
+func streamFuncs() [4]func(dst, a, b []float32) {
 	if BestCasts == nil {
-		TriadGo(dst, a, b)
-		return
+		return StreamsGo
 	}
-	triad(SliceAt(dst), SliceAt(a), SliceAt(b), len(dst))
-}
-
-func streamRewrite(x, _, _ []float32) {
-	if BestCasts == nil {
-		RewriteGo(x)
-		return
+	return [...]func(dst, a, b []float32){
+		func(dst, a, b []float32) { triad(SliceAt(dst), SliceAt(a), SliceAt(b), len(dst)) },
+		func(x, _, _ []float32) { rewrite(SliceAt(x), len(x)) },
+		func(x, a, _ []float32) { update(SliceAt(x), SliceAt(a), len(x)) },
+		func(_, a, _ []float32) { SinkGo.Store(math.Float32bits(readAll(SliceAt(a), len(a)/1024))) },
 	}
-	rewrite(SliceAt(x), len(x))
-}
-
-func streamUpdate(x, a, _ []float32) {
-	if BestCasts == nil {
-		UpdateGo(x, a)
-		return
-	}
-	update(SliceAt(x), SliceAt(a), len(x))
-}
-
-func streamRead(_, a, _ []float32) {
-	if BestCasts == nil {
-		readGo(a)
-		return
-	}
-	SinkGo.Store(math.Float32bits(readAll(SliceAt(a), len(a)/1024)))
 }

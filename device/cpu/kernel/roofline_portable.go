@@ -21,27 +21,24 @@ func FmaGo(n int) {
 	SinkGo.Store(math.Float32bits(a0 + a1 + a2 + a3 + a4 + a5 + a6 + a7))
 }
 
-// TriadGo sets dst = a + b/2.
-func TriadGo(dst, a, b []float32) {
-	a, b = a[:len(dst)], b[:len(dst)]
-	for i := range dst {
-		dst[i] = a[i] + b[i]/2
-	}
+// StreamsGo are the passes triad, in place, update and read.
+var StreamsGo = [4]func(dst, a, b []float32){
+	func(dst, a, b []float32) {
+		a, b = a[:len(dst)], b[:len(dst)]
+		for i := range dst {
+			dst[i] = a[i] + b[i]/2
+		}
+	},
+	func(x, _, _ []float32) {
+		for i := range x {
+			x[i] = -x[i]
+		}
+	},
+	func(x, a, _ []float32) {
+		a = a[:len(x)]
+		for i := range x {
+			x[i] += a[i] / 2
+		}
+	},
+	func(_, a, _ []float32) { SinkGo.Store(math.Float32bits(sum4(a))) },
 }
-
-// RewriteGo negates x in place.
-func RewriteGo(x []float32) {
-	for i := range x {
-		x[i] = -x[i]
-	}
-}
-
-// UpdateGo adds a/2 to x.
-func UpdateGo(x, a []float32) {
-	a = a[:len(x)]
-	for i := range x {
-		x[i] += a[i] / 2
-	}
-}
-
-func readGo(x []float32) { SinkGo.Store(math.Float32bits(sum4(x))) }
