@@ -24,11 +24,7 @@ func RunEach(t *Args, w *Worker, lo, hi int) {
 			n = min(eachAtOnce*BlockLen, end-at)
 			w.each(f, last, y.Slice(at, at+n), a.Slice(at, at+n), b.Slice(at, at+n), t.F)
 		} else {
-			mem := w.Floats(3 * BlockLen)
-			x, z := floatsOf(mem, a, at, n), floatsOf(mem[BlockLen:], b, at, n)
-			to := memoryFor(mem[2*BlockLen:], y, at, n)
-			w.each(last, last, device.OfF32(to), device.OfF32(x), device.OfF32(z), t.F)
-			keep(y, at, to)
+			w.eachF32(last, y.Slice(at, at+n), a.Slice(at, at+n), b.Slice(at, at+n), t.F)
 		}
 		at += n
 	}
@@ -71,12 +67,16 @@ func adder(y, a, b device.DType) EachFunc {
 func (w *Worker) addRow(y, a, b device.Buffer) {
 	if f := adder(y.Type, a.Type, b.Type); f != nil {
 		w.each(f, f, y, a, b, 0)
-		return
+	} else {
+		w.eachF32(BestVec.Add[device.F32], y, a, b, 0)
 	}
-	mem := w.Floats(3 * y.N)
-	x, z := floatsOf(mem, a, 0, y.N), floatsOf(mem[y.N:], b, 0, y.N)
-	to, f := memoryFor(mem[2*y.N:], y, 0, y.N), BestVec.Add[device.F32]
-	w.each(f, f, device.OfF32(to), device.OfF32(x), device.OfF32(z), 0)
+}
+
+// eachF32 calls f on buffers of equal length, converting those of other types.
+func (w *Worker) eachF32(f EachFunc, y, a, b device.Buffer, s float32) {
+	n, mem := y.N, w.Floats(3*y.N)
+	x, z, to := floatsOf(mem, a, 0, n), floatsOf(mem[n:], b, 0, n), memoryFor(mem[2*n:], y, 0, n)
+	w.each(f, f, device.OfF32(to), device.OfF32(x), device.OfF32(z), s)
 	keep(y, 0, to)
 }
 

@@ -127,15 +127,7 @@ func RunGateRowsGrad(t *Args, w *Worker, lo, hi int) {
 // the sum of its dy * f(gate) * up.
 func (t *Args) gateRowsGrad(w *Worker, by float32) float32 {
 	n := t.B[0].N
-	mem := w.Floats(5 * BlockLen)
-	var x [5]device.Buffer
-	for i := range x {
-		x[i] = device.OfF32(take(&mem, BlockLen)[:padded(n, 16)])
-		if i >= 2 {
-			Load(x[i].F32()[:n], t.B[i])
-			clear(x[i].F32()[n:])
-		}
-	}
+	x := t.wholeF32(w, 0, n)
 	gateGrad(w, device.Activation(t.T), x)
 	sum := BestVec.dot(x[1].Ptr, x[4].Ptr, x[1].N)
 	for i, to := range t.B[:2] {

@@ -133,18 +133,24 @@ func (t *Args) swigluGrads(w *Worker, n int) {
 
 // swigluGrad processes elements [at, at+n), converting operands.
 func (t *Args) swigluGrad(w *Worker, at, n int) {
-	mem, np := w.Floats(5*BlockLen), padded(n, 16)
-	var x [5][]float32
+	x := t.wholeF32(w, at, n)
+	BestVec.swigluGrad[device.F32](x[0].Ptr, x[1].Ptr, x[2].Ptr, x[3].Ptr, x[4].Ptr, x[0].N)
+	Store(t.B[0].Slice(at, at+n), x[0].F32()[:n])
+	Store(t.B[1].Slice(at, at+n), x[1].F32()[:n])
+}
+
+// wholeF32 returns elements [at, at+n) of five operands as whole vectors of float32, of which it
+// sets all but the first two, the results.
+func (t *Args) wholeF32(w *Worker, at, n int) (x [5]device.Buffer) {
+	mem := w.Floats(5 * BlockLen)
 	for i := range x {
-		x[i] = take(&mem, BlockLen)
-		if i >= 2 {
-			Load(x[i][:n], t.B[i].Slice(at, at+n))
-			clear(x[i][n:np])
+		whole := take(&mem, BlockLen)[:padded(n, 16)]
+		if x[i] = device.OfF32(whole); i >= 2 {
+			Load(whole[:n], t.B[i].Slice(at, at+n))
+			clear(whole[n:])
 		}
 	}
-	BestVec.swigluGrad[device.F32](FloatPtr(x[0], 0), FloatPtr(x[1], 0), FloatPtr(x[2], 0), FloatPtr(x[3], 0), FloatPtr(x[4], 0), np)
-	Store(t.B[0].Slice(at, at+n), x[0][:n])
-	Store(t.B[1].Slice(at, at+n), x[1][:n])
+	return x
 }
 
 func swigluGradGo(dgate, dup, dy, gate, up unsafe.Pointer, n int) {
