@@ -462,10 +462,10 @@ func (s *Supervisor) wait(ends chan *child) {
 		case c := <-ends:
 			c.ended = len(s.children) - running
 			running--
-			if c.code != 0 && !s.survived {
-				s.survived = s.Survives != nil && c.code != ExitInput && s.Survives()
+			if c.ended == 0 {
+				s.survived = s.Survives != nil && s.Survives()
 			}
-			if c.code != 0 && !s.survived && limit == nil {
+			if c.code != 0 && (!s.survived || c.code == ExitInput) && limit == nil {
 				limit = time.After(termDelay)
 			}
 			if (c.code != 0 || s.survived) && running > 0 && s.onlyStopped() {

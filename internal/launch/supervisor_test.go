@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +11,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,13 +23,15 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// TestMain lets this program be the process of a launch, which ends when it gets a signal.
+// TestMain lets this program be the process of a launch, which ends with the code in LAUNCHED when it gets a signal.
 func TestMain(m *testing.M) {
-	if os.Getenv("LAUNCHED") != "" {
+	if code := os.Getenv("LAUNCHED"); code != "" {
 		signals := make(chan os.Signal, 1)
 		signal.Notify(signals, syscall.SIGTERM)
+		fmt.Println("ready")
 		<-signals
-		os.Exit(ExitAgain)
+		n, _ := strconv.Atoi(code)
+		os.Exit(n)
 	}
 	os.Exit(m.Run())
 }
@@ -322,11 +327,44 @@ func TestLabelled(t *testing.T) {
 
 // TestSignalWhileProcessesStart checks that a signal reaches processes that start after it.
 func TestSignalWhileProcessesStart(t *testing.T) {
-	t.Setenv("LAUNCHED", "1")
+	t.Setenv("LAUNCHED", "75")
 	s := New(2, Remote{})
 	s.Out, s.Errs = io.Discard, io.Discard
 	s.Pass(syscall.SIGTERM)
 	if err := s.Run(); !errors.As(err, new(Failed)) {
 		t.Errorf("%v, want that the processes failed", err)
+	}
+}
+
+// TestLostIsStopped checks that a process that is stopped, without which the others have come to the end, does
+// not keep the launch from ending well.
+func TestLostIsStopped(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("this system does not report that processes are stopped")
+	}
+	t.Setenv("LAUNCHED", "0")
+	out, in := io.Pipe()
+	s := New(2, Remote{})
+	s.Out, s.Errs, s.Survives = in, io.Discard, func() bool { return true }
+	end := make(chan error, 1)
+	go func() { end <- s.Run() }()
+	for lines, n := bufio.NewScanner(out), 0; n < 2 && lines.Scan(); n++ { // "ready", of each
+	}
+	go io.Copy(io.Discard, out)
+	var all []*child
+	for len(all) < 2 {
+		time.Sleep(time.Millisecond)
+		s.mu.Lock()
+		all = s.children
+		s.mu.Unlock()
+	}
+	_ = all[1].cmd.Process.Signal(syscall.SIGSTOP)
+	for stat := ""; !strings.Contains(stat, ") T "); time.Sleep(time.Millisecond) {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", all[1].cmd.Process.Pid))
+		stat = string(b)
+	}
+	_ = all[0].cmd.Process.Signal(syscall.SIGTERM)
+	if err := <-end; err != nil {
+		t.Error(err)
 	}
 }
