@@ -281,6 +281,7 @@ func (w *World) follow(star *rendezvous.Star, seats []int) {
 	if w.crew != nil && !lost.After && w.crew.mourn(lost, seats[lost.Process]) {
 		return
 	}
+	w.Depart() // wires that end lose nobody for whom others would go on
 	w.rush()
 	if lost.After { // over the wires, ranks learn for whom each of them has waited
 		select {
