@@ -196,15 +196,36 @@ func (r *Rank) openHost(c *Job, mem cpu.Memory) (err error) {
 // OpenSaves opens the queue and the staging memory of saves during training, which the caller
 // closes and frees.
 func (r *Rank) OpenSaves(c *spec.Job) (Queue, device.Buffer, error) {
-	n := r.Trainer.StateLen()
-	if !c.Checkpoint.Async {
-		n = min(n, SyncStaging/4)
-	}
-	b, err := r.HostMemory().Alloc(device.F32, n, device.Snapshot)
+	b, err := r.HostMemory().Alloc(device.F32, r.stagingLen(c), device.Snapshot)
 	if err != nil {
 		return nil, b, err
 	}
 	return r.Device.NewQueue(Save), b, nil
+}
+
+// stagingLen returns the float32 elements of the staging memory of saves.
+func (r *Rank) stagingLen(c *spec.Job) int {
+	n := r.Trainer.StateLen()
+	if !c.Checkpoint.Async {
+		n = min(n, SyncStaging/4)
+	}
+	return n
+}
+
+// GrowSaves returns the staging memory of saves after a loss, and plans it: those that are left have more
+// to save each. It frees was, unless it returns that.
+func (r *Rank) GrowSaves(c *spec.Job, was device.Buffer) (b device.Buffer, err error) {
+	n := r.stagingLen(c)
+	if n <= was.N {
+		return was, nil
+	}
+	r.HostMemory().Free(was)
+	in := &r.Planned.Device
+	if r.Host != nil {
+		in = &r.Planned.Host
+	}
+	in[device.Snapshot] += 4 * int64(n-was.N)
+	return r.HostMemory().Alloc(device.F32, n, device.Snapshot)
 }
 
 // stage makes the groups pass through host memory, if they need it.

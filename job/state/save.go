@@ -155,14 +155,7 @@ func (s *Saver) Abandon() {
 func (s *Saver) Regroup(g collective.Group) (err error) {
 	setup.Clear(s.queue)
 	s.group, s.stopped = s.Rank.Recorder.Watchdog(g, s.J.Parallel.Timeout, "saves", true), false
-	n := s.Rank.Trainer.StateLen()
-	if !s.J.Checkpoint.Async {
-		n = min(n, setup.SyncStaging/4)
-	}
-	if n > s.stage.buf.N {
-		s.Rank.HostMemory().Free(s.stage.buf)
-		s.stage.buf, err = s.Rank.HostMemory().Alloc(device.F32, n, device.Snapshot)
-	}
+	s.stage.buf, err = s.Rank.GrowSaves(s.J.Job, s.stage.buf)
 	s.stage.halved = !s.J.Checkpoint.Async && s.stage.buf.N < s.Rank.Trainer.StateLen()
 	return err
 }
