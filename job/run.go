@@ -451,8 +451,9 @@ func (r *run) train(ctx context.Context) error {
 	}
 	err := r.trainTogether(ctx, loops)
 	for r.survives(err) {
-		if wrong := r.goOn(ctx, loops); wrong != nil {
-			err = fmt.Errorf("%w; %w", err, wrong)
+		wrong := r.goOn(ctx, loops)
+		if wrong != nil {
+			err = endedBy(err, wrong, loops[0].at+1)
 			break
 		}
 		err = r.trainTogether(ctx, loops)

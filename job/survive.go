@@ -93,6 +93,17 @@ func (r *run) goOn(ctx context.Context, loops []*loop) error {
 	return nil
 }
 
+// endedBy returns the error of a run whose ranks have failed in a step, and that cannot go on.
+func endedBy(err, wrong error, step int) error {
+	switch {
+	case errors.As(wrong, new(setup.Left)):
+		return fmt.Errorf("step %d: %w", step, wrong) // ranks may have heard of the loss from others, and name those
+	case wrong == collective.ErrClosed:
+		return err
+	}
+	return fmt.Errorf("%w; %w", err, wrong)
+}
+
 func (r *run) regroupSavers() error {
 	if r.savers[0] == nil {
 		return nil
@@ -150,6 +161,12 @@ func (r *run) takeOver(ctx context.Context, c *setup.Change, last report.Step) (
 		return err
 	}
 	r.rec.goesOn, r.rec.account, r.rec.watch, r.rec.stepped = old.goesOn, old.account, r.watch, true
+	if last.Step > 0 { // else the next step is this start's first
+		r.rec.sum.Loss, r.rec.sum.Tokens = last.Loss, last.Tokens
+	}
+	if n := len(r.rec.log.Evals); n > 0 {
+		r.rec.sum.ValLoss = r.rec.log.Evals[n-1].ValLoss
+	}
 	if r.c.Report.TensorBoard {
 		if err := r.rec.writeEvents(r.file); err != nil {
 			return err

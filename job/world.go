@@ -23,7 +23,7 @@ import (
 // Lost is the error of a run that lost or diverged from another process.
 type Lost struct {
 	Checkpoint string // that --resume latest continues from; empty if there is none
-	Begun      bool   // training had begun
+	Begun      bool   // training had begun, and no others go on
 	cause      error
 }
 
@@ -54,7 +54,8 @@ func (r *run) failed(err error) error {
 	if r.self.Alone() || !others {
 		return err
 	}
-	l := &Lost{Begun: r.asks.begun.Load(), cause: err}
+	var left setup.Left
+	l := &Lost{Begun: r.asks.begun.Load() && !(errors.As(err, &left) && left.Others), cause: err}
 	if r.c != nil && setup.Saves(r.c) {
 		l.Checkpoint = r.latest()
 	}

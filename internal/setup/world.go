@@ -120,6 +120,17 @@ type Survivor interface {
 	Survive(ctx context.Context, s Standing) (*Change, error)
 }
 
+// Left is the error of a process that does not go on. It matches collective.ErrClosed.
+type Left struct {
+	Why    string
+	Others bool // may go on without it
+}
+
+func (l Left) Error() string { return l.Why }
+
+// Is implements the interface of errors.Is.
+func (Left) Is(target error) bool { return target == collective.ErrClosed }
+
 // Standing is how far a process has come.
 type Standing struct {
 	Steps   int    // done

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -348,7 +349,7 @@ func (c *crew) await(ctx context.Context) (a member.Action, err error) {
 			return a, errors.New("the world was closed")
 		}
 		if a.Deed == member.GiveUp {
-			return a, fmt.Errorf("%s: %w", a.Why, collective.ErrClosed)
+			return a, c.leaves(a.Why)
 		}
 		c.mu.Lock()
 		again := c.machine.Changes()
@@ -359,6 +360,18 @@ func (c *crew) await(ctx context.Context) (a member.Action, err error) {
 		}
 	}
 	return a, fmt.Errorf("%d changes without a step: %w", mostChanges, collective.ErrClosed)
+}
+
+// leaves returns the error of this process when it does not go on.
+func (c *crew) leaves(why string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v := c.machine.View()
+	v.Nodes = slices.DeleteFunc(slices.Clone(v.Nodes), c.machine.Lost)
+	if lost := c.missing(v); len(lost) > 0 {
+		why = fmt.Sprintf("lost ranks %s: %s", strings.Trim(strings.ReplaceAll(fmt.Sprint(lost), " ", ","), "[]"), why)
+	}
+	return setup.Left{Why: why, Others: c.meshOf(v).Replicate >= c.w.cfg.Survive}
 }
 
 // Survive implements setup.Survivor.

@@ -364,7 +364,7 @@ func knownToAll(err error) bool {
 
 // Explain adds to an error the known cause: which process was lost, and how.
 func (w *World) Explain(err error) error {
-	if !errors.Is(err, collective.ErrClosed) || knownToAll(err) {
+	if !errors.Is(err, collective.ErrClosed) || knownToAll(err) || errors.As(err, new(setup.Left)) {
 		return err
 	}
 	select {
