@@ -24,10 +24,12 @@ const (
 )
 
 // placeWeights is the place of layer 0's attention weights; those of other layers follow.
-// placeAdapters is that of the inputs of layer 0's adapters, at most adaptersPerBlock.
+// placeAdapters is that of the inputs of layer 0's adapters, at most adaptersPerBlock, and placeExperts
+// that of its experts' adapters, which are of three layers.
 const (
 	placeWeights     = 1 << 31
 	placeAdapters    = 1 << 30
+	placeExperts     = placeAdapters + 1<<29
 	adaptersPerBlock = 8
 )
 
@@ -49,13 +51,13 @@ func (b *Batch) drop(q Ops, y, x, add device.Buffer, p float64, place, cols int)
 		return false
 	}
 	own, end := b.Own()
-	b.dropRows(q, y, x, add, b.dropout(p, place, cols, b.Drops.Row), own, end)
+	b.dropRows(q, y, x, add, b.dropout(p, place, cols, b.Drops.Row), 1, own, end)
 	return true
 }
 
-// dropRows sets y to the kept elements of x plus add, which contain rows [own, end) of the batch; d
-// numbers rows from the first of the batch.
-func (b *Batch) dropRows(q Ops, y, x, add device.Buffer, d device.Dropout, own, end int) {
+// dropRows sets y to the kept elements of x plus add, which contain some rows for each of rows
+// [own, end) of the batch; d numbers rows of the batch from the first.
+func (b *Batch) dropRows(q Ops, y, x, add device.Buffer, d device.Dropout, each, own, end int) {
 	for at := own; at < end; { // rows with consecutive numbers
 		hi, row := end, d.Row+uint64(at)
 		if b.Context != nil || b.Drops.Every > 0 {
@@ -70,10 +72,10 @@ func (b *Batch) dropRows(q Ops, y, x, add device.Buffer, d device.Dropout, own, 
 			if x.N == 0 {
 				return x
 			}
-			return x.Slice((at-own)*d.Cols, (hi-own)*d.Cols)
+			return x.Slice((at-own)*each*d.Cols, (hi-own)*each*d.Cols)
 		}
 		part := d
-		part.Row = row
+		part.Row = row * uint64(each)
 		q.Dropout(rows(y), rows(x), rows(add), part)
 		at = hi
 	}

@@ -342,7 +342,7 @@ func (m mixPass) hide(r mixRows, all device.Mat, source int) {
 	m.q.GatherRows(r.x, all.RowRange(source*m.rows, (source+1)*m.rows), r.order)
 	m.q.MatMulGroups(r.hidden, r.x, m.b.mix.gateUp.of(m.w).T(), r.offsets, false)
 	for i, y := range [2]device.Mat{r.gate, r.up} {
-		m.adapt(m.b.mix.adapters[i], y, r.x, r.offsets)
+		m.adapt(m.b.mix.adapters[i], y, r.x, r.pairOrder)
 	}
 }
 
@@ -370,7 +370,7 @@ func (b *llamaBlock) forwardExperts(p pass, y device.Buffer, s *Saved) {
 		m.hide(r, all, source)
 		m.activate(r)
 		m.q.MatMulGroups(out, r.act, b.mix.down.of(p.w).T(), r.offsets, false)
-		m.adapt(b.mix.adapters[2], out, r.act, r.offsets)
+		m.adapt(b.mix.adapters[2], out, r.act, r.pairOrder)
 		if source == m.own && b.l.Experts.Shared > 0 {
 			base = to
 		}
@@ -479,14 +479,14 @@ func (m mixPass) backwardRows(r mixRows, dy, dact device.Mat, dw device.Buffer, 
 		m.q.WeightGradGroups(down.of(m.dw), dy, r.act, r.offsets, add)
 	}
 	m.q.MatMulGroups(dact, dy, down.of(m.w), r.offsets, false)
-	m.adaptGrad(m.b.mix.adapters[2], dact, dy, r.act, r.offsets, add)
+	m.adaptGrad(m.b.mix.adapters[2], dact, dy, r.act, r.pairOrder, add)
 	m.q.GateRowsGrad(r.gate, r.up, dw, dact, r.gate, r.up, m.b.l.Gate.activation(), r.weights, r.order)
 	if m.dw[up.param].N > 0 {
 		m.q.WeightGradGroups(up.of(m.dw), r.hidden, r.x, r.offsets, add)
 	}
 	m.q.MatMulGroups(dy, r.hidden, up.of(m.w), r.offsets, false)
 	for i, d := range [2]device.Mat{r.gate, r.up} {
-		m.adaptGrad(m.b.mix.adapters[i], dy, d, r.x, r.offsets, add)
+		m.adaptGrad(m.b.mix.adapters[i], dy, d, r.x, r.pairOrder, add)
 	}
 }
 

@@ -12,14 +12,15 @@ import (
 type expertAdapter struct {
 	down, up matrices // lora_A (rank, in) and lora_B (out, rank) of each expert
 	scale    float32
+	drop     inputDropout
 }
 
 func (a expertAdapter) exist() bool { return a.up.count > 0 }
 
 // attachExperts gives the experts of a block adapters, if any expert of the layer is targeted: their first
-// matrices after one another, then their second ones. Ranks that divide matrices divide the hidden layer's side of
-// them, and have the other side whole.
-func (b *llamaBlock) attachExperts(prefix string) {
+// matrices after one another, then their second ones. The place of their dropout is counted over all layers of the
+// model. Ranks that divide matrices divide the hidden layer's side of them, and have the other side whole.
+func (b *llamaBlock) attachExperts(prefix string, place int) {
 	x, c, l, cut := b.l.Experts, b.l.Width, b.l.LoRA, b.l.Cut
 	if x.Names.Up == "" || l.Rank == 0 {
 		return
@@ -39,7 +40,7 @@ func (b *llamaBlock) attachExperts(prefix string) {
 		}
 		rank := l.RankOf(layer(first))
 		a := &b.mix.adapters[i]
-		a.scale = float32(l.Scale(layer(first)))
+		a.scale, a.drop = float32(l.Scale(layer(first))), inputDropout{p: l.Dropout, place: placeExperts + place + i}
 		add := func(suffix string, std float32, whole bool, dim int, shape ...int) matrices {
 			at, all := len(b.params), slices.Clone(shape)
 			if !whole {
@@ -58,6 +59,7 @@ func (b *llamaBlock) attachExperts(prefix string) {
 		down, in := i == 2, f.in
 		if down {
 			in *= parts
+			a.drop.first = cut.Index * f.in
 		}
 		a.down = add(".lora_A.weight", float32(1/math.Sqrt(3*float64(in))), !down, 1, rank, f.in)
 		a.up = add(".lora_B.weight", 0, down, 0, f.out, rank)
@@ -73,26 +75,49 @@ func (m mixPass) low(a expertAdapter, x device.Mat, by device.MatGroup, offsets 
 	return u
 }
 
+// kept returns rows x of a source as the adapter reads them: those that its dropout keeps, in new memory, if the pass
+// drops some. Every pair has a mask of its own, by its number before the sort, like the rows of a linear layer.
+func (m mixPass) kept(a expertAdapter, x device.Mat, o pairOrder) device.Mat {
+	if !m.bt.dropping(a.drop.p) {
+		return x
+	}
+	y := m.take(x.Rows, x.Cols)
+	defer m.mem.Release(m.mem.Mark())
+	pairs := m.take(x.Rows, x.Cols)
+	m.q.GatherRows(pairs, x, o.at)
+	a.drop.keep(m.pass, pairs, pairs, device.Buffer{}, m.b.l.Experts.Router.TopK)
+	m.q.GatherRows(y, pairs, o.order)
+	return y
+}
+
 // adapt adds an adapter's output for rows x to y.
-func (m mixPass) adapt(a expertAdapter, y, x device.Mat, offsets device.Buffer) {
+func (m mixPass) adapt(a expertAdapter, y, x device.Mat, o pairOrder) {
 	if !a.exist() {
 		return
 	}
 	defer m.mem.Release(m.mem.Mark())
-	m.q.MatMulGroups(y, m.low(a, x, a.down.of(m.w).T(), offsets), a.up.of(m.w).T(), offsets, true)
+	m.q.MatMulGroups(y, m.low(a, m.kept(a, x, o), a.down.of(m.w).T(), o.offsets), a.up.of(m.w).T(), o.offsets, true)
 }
 
 // adaptGrad adds an adapter's gradient of the input x to dx, and computes its own gradients or, with add, adds to
 // them, given that of the output, dy.
-func (m mixPass) adaptGrad(a expertAdapter, dx, dy, x device.Mat, offsets device.Buffer, add bool) {
+func (m mixPass) adaptGrad(a expertAdapter, dx, dy, x device.Mat, o pairOrder, add bool) {
 	if !a.exist() {
 		return
 	}
 	defer m.mem.Release(m.mem.Mark())
-	d := m.low(a, dy, a.up.of(m.w), offsets)
-	m.q.MatMulGroups(dx, d, a.down.of(m.w), offsets, true)
+	d, drops := m.low(a, dy, a.up.of(m.w), o.offsets), m.bt.dropping(a.drop.p)
+	to := dx
+	if drops {
+		to = m.take(dx.Rows, dx.Cols)
+	}
+	m.q.MatMulGroups(to, d, a.down.of(m.w), o.offsets, !drops)
+	if drops {
+		m.q.AddTo(dx.Buf, dx.Buf, m.kept(a, to, o).Buf)
+	}
 	if m.dw[a.down.param].N > 0 {
-		m.q.WeightGradGroups(a.down.of(m.dw), d, x, offsets, add)
-		m.q.WeightGradGroups(a.up.of(m.dw), dy, m.low(a, x, a.down.of(m.w).T(), offsets), offsets, add)
+		x = m.kept(a, x, o)
+		m.q.WeightGradGroups(a.down.of(m.dw), d, x, o.offsets, add)
+		m.q.WeightGradGroups(a.up.of(m.dw), dy, m.low(a, x, a.down.of(m.w).T(), o.offsets), o.offsets, add)
 	}
 }

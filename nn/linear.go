@@ -147,19 +147,21 @@ func (l *linear) kept(p pass, x device.Mat) device.Mat {
 		return x
 	}
 	y := device.Matrix(p.mem.Take(x.Buf.Type, x.Rows*x.Cols), x.Rows, x.Cols)
-	l.keep(p, y, x, device.Buffer{})
+	l.drop.keep(p, y, x, device.Buffer{}, 1)
 	return y
 }
 
-// keep sets y to the elements of x that the adapter's dropout keeps, plus add. All have all rows of
+// keep sets y to the elements of x that the dropout keeps, plus add. All have some rows for each row of
 // the batch or chunk, without gaps: those of each rank that divides matrices.
-func (l *linear) keep(p pass, y, x device.Mat, add device.Buffer) {
-	d := p.bt.dropout(l.drop.p, l.drop.place, x.Cols, p.bt.Drops.Row)
-	d.First = l.drop.first
-	n, all := p.bt.Held(), p.bt.B*p.bt.T/(x.Rows/p.bt.Held())
-	for i := range x.Rows / n {
-		rows := func(b device.Buffer) device.Buffer { return b.Slice(min(b.N, i*n*x.Cols), min(b.N, (i+1)*n*x.Cols)) }
-		p.bt.dropRows(p.q, rows(y.Buf), rows(x.Buf), rows(add), d, i*all+p.bt.lo, i*all+p.bt.lo+n)
+func (o inputDropout) keep(p pass, y, x device.Mat, add device.Buffer, each int) {
+	d := p.bt.dropout(o.p, o.place, x.Cols, p.bt.Drops.Row)
+	d.First = o.first
+	n := p.bt.Held()
+	parts := x.Rows / each / n
+	all, size := p.bt.B*p.bt.T/parts, each*n*x.Cols
+	for i := range parts {
+		rows := func(b device.Buffer) device.Buffer { return b.Slice(min(b.N, i*size), min(b.N, (i+1)*size)) }
+		p.bt.dropRows(p.q, rows(y.Buf), rows(x.Buf), rows(add), d, each, i*all+p.bt.lo, i*all+p.bt.lo+n)
 	}
 }
 
@@ -232,7 +234,7 @@ func (l *linear) inputGrad(p pass, dx, dy device.Mat, add bool) {
 	}
 	of := device.Matrix(p.mem.Take(dx.Buf.Type, dx.Rows*dx.Cols), dx.Rows, dx.Cols)
 	p.q.MatMul(of, low, l.down.of(p.w), device.Buffer{}, false)
-	l.keep(p, dx, of, dx.Buf)
+	l.drop.keep(p, dx, of, dx.Buf, 1)
 }
 
 // activationInputGrad sets dx to the gradient of h if the layer's input is f(h).

@@ -318,7 +318,7 @@ func (l Llama) block(i int) *llamaBlock {
 		l.LoRA.attach(&b.params, f, l.Cut, i*adaptersPerBlock+k)
 	}
 	if l.Experts.In(i) {
-		b.attachExperts(prefix)
+		b.attachExperts(prefix, 3*i)
 	}
 	return b
 }

@@ -594,6 +594,7 @@ func TestExpertsAdapters(t *testing.T) {
 			}
 		}
 	}
+	m.dropsAdapters(t, want, from)
 	out := t.TempDir()
 	c := m.job(t, "train.lora.rank=2", "train.lora.targets=[all-linear]", "parallel.ranks=2", "parallel.expert=2", "train.steps=2", "optimizer.type=adamw")
 	if err := job.Run(t.Context(), c, job.Options{Out: out}); err != nil {
@@ -606,6 +607,42 @@ func TestExpertsAdapters(t *testing.T) {
 	defer a.Close()
 	if n := len(a.Tensors()); n != 2*2*(4+16*3) {
 		t.Errorf("%d tensors of adapters", n)
+	}
+}
+
+// dropsAdapters checks dropout in adapters of experts: that the loss changes along the gradient as the gradient says,
+// and that other ranks, micro-batches and recomputation have the same masks.
+func (m mixture) dropsAdapters(t *testing.T, without map[string][]float32, sets ...string) {
+	sets = append(sets, "train.lora.dropout=0.3", "model.context=12")
+	run := func(more ...string) mixtureRun { return m.train(t, 1, append(more, sets...)...) }
+	one := run("parallel.ranks=1")
+	sameRun(t, "dropout, recomputing micro-batches", run("parallel.ranks=1", "zero.recompute=block", "train.micro_batch=1"), run("parallel.ranks=2", "zero.stage=3"))
+	for _, more := range [][]string{{"parallel.ranks=2", "zero.stage=2"}, {"parallel.ranks=2", "parallel.context=2"}} {
+		got := run(more...)
+		within(t, fmt.Sprint(more, ": the loss"), got.Losses[0], one.Losses[0], 1e-6)
+		for name, w := range one.State {
+			if param, is := strings.CutPrefix(name, "momentum_buffer "); is {
+				sameGradient(t, fmt.Sprint(more, ": ", param), got.State[name], w)
+			}
+		}
+	}
+	along, square := func(by float32) float64 {
+		m.move = func(param string, w []float32) {
+			for i, g := range one.State["momentum_buffer "+param] {
+				w[i] += by * g
+			}
+		}
+		return run("parallel.ranks=1").Losses[0]
+	}, 0.0
+	for name, w := range one.State {
+		if strings.HasPrefix(name, "momentum_buffer ") {
+			square += norm(w) * norm(w)
+		}
+	}
+	const by = 3e-4 // rows change experts further away
+	within(t, "the slope of the loss with dropout", (along(by)-along(-by))/(2*by), square, 1e-2)
+	if one.Losses[0] == float64(without["loss"][0]) {
+		t.Error("dropout has no effect")
 	}
 }
 
