@@ -395,7 +395,8 @@ func (r *Runner) await(i, dir int) *step {
 func (r *Runner) decode(u *Unit, whole, values device.Buffer) {
 	for i, p := range u.Values.Params {
 		at := u.Layout.Params[i].At
-		r.cfg.Compute.Decode(device.Matrix(values.Slice(p.At.Lo, p.At.Hi), p.Shape[0], p.Shape[1]), whole.Slice(at.Lo, at.Hi), u.Code)
+		rows, cols := p.Flat()
+		r.cfg.Compute.Decode(device.Matrix(values.Slice(p.At.Lo, p.At.Hi), rows, cols), whole.Slice(at.Lo, at.Hi), u.Code)
 	}
 }
 

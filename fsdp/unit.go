@@ -49,7 +49,7 @@ func Stored(p shard.Param) shard.Param {
 	if p.Code == 0 || p.Codes != nil {
 		return p
 	}
-	return shard.Param{Name: p.Name, Shape: []int{device.Code(p.Code).Words(p.Shape[0], p.Shape[1])}, Frozen: true, Code: p.Code, Codes: &p}
+	return shard.Param{Name: p.Name, Shape: []int{device.Code(p.Code).Words(p.Flat())}, Frozen: true, Code: p.Code, Codes: &p}
 }
 
 // trained reports whether the unit has a gradient.

@@ -33,7 +33,7 @@ func (m *Model) Coded(code device.Code) *Model {
 	inner := map[string]bool{}
 	for _, mod := range m.Modules[1 : len(m.Modules)-1] {
 		for _, p := range mod.Params() {
-			inner[p.Name] = p.Frozen && len(p.Shape) == 2 && !p.Router
+			inner[p.Name] = p.Frozen && len(p.Shape) > 1 && !p.Router
 		}
 	}
 	return m.mark(func(p *shard.Param) {

@@ -38,6 +38,34 @@ func (p Param) Tensor() []int {
 	return p.Cut.Full
 }
 
+// Matrices returns the matrices of the last two dimensions of p, each as a parameter at its place in p.
+func (p Param) Matrices() []Param {
+	last := len(p.Shape) - 2
+	if last == 0 {
+		return []Param{p}
+	}
+	n := 1
+	for _, d := range p.Shape[:last] {
+		n *= d
+	}
+	at := p.At
+	if p.Shape = p.Shape[last:]; p.Cut.Full != nil {
+		p.Cut.Full, p.Cut.Dim = p.Cut.Full[last:], p.Cut.Dim-last
+	}
+	all, each := make([]Param, n), p.Numel()
+	for i := range all {
+		p.At = Range{at.Lo + i*each, at.Lo + (i+1)*each}
+		all[i] = p
+	}
+	return all
+}
+
+// Flat returns the shape of p as one matrix, of all rows in its last dimension.
+func (p Param) Flat() (rows, cols int) {
+	cols = p.Shape[len(p.Shape)-1]
+	return p.Numel() / max(1, cols), cols
+}
+
 // Part returns the part of p with the given ranges of a dimension, in ascending order.
 func (p Param) Part(dim int, take ...Range) Param {
 	if p.Cut.Full != nil {

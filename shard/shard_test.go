@@ -259,3 +259,22 @@ func TestBrokenInputPanics(t *testing.T) {
 		})
 	}
 }
+
+// TestMatrices checks where the matrices of a tensor of three dimensions are, whole and cut.
+func TestMatrices(t *testing.T) {
+	p := Param{Shape: []int{3, 4, 5}, At: Range{100, 160}}
+	cut := p.Part(1, Range{2, 4})
+	cut.At = Range{100, 130}
+	for i, m := range append(p.Matrices(), cut.Matrices()...) {
+		n, rows := 20, 4
+		if i >= 3 {
+			n, rows = 10, 2
+		}
+		if at := 100 + i%3*n; m.At != (Range{at, at + n}) || !slices.Equal(m.Shape, []int{rows, 5}) || !slices.Equal(m.Tensor(), []int{4, 5}) {
+			t.Errorf("matrix %d is %+v", i, m)
+		}
+	}
+	if all := p.Matrices()[1].Matrices(); len(all) != 1 || all[0].At != (Range{120, 140}) {
+		t.Errorf("of a matrix: %+v", all)
+	}
+}

@@ -87,7 +87,7 @@ func (t *Trainer) layOutMatrices() {
 		if t.store.OnHost(i) {
 			m.part = max(m.part, u.Own().Len())
 		}
-		for _, p := range u.Layout.Params {
+		for _, p := range matricesOf(u) {
 			rows, cols := p.Tensor()[0], p.Tensor()[1]
 			costs = append(costs, rule.Flops(rows, cols))
 			work := rule.Work(rows, cols)
@@ -112,12 +112,20 @@ func (t *Trainer) layOutMatrices() {
 			rank = rank*n + t.cfg.Groups.Updates.Rank()
 		}
 		var mine []bool
-		for range u.Layout.Params {
+		for range matricesOf(u) {
 			mine = append(mine, owners[0] == rank)
 			owners = owners[1:]
 		}
 		m.mine = append(m.mine, mine)
 	}
+}
+
+// matricesOf returns the matrices in a unit's layout.
+func matricesOf(u *fsdp.Unit) (all []shard.Param) {
+	for _, p := range u.Layout.Params {
+		all = append(all, p.Matrices()...)
+	}
+	return all
 }
 
 // updaters returns the ranks that share the update of a unit: only itself for a master.
@@ -217,7 +225,8 @@ func (t *Trainer) orthogonalize(k int) {
 	q, c := t.cfg.Update, t.cfg.Comm
 	q.Label(u.Label(fsdp.Update))
 	q.After(*s.ready)
-	for j, p := range u.Layout.Params {
+	params := matricesOf(u)
+	for j, p := range params {
 		if !m.mine[k][j] {
 			continue
 		}
@@ -234,7 +243,7 @@ func (t *Trainer) orthogonalize(k int) {
 	}
 	for from := 0; from < all.N; from += u.Layout.Len() {
 		others := from // up to the next matrix of this rank, other ranks orthogonalize
-		for j, p := range u.Layout.Params {
+		for j, p := range params {
 			if m.mine[k][j] {
 				q.Zero(all.Slice(others, from+p.At.Lo))
 				others = from + p.At.Hi

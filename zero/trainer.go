@@ -418,7 +418,8 @@ func (t *Trainer) groupsOf(l *shard.Layout) (of []int) {
 	for _, p := range l.Params {
 		g := t.cfg.Group(p)
 		if r, ok := t.cfg.Rules[p.Rule].(optim.Whole); ok && !p.Frozen {
-			g.Scale = r.Scale(p.Tensor()[0], p.Tensor()[1])
+			of := p.Matrices()[0].Tensor()
+			g.Scale = r.Scale(of[0], of[1])
 		}
 		i := slices.Index(t.groups, g)
 		if i < 0 {

@@ -52,9 +52,10 @@ const codedAtOnce = 1 << 20
 
 // encode codes a matrix, some pieces at a time.
 func encode(p *shard.Param, read func(at shard.Range, dst []float32) error) ([]float32, error) {
-	code, n, cols := device.Code(p.Code), p.Numel(), p.Shape[1]
+	code, n := device.Code(p.Code), p.Numel()
+	rows, cols := p.Flat()
 	piece := code.Piece(cols)
-	words := make([]float32, code.Words(p.Shape[0], cols))
+	words := make([]float32, code.Words(rows, cols))
 	bits := device.OfF32(words).Words()
 	most := make([][]float32, (n+piece-1)/piece)
 	each := max(1, codedAtOnce/piece) // pieces that are read at once
@@ -114,10 +115,11 @@ func (d *Decoder) Put(p zero.Part, src []float32, take func(zero.Part, []float32
 		return nil
 	}
 	of := *p.Param.Codes
+	_, cols := of.Flat()
 	x := make([]float32, min(of.Numel(), codedAtOnce))
 	for lo := 0; lo < of.Numel(); lo += len(x) {
 		at := shard.Range{Lo: lo, Hi: min(lo+len(x), of.Numel())}
-		device.Code(of.Code).Decode(device.OfF32(x[:at.Len()]), device.OfF32(words).Words(), lo, of.Shape[1])
+		device.Code(of.Code).Decode(device.OfF32(x[:at.Len()]), device.OfF32(words).Words(), lo, cols)
 		if err := take(zero.Part{Param: of, Kind: zero.Master, At: at}, x[:at.Len()]); err != nil {
 			return err
 		}
@@ -163,7 +165,7 @@ func heldAs(ck *checkpoint.Checkpoint, p shard.Param) (t checkpoint.Tensor, code
 // held returns the tensor of a parameter in a checkpoint as if it were not coded.
 func held(ck *checkpoint.Checkpoint, p shard.Param) (checkpoint.Tensor, bool) {
 	t, code, ok := heldAs(ck, p)
-	if code != device.Floats && len(p.Shape) == 2 && t.DType == checkpoint.U32 && slices.Equal(t.Shape, []int{code.Words(p.Shape[0], p.Shape[1])}) {
+	if code != device.Floats && len(p.Shape) > 1 && t.DType == checkpoint.U32 && slices.Equal(t.Shape, []int{code.Words(p.Flat())}) {
 		t.Kind, t.DType, t.Shape = checkpoint.Master, checkpoint.F32, p.Shape
 	}
 	return t, ok
@@ -204,7 +206,8 @@ func (d Decoded) ReadF32(name, kind string, r shard.Range, into []float32, worke
 	if !ok || kind != checkpoint.Master {
 		return d.Checkpoint.ReadF32(name, kind, r, into, workers)
 	}
-	code, cols := device.Code(p.Code), p.Shape[1]
+	code := device.Code(p.Code)
+	_, cols := p.Flat()
 	lo := r.Lo / code.Piece(cols) * code.Piece(cols)
 	first, end := code.Span(lo, r.Hi, cols)
 	words := make([]float32, code.Head()+end-first)

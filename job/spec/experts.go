@@ -35,12 +35,6 @@ func (r *resolver) resolveExperts() {
 	if c.Parallel.Pipeline > 1 && c.Pipeline.Schedule == string(pipe.ZBH1) {
 		r.Refuse("ZBH1 defers weight gradients, which would keep the rows of all experts for every micro-batch in flight", "want pipeline.schedule: 1F1B", "pipeline.schedule")
 	}
-	if c.Optimizer.Type == "muon" && x.Names.Up == "" {
-		r.Refuse("Muon is for matrices, but the model has the experts of a layer in one tensor", "want another rule", "optimizer.type")
-	}
-	if Coded(c) && x.Names.Up == "" {
-		r.Refuse("the model has the experts of a layer in one tensor, which has no codes", "want weights: full", "model.weights")
-	}
 	if n := x.FFN / c.Parallel.Tensor * c.Model.Width; c.Optimizer.Type == "adamw8bit" && n%device.BlockLen != 0 {
 		r.Refuse(fmt.Sprintf("the %d elements of an expert's matrix are not whole blocks of %d", n, device.BlockLen), "want optimizer.type: adamw, or experts of another width", "optimizer.type", "model.experts.width")
 	}

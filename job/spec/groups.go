@@ -58,7 +58,7 @@ func ruled(groups []config.Group, m *nn.Model) *nn.Model {
 		if g := groupOf(groups, p); g >= 0 {
 			chosen = groups[g].Type
 		}
-		if len(p.Shape) != 2 || p.Single || chosen == "adamw" || chosen == "" && ends[p.Name] {
+		if len(p.Shape) < 2 || p.Single || chosen == "adamw" || chosen == "" && ends[p.Name] {
 			return config.AdamWRule
 		}
 		return config.MuonRule
@@ -168,7 +168,7 @@ func ungrouped(o *config.Optimizer, params []shard.Param) (wrong [][2]string) {
 				if first {
 					left[i]++
 				}
-				if first && len(p.Shape) != 2 {
+				if first && len(p.Shape) < 2 {
 					vector[i] = cmp.Or(vector[i], p.Name)
 				}
 				first = false
