@@ -146,15 +146,15 @@ type pairOrder struct{ order, at, offsets device.Buffer }
 type mixPass struct {
 	pass
 	b       *llamaBlock
-	s       *savedMix
-	group   Group // nil: this rank has all rows and whole experts
+	s       savedMix // a copy: a pointer would put the pass's Saved on the heap
+	group   Group    // nil: this rank has all rows and whole experts
 	sources int
 	own     int // this rank's source
 	rows    int // of a source
 }
 
 func (b *llamaBlock) mixPass(p pass, s *Saved) mixPass {
-	m := mixPass{pass: p, b: b, s: &s.mix, group: p.bt.Tensor, sources: 1, rows: p.bt.Rows()}
+	m := mixPass{pass: p, b: b, s: s.mix, group: p.bt.Tensor, sources: 1, rows: p.bt.Rows()}
 	if g := p.bt.Experts; g != nil {
 		m.group, m.sources = g, b.l.Experts.Own.Count
 		m.own = b.l.Experts.Own.Index

@@ -364,6 +364,7 @@ func TestStepAllocatesNothing(t *testing.T) {
 		{"zero.stage=3", "zero.offload.parameters=disk", "zero.offload.path=" + t.TempDir()},
 		{"zero.stage=1", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 		{"model.family=llama", "model.kv_heads=1", "zero.stage=3", "precision=bf16", "train.accumulate=2"},
+		{"zero.stage=3", "model.family=llama", "model.experts={count: 4, per_token: 2}", "zero.recompute=block", "train.accumulate=2"},
 		{"zero.stage=3", "optimizer.type=muon"},
 		{"zero.stage=3", "optimizer.type=muon", "zero.offload.optimizer=host", "zero.offload.ratio=0.5"},
 		{"zero.stage=2", "optimizer.type=muon", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
