@@ -254,6 +254,7 @@ func differs(c *spec.Job, x *spec.Job) (sets []string) {
 		{"train.micro_batch", x.Train.MicroBatch, c.Train.MicroBatch},
 		{"train.accumulate", x.Train.Accumulate, c.Train.Accumulate},
 		{"zero.recompute", x.Zero.Recompute, c.Zero.Recompute},
+		{"optimizer.type", x.Optimizer.Type, c.Optimizer.Type},
 		{"zero.prefetch", x.Zero.Prefetch, c.Zero.Prefetch},
 		{"train.loss_chunk", x.Train.LossChunk, c.Train.LossChunk},
 		{"train.mlp_chunk", x.Train.MLPChunk, c.Train.MLPChunk},

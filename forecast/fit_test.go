@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -83,7 +84,7 @@ func TestLargest(t *testing.T) {
 			if of == "seq" {
 				growsAs(t, r.Any, l)
 			}
-			if none, err := FindLargest(c, of, Limits{Ranks: 4, Memory: 1000}); err != nil || none.As != nil || none.Any != nil {
+			if none, err := FindLargest(c, of, Limits{Ranks: 4, Memory: 1000}); err != nil || none.As != nil || none.Any != nil || !strings.Contains(none.Lacks, "no other settings fit; the smallest needs ") {
 				t.Errorf("%s in 1000 bytes: %+v, %v", of, none, err)
 			}
 		}
@@ -152,6 +153,39 @@ func TestOverBudget(t *testing.T) {
 	}
 	if err := budget(least, needs); err == nil || !strings.Contains(err.Error(), "; no other settings need less; want ") {
 		t.Errorf("the settings that need least: %v", err)
+	}
+}
+
+// TestProposals checks that a job that does not fit is told the first of these settings that do, which cost least
+// time, and how much host memory they need; the longest sequence, too, if none fits.
+func TestProposals(t *testing.T) {
+	sets := []string{"model.family=llama", "model.context=512", "device=cuda", "parallel.ranks=1", "train.batch=4", "train.loss_chunk=64", "precision=bf16", "zero.recompute=none"}
+	needs := func(more ...string) setup.Footprint {
+		f, err := setup.DryRun(setup.Planned(spectest.Fitted(t, append(slices.Clone(sets), more...)...)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	rungs := []string{"zero.recompute=elementwise", "optimizer.type=adamw8bit", "zero.recompute=mlp", "zero.recompute=linear"}
+	for _, at := range rungs {
+		budget, first := needs(at).DeviceTotal(), ""
+		for i := len(rungs) - 1; i >= 0; i-- {
+			if needs(rungs[i]).DeviceTotal() <= budget {
+				first = rungs[i]
+			}
+		}
+		c := spectest.Fitted(t, sets...)
+		got := nearby(c, unlimited(c, budget), (*Choice).over, setup.Footprint.DeviceTotal)
+		if want := fmt.Sprintf("what fits: --set %s (%s)", first, show.ByteSize(needs(first).DeviceTotal())); !strings.HasPrefix(got, want) {
+			t.Errorf("in the memory of %s: %s; want %s", at, got, want)
+		}
+	}
+	sets = append(sets, "train.micro_batch=1", "zero.recompute=block", "model.layers=16", "optimizer.type=adamw8bit")
+	least := needs("zero.stage=3", "zero.offload.parameters=host", "zero.offload.activations=host")
+	c := spectest.Fitted(t, sets...)
+	if got := nearby(c, unlimited(c, least.DeviceTotal()), (*Choice).over, setup.Footprint.DeviceTotal); !strings.Contains(got, " of host memory)") {
+		t.Errorf("with host memory: %s", got)
 	}
 }
 

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
 	"zeroth/device"
 	"zeroth/internal/input"
+	"zeroth/internal/setup"
 	"zeroth/internal/show"
 	"zeroth/job/hf"
 	"zeroth/job/spec"
@@ -25,6 +27,7 @@ type Largest struct {
 	As     *Answer `json:"as_set"` // nil: nothing fits
 	Any    *Answer `json:"any"`    // nil: nothing fits
 	Limits Limits  `json:"limits"`
+	Lacks  string  `json:"lacks,omitempty"` // if nothing fits: what would make the smallest fit
 }
 
 // Answer is a value and a choice that fits with it.
@@ -75,7 +78,12 @@ func FindLargest(c *spec.Job, of string, l Limits) (*Largest, error) {
 			any = more
 		}
 	}
-	return &Largest{Of: of, As: as, Any: any, Limits: l}, err
+	r := &Largest{Of: of, As: as, Any: any, Limits: l}
+	if smallest, title := grown(g.job, 1); err == nil && any == nil && smallest != nil {
+		l.Host = math.MaxInt64
+		r.Lacks = title + ": " + nearby(smallest, l, (*Choice).over, setup.Footprint.DeviceTotal)
+	}
+	return r, err
 }
 
 // growth makes a job larger.
@@ -260,5 +268,9 @@ func (r *Largest) Print(out io.Writer) error {
 			t.Add("", "", "--set "+s)
 		}
 	}
-	return show.Print(out, fmt.Sprintf("the largest %s on %d ranks of %s\n%v", r.Of, r.Limits.Ranks, show.BothUnits(r.Limits.Memory), &t))
+	text := fmt.Sprintf("the largest %s on %d ranks of %s\n%v", r.Of, r.Limits.Ranks, show.BothUnits(r.Limits.Memory), &t)
+	if r.Lacks != "" {
+		text = strings.TrimRight(text, "\n") + "\n" + r.Lacks + "\n"
+	}
+	return show.Print(out, text)
 }

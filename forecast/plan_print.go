@@ -9,6 +9,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/internal/input"
+	"zeroth/internal/setup"
 	"zeroth/internal/show"
 	"zeroth/job/spec"
 	"zeroth/shard"
@@ -254,8 +255,11 @@ func (p *Plan) Fits() error {
 		return p.Lacks
 	}
 	low, _ := Sum(p.Outside)
-	return input.BadInput(fmt.Errorf("the job does not fit: a rank needs %s and its device has %s; 'zeroth fit' lists settings that do",
-		show.BothUnits(p.Allocated.Total()+low), show.BothUnits(p.Machine.Memory)))
+	l := unlimited(p.Config, p.Machine.Memory)
+	l.GPU = p.Machine.GPU
+	over := func(x *Choice) int64 { _, free := x.Free(); return -free }
+	return input.BadInput(fmt.Errorf("the job does not fit: a rank needs %s and its device has %s; %s; 'zeroth fit' compares all settings",
+		show.BothUnits(p.Allocated.Total()+low), show.BothUnits(p.Machine.Memory), nearby(p.Config, l, over, setup.Footprint.DeviceTotal)))
 }
 
 // Suffices reports whether the device has enough memory in any case.

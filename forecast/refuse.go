@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/internal/input"
 	"zeroth/internal/machine"
@@ -65,7 +66,7 @@ func budget(c *spec.Job, f setup.Footprint) error {
 		return nil
 	}
 	return tooMuch(c, fmt.Sprintf("the budget is %s per rank, but a rank needs %s: %s; %s", show.ByteSize(budget), show.ByteSize(needs), largestUses(f.Device),
-		nearby(c, budget, (*Choice).over, setup.Footprint.DeviceTotal)))
+		nearby(c, unlimited(c, budget), (*Choice).over, setup.Footprint.DeviceTotal)))
 }
 
 // affords rejects a job whose ranks on this machine need more memory than is free. If
@@ -85,7 +86,7 @@ func affords(j *setup.Job, f setup.Footprint, m machine.Memory) error {
 	}
 	over := func(x *Choice) int64 { return of(x.Needs) - has/ranks }
 	return tooMuch(c, fmt.Sprintf("%d ranks need %s, %s each: %s; but "+where+"; %s", ranks, show.ByteSize(Times(needs, ranks)), show.ByteSize(needs), largestUses(f.Both()),
-		show.ByteSize(has), nearby(c, has/ranks, over, of)))
+		show.ByteSize(has), nearby(c, unlimited(c, has/ranks), over, of)))
 }
 
 // onGPU rejects a job whose ranks need more memory than their GPU has free.
@@ -97,7 +98,7 @@ func onGPU(j *setup.Job, f setup.Footprint) error {
 	}
 	over := func(x *Choice) int64 { return x.Needs.DeviceTotal() - has }
 	return tooMuch(c, fmt.Sprintf("a rank needs %s on its GPU: %s; but %s of them; %s", show.ByteSize(f.DeviceTotal()), largestUses(f.Device), where,
-		nearby(c, has, over, setup.Footprint.DeviceTotal)))
+		nearby(c, unlimited(c, has), over, setup.Footprint.DeviceTotal)))
 }
 
 func tooMuch(c *spec.Job, wrong string) error {
@@ -135,19 +136,26 @@ func largestUses(b device.Bytes) string {
 	return strings.Join(words, ", ")
 }
 
-// nearby returns up to three ways to set the job that fit: those that change one setting, the
-// fastest first, or else one that changes as few as needed. over returns how much a choice exceeds
-// the budget, and needs the memory that is compared with it. Host memory is unlimited.
-func nearby(c *spec.Job, budget int64, over func(*Choice) int64, needs func(setup.Footprint) int64) string {
+// unlimited returns limits on the memory of a rank's device, but not of its host.
+func unlimited(c *spec.Job, memory int64) Limits {
+	return Limits{Ranks: c.Parallel.Ranks, Memory: memory, Host: math.MaxInt64}
+}
+
+// nearby returns up to three ways to set the job that fit: those that change fewest settings, first those
+// of the ladder, then the fastest. over returns how much a choice exceeds the limits, and needs the memory
+// that is compared with them.
+func nearby(c *spec.Job, l Limits, over func(*Choice) int64, needs func(setup.Footprint) int64) string {
 	const lessOrMore = "want more memory, another number of ranks, a smaller model or shorter sequences"
 	if searchable(c) != nil {
 		return lessOrMore
 	}
-	s := newSearch(c, Limits{Ranks: c.Parallel.Ranks, Memory: budget, Host: math.MaxInt64})
+	s := newSearch(c, l)
 	s.over, s.quick.over = over, over
-	var fits []*Choice
+	lacks := func(x *Choice) bool { return over(x) > 0 || len(x.Sets) == 0 }
+	fits := slices.DeleteFunc(s.quick.each(s.ladder(s.job)), lacks)
+	rungs := len(fits)
 	for _, axis := range axes {
-		fits = append(fits, slices.DeleteFunc(s.each(axis(s, s.job)), func(x *Choice) bool { return over(x) > 0 || len(x.Sets) == 0 })...)
+		fits = append(fits, slices.DeleteFunc(s.each(axis(s, s.job)), lacks)...)
 	}
 	if len(fits) == 0 {
 		job, err := s.quick.measure(s.job)
@@ -163,16 +171,64 @@ func nearby(c *spec.Job, budget int64, over func(*Choice) int64, needs func(setu
 		}
 		fits = append(fits, least)
 	}
-	slices.SortStableFunc(fits, func(a, b *Choice) int { return cmp.Or(cmp.Compare(len(a.Sets), len(b.Sets)), order(a, b)) })
+	slices.SortFunc(fits[rungs:], order)
+	slices.SortStableFunc(fits, func(a, b *Choice) int { return cmp.Compare(len(a.Sets), len(b.Sets)) })
 	var ways []string
-	seen := map[string]bool{}
+	var told []*Choice
 	for _, x := range fits {
-		if key, _, _ := strings.Cut(x.Sets[0], "="); !seen[key] && len(ways) < 3 {
-			seen[key] = true
-			ways = append(ways, fmt.Sprintf("--set %s (%s)", strings.Join(x.Sets, " --set "), show.ByteSize(needs(x.Needs))))
+		again := func(y *Choice) bool {
+			key, _, _ := strings.Cut(y.Sets[0], "=")
+			more := slices.ContainsFunc(y.Sets, func(set string) bool { return !slices.Contains(x.Sets, set) })
+			return strings.HasPrefix(x.Sets[0], key+"=") || !more
+		}
+		if len(told) < 3 && !slices.ContainsFunc(told, again) {
+			told = append(told, x)
+			ways = append(ways, fmt.Sprintf("--set %s (%s%s)", strings.Join(x.Sets, " --set "), show.ByteSize(needs(x.Needs)), s.hosted(x)))
 		}
 	}
 	return "what fits: " + strings.Join(ways, ", or ")
+}
+
+// hosted describes the memory of a GPU's host that a choice needs, if it needs more than the job.
+func (s *search) hosted(x *Choice) string {
+	own, err := s.quick.measure(s.job)
+	if host := x.Needs.Host.Total(); s.gpu() && err == nil && host > own.Needs.Host.Total() {
+		return " and " + show.ByteSize(host) + " of host memory"
+	}
+	return ""
+}
+
+// ladder returns the job with settings that need less and less of a device's memory, those that cost least
+// time first: more is computed again, the optimizer's state has 8 bits, parameters and activations are on the host.
+func (s *search) ladder(x *spec.Job) (all []*spec.Job) {
+	add := func(level, optimizer string, host bool) {
+		y := x.Copy()
+		if recompute(y, level); slices.Index(config.Recomputes, level) < slices.Index(config.Recomputes, x.Zero.Recompute) {
+			return
+		}
+		if y.Optimizer.Type = optimizer; host {
+			y.Zero.Stage, y.Zero.Offload.Parameters = 3, "host"
+			y.Zero.Offload.Activations = s.activations()[0]
+		}
+		all = append(all, y)
+	}
+	const full, eighth = "adamw", "adamw8bit"
+	add("elementwise", x.Optimizer.Type, false)
+	if x.Optimizer.Type == full {
+		add(x.Zero.Recompute, eighth, false)
+	}
+	for _, optimizer := range [...]string{x.Optimizer.Type, eighth} {
+		if optimizer == eighth && x.Optimizer.Type != full {
+			break
+		}
+		for _, level := range config.Recomputes[1:] {
+			add(level, optimizer, false)
+		}
+		for _, level := range config.Recomputes[3:] {
+			add(level, optimizer, true)
+		}
+	}
+	return all
 }
 
 // fewest returns the choice with its changes of settings undone that it does not need.

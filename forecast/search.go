@@ -45,7 +45,7 @@ func newSearch(c *spec.Job, l Limits) *search {
 func (s *search) measure(x *spec.Job) (*Choice, error) {
 	z, p, t := x.Zero, x.Parallel, x.Train
 	mesh := []int{p.Pipeline, p.Context, p.Tensor, p.Expert, p.Shard, p.Replicate}
-	key := fmt.Sprint(z.Stage, z.Recompute, z.Prefetch, z.Offload, mesh, x.Pipeline, t.MicroBatch, t.Accumulate, t.LossChunk, t.MLPChunk)
+	key := fmt.Sprint(z.Stage, z.Recompute, z.Prefetch, z.Offload, mesh, x.Pipeline, t.MicroBatch, t.Accumulate, t.LossChunk, t.MLPChunk, x.Optimizer.Type)
 	s.mu.Lock()
 	f := s.tried[key]
 	if f == nil {
@@ -479,9 +479,12 @@ func (s *search) schedules(x *spec.Job) (all []*spec.Job) {
 	return all
 }
 
+// gpu reports whether ranks are on GPUs.
+func (s *search) gpu() bool { return s.limits.GPU || s.job.On() == "cuda" }
+
 // activations returns the places for activations: host memory is one only if ranks are on GPUs.
 func (s *search) activations() []string {
-	if s.limits.GPU {
+	if s.gpu() {
 		return []string{"host", "none"}
 	}
 	return []string{"none"}
