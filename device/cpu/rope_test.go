@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"math"
+	"math/big"
 	"math/cmplx"
 	"math/rand/v2"
 	"testing"
@@ -154,5 +155,38 @@ func TestRopeRefuses(t *testing.T) {
 	} {
 		r.Theta = 10000
 		mustPanic(t, what, func() { q.Rope(x, r, false) })
+	}
+}
+
+// TestRopeOfAMillionPositions compares angles up to the last position with arithmetic of 300 bits. transformers
+// multiplies positions by frequencies in float32, whose error grows to 0.04 radians there; ours do not follow it.
+func TestRopeOfAMillionPositions(t *testing.T) {
+	const D, most, theta = 128, 1 << 20, 500000
+	pi2, _, _ := big.ParseFloat("6.283185307179586476925286766559005768394338798750211641949889184615632812572417997256069650684234136", 10, 300, 0)
+	root := new(big.Float).SetPrec(300).SetInt64(theta) // becomes theta^(2/D)
+	for n := 1; n < D/2; n *= 2 {
+		root.Sqrt(root)
+	}
+	w := &kernel.Worker{Rope: &kernel.RopeTable{Table: make([]float32, most*D), Rope: device.Rope{T: most, D: D, Theta: theta}}}
+	worst, of32 := 0.0, 0.0
+	for _, at := range []int{1, 4095, 131071, 524287, 1000003, most - 1} {
+		kernel.RunAngles(nil, w, at, at+1)
+		angle := new(big.Float).SetPrec(300).SetInt64(int64(at))
+		for j := range D / 2 {
+			turns, _ := new(big.Float).SetPrec(300).Quo(angle, pi2).Int(nil)
+			rest, _ := new(big.Float).SetPrec(300).Sub(angle, new(big.Float).SetPrec(300).Mul(pi2, new(big.Float).SetPrec(300).SetInt(turns))).Float64()
+			sin, cos := math.Sincos(rest)
+			row := w.Rope.Table[at*D:]
+			worst = max(worst, math.Abs(float64(row[j])-cos), math.Abs(float64(row[D/2+j])-sin))
+			freq := 1 / float32(math.Pow(theta, float64(float32(2*j)/D)))
+			of32 = max(of32, math.Abs(math.Remainder(float64(float32(at)*freq)-rest, 2*math.Pi)))
+			angle.Quo(angle, root)
+		}
+	}
+	if worst > 0x1p-25+1e-9 {
+		t.Errorf("cosines and sines are off by up to %g, more than a rounding to float32", worst)
+	}
+	if of32 < 0.03 || of32 > 0.1 {
+		t.Errorf("angles in float32 are off by up to %g radians; this comment and docs/models.md say 0.04", of32)
 	}
 }

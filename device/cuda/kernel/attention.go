@@ -135,7 +135,7 @@ func kernelsOf(typ device.DType, a *device.Attn, fits bool) *attnKernels {
 }
 
 func wantAttn(op string, a *device.Attn, stats ...*device.Buffer) {
-	if a.B < 0 || a.T < 0 || a.Past < 0 || a.Window < 0 || a.KV < 1 || a.KV != a.H && a.H%a.KV != 0 || a.D < 1 {
+	if a.B < 0 || a.T < 0 || a.Past < 0 || a.Window < 0 || a.KV < 1 || a.KV != a.H && a.H%a.KV != 0 || a.D < 1 || a.B*a.H*a.T > math.MaxInt32 {
 		panic(fmt.Sprintf("cuda: %s of B %d, T %d after %d, H %d, KV %d, D %d", op, a.B, a.T, a.Past, a.H, a.KV, a.D))
 	}
 	wantLen(op, device.F32, a.B*a.H*a.T, stats...)
