@@ -8,6 +8,7 @@ import (
 
 	"zeroth/config"
 	"zeroth/job/spec"
+	"zeroth/nn"
 	"zeroth/tests/nightly"
 	"zeroth/zero"
 	"zeroth/zero/zerotest"
@@ -86,6 +87,16 @@ func TestPackedStagesAgreeToTheBit(t *testing.T) {
 func cfg(t *testing.T, sets ...string) *spec.Job {
 	t.Helper()
 	return zerotest.Load(t, "stages_test.go", sets...)
+}
+
+// hosted returns a job with its activations in host memory, if its level of recomputation allows that. On
+// processors jobs cannot ask for it, since it only saves memory of GPUs.
+func hosted(c *spec.Job) *spec.Job {
+	if x := c.Copy(); spec.Recompute(c) >= nn.RecomputeLinear && c.Pipeline.Schedule != "ZBH1" {
+		x.Zero.Offload.Activations = "host"
+		return x
+	}
+	return c
 }
 
 // agree runs every stage in several ways, by default half of them, and compares all to the first.
