@@ -43,6 +43,7 @@ func TestReadmeGeneratedParts(t *testing.T) {
 		},
 		"../../docs/memory.md": {
 			"categories": categoryTable(t),
+			"levels":     levelsTable(t),
 			"machine":    machineTable(t),
 			"plan":       "```text\n" + planReport(t) + "```\n",
 		},
