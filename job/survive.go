@@ -127,7 +127,7 @@ func (l *loop) goOn(of *run, c *setup.Change) {
 	if causedByPeers(l.failed) {
 		l.failed = nil
 	}
-	l.host = of.self.Hosts[l.rank.Rank]
+	l.host, l.slow = of.self.Hosts[l.rank.Rank], report.Stragglers{} // their numbers have changed
 	if l.verdict = ""; c.Steps > l.at {
 		l.verdict = c.Verdict
 		return

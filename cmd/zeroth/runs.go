@@ -84,8 +84,8 @@ func listed(folder string, l *report.Log) []string {
 		}
 	}
 	state := stateOf(folder, l)
-	if n := len(l.Changes); n > 0 {
-		state = fmt.Sprintf("%s; %d replicas since step %d", state, l.Changes[n-1].Replicas, l.Changes[n-1].Step)
+	if c := l.Changed(); c != nil {
+		state = fmt.Sprintf("%s; %d replicas since step %d", state, c.Replicas, c.Step)
 	}
 	return append(row, fmt.Sprintf("%d/%d", last, max(last, s.Steps)), loss, speed, mfu, show.Printable(state))
 }

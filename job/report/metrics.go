@@ -237,6 +237,15 @@ type Log struct {
 	Damage  error  // the first of them, with the reason
 }
 
+// Changed returns the last change of the replicas, nil if there was none since the last start.
+func (l *Log) Changed() *Change {
+	n, starts := len(l.Changes), len(l.Starts)
+	if n == 0 || starts > 0 && l.Changes[n-1].Time < l.Starts[starts-1].Time {
+		return nil
+	}
+	return &l.Changes[n-1]
+}
+
 // LacksEval reports whether a log, which may be nil, ends with a step that no evaluation
 // follows.
 func (l *Log) LacksEval(step int) bool {

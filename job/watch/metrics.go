@@ -121,12 +121,16 @@ func (m *metrics) step(s report.Step) {
 	}
 }
 
-// change records a change of the replicas.
+// change counts a change of the replicas.
 func (m *metrics) change(c report.Change) {
-	_ = m.registry.Register(m.replicas) // again after a second change, which has no effect
 	m.changes.Inc()
 	m.changeSeconds.Add(c.Seconds)
-	m.replicas.Set(float64(c.Replicas))
+}
+
+// left records the replicas after a change in this start.
+func (m *metrics) left(replicas int) {
+	_ = m.registry.Register(m.replicas) // again after a second change, which has no effect
+	m.replicas.Set(float64(replicas))
 }
 
 // saved records a checkpoint.

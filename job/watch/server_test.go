@@ -561,12 +561,13 @@ func TestMetricsOfAProgram(t *testing.T) {
 
 // TestReport checks that the report of a run is a single page with its data inline and escaped.
 func TestReport(t *testing.T) {
-	s := Ended("a</script>b", &report.Log{Steps: []report.Step{{Step: 1, Loss: 3}}, Starts: []report.Start{{Model: "<script>alert(1)</script>"}}, End: &report.End{State: "failed", Why: "<b>"}, Memory: []byte(`{"step":1,"memory":{"planned":{"device":{"grads":7}}}}`)}, "x: </script>\n", nil)
+	s := Ended("a</script>b", &report.Log{Steps: []report.Step{{Step: 1, Loss: 3}}, Starts: []report.Start{{Model: "<script>alert(1)</script>"}}, Changes: []report.Change{{Step: 1, Replicas: 3, Lost: []int{2}}}, End: &report.End{State: "failed", Why: "<b>"}, Memory: []byte(`{"step":1,"memory":{"planned":{"device":{"grads":7}}}}`)}, "x: </script>\n", nil)
 	var b strings.Builder
 	if err := WriteReport(&b, s); err != nil {
 		t.Fatal(err)
 	}
-	if strings.Count(b.String(), "</script>") != strings.Count(livePage, "</script>") || strings.Contains(b.String(), "<b>") || !strings.Contains(b.String(), `alert(1)`) || !strings.Contains(b.String(), `"name":"grads","place":"device","planned":7,"held":7`) {
+	if strings.Count(b.String(), "</script>") != strings.Count(livePage, "</script>") || strings.Contains(b.String(), "<b>") || !strings.Contains(b.String(), `alert(1)`) || !strings.Contains(b.String(), `"name":"grads","place":"device","planned":7,"held":7`) ||
+		!strings.Contains(b.String(), `after step 1: lost ranks 2, going on with 3 replicas`) || !strings.Contains(b.String(), `"replicas":3`) {
 		t.Error("what the run has is not escaped")
 	}
 }
@@ -590,5 +591,8 @@ func TestCountersAfterResume(t *testing.T) {
 		if got[name] != want {
 			t.Errorf("%s %v, want %v", name, got[name], want)
 		}
+	}
+	if _, ok := got["zeroth_replicas"]; ok || s.run.Replicas != 0 || len(s.run.Changes) != 1 {
+		t.Errorf("a start with all replicas has %d of them, after changes %v", s.run.Replicas, s.run.Changes)
 	}
 }

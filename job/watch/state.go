@@ -19,9 +19,9 @@ const (
 	mostPoints = 1 << 17 // steps; in longer runs neighbors are merged
 	mostEvals  = 1 << 13
 	mostLines  = 500 // of the log
-	mostSaves  = 100
-	mostLanes  = 16 // ranks with a timeline
-	mostOwn    = 96 // metrics of a program's network or of routers, in order of their names
+	mostSaves  = 100 // also changes
+	mostLanes  = 16  // ranks with a timeline
+	mostOwn    = 96  // metrics of a program's network or of routers, in order of their names
 )
 
 // State is the known state of a run. Training writes to it; any goroutine may read.
@@ -56,6 +56,15 @@ type Run struct {
 	Saves    []Save       `json:"checkpoints"`
 	Timeline *Timeline    `json:"timeline,omitempty"`
 	Saving   bool         `json:"saving"` // whether checkpoints can be requested
+	Changes  []Change     `json:"changes,omitempty"`
+	Replicas int          `json:"replicas,omitempty"` // that train since the last change in this start; 0 if there was none
+}
+
+// Change is a change of the replicas, after a step.
+type Change struct {
+	Step int     `json:"step"`
+	Time float64 `json:"time"`
+	Text string  `json:"text"`
 }
 
 // Now describes the last step.
@@ -246,7 +255,7 @@ func (s *State) Earlier(l *report.Log) {
 		}
 		s.hist.starts.Add(float64(len(l.Starts)))
 		for _, c := range l.Changes {
-			s.hist.change(c)
+			s.changed(c)
 		}
 		if n := len(l.Steps); n > 0 {
 			s.hist.tokensBefore, s.hist.skippedLast = l.Steps[n-1].Tokens, l.Steps[n-1].Skipped
@@ -277,12 +286,22 @@ func (s *State) Event(e report.Event) {
 	case *report.Account:
 		s.memory(e)
 	case report.Change:
-		s.change(func() { s.hist.change(e) })
+		s.change(func() {
+			s.changed(e)
+			s.run.Replicas = e.Replicas
+			s.hist.left(e.Replicas)
+		})
 	case report.Summary:
 		s.change(func() { s.run.State = map[bool]string{true: "stopped", false: "done"}[e.Stopped] })
 	case report.End:
 		s.change(func() { s.run.State, s.run.Why = e.State, e.Why })
 	}
+}
+
+// changed adds a change of the replicas. The caller holds mu.
+func (s *State) changed(c report.Change) {
+	s.hist.change(c)
+	s.run.Changes = append(s.run.Changes[max(0, len(s.run.Changes)-mostSaves+1):], Change{c.Step, c.Time, c.String()})
 }
 
 // Step implements report.Observer.
@@ -559,6 +578,12 @@ func Ended(out string, l *report.Log, job string, saves []Save) *State {
 	}
 	s.run.Job, s.run.Memory, s.run.State = job, planned(l.Memory), "running, or killed"
 	s.run.Saves = append(s.run.Saves, saves...)
+	for _, c := range l.Changes {
+		s.changed(c)
+	}
+	if c := l.Changed(); c != nil {
+		s.run.Replicas = c.Replicas
+	}
 	if l.End != nil {
 		s.Event(*l.End)
 	}
