@@ -196,10 +196,15 @@ func (c *Chat) Variables(given []string) (*chat.Dict, error) {
 
 // EndOfTurn returns the special token with which the template ends an answer; -1 if there is none.
 func (c *Chat) EndOfTurn() int32 {
-	const answer = "answer"
-	all, err := c.Examples(NewTalk("user", "question", "assistant", answer), "assistant")
+	end, _ := c.endOfTurn()
+	return end
+}
+
+// endOfTurn is like EndOfTurn. It is unknown if the template refuses a simple conversation.
+func (c *Chat) endOfTurn() (end int32, known bool) {
+	all, err := c.Examples(NewTalk("user", "question", "assistant", "answer"), "assistant")
 	if err != nil || len(all) == 0 {
-		return -1 // a template may refuse such a conversation
+		return -1, false
 	}
 	end, x := int32(-1), all[len(all)-1]
 	for i := len(x.ids) - 1; i >= 0; i-- {
@@ -209,10 +214,10 @@ func (c *Chat) EndOfTurn() int32 {
 				end = id
 			}
 		case len(bytes.TrimSpace(c.tok.Decode(x.ids[i:i+1]))) > 0:
-			return end
+			return end, true
 		}
 	}
-	return -1
+	return -1, true
 }
 
 // Prompt returns the ids of a conversation up to the beginning of the model's answer.

@@ -127,6 +127,11 @@ func (set *Set) openDocuments(ctx context.Context, s Source, files []file) error
 	set.Fingerprint = train.sum(s.Documents.Weights)
 	set.splitDocuments(s, train, validation)
 	set.Notes = append(set.Notes, n.notes(s.Context, r.chat)...)
+	if r.chat != nil && s.Documents.Learn != "all" {
+		if end, known := r.chat.endOfTurn(); known && end < 0 {
+			set.Notes = append(set.Notes, "the chat template ends answers with no special token that is learned, so the model may not learn to stop")
+		}
+	}
 	return set.mix(s)
 }
 
