@@ -371,6 +371,9 @@ func resolvePath(fsys vfs.FS, path string) (string, error) {
 	if _, err := fsys.Stat(path); !ok && errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("no such folder; want latest, best, the step of a checkpoint, or its folder%s", suggestion(path))
 	}
+	if _, err := fsys.Stat(filepath.Join(path, "config.json")); err == nil {
+		return "", fmt.Errorf("%s is a model, not a checkpoint: start from it with model.from, without --resume", path)
+	}
 	if _, err := readManifest(fsys, path); err != nil {
 		return "", fmt.Errorf("%s: not \"latest\", not a step, not a checkpoint's folder: %w", path, err)
 	}

@@ -312,7 +312,11 @@ func (r *Reader) Unfit(section string) {
 func (r *Reader) Unused() {
 	for _, f := range r.fields() {
 		if why, because := r.config.idle(f); why != "" && r.Has(f.key) && (r.Has(because) || !r.Bad[because]) {
-			r.Wrong(r.Given[f.key].At, f.key, "not used: "+why, fmt.Sprintf("remove it (--set %s=null removes it)", f.key))
+			advice := fmt.Sprintf("remove it (--set %s=null removes it)", f.key)
+			if i := slices.IndexFunc(f.only, func(o only) bool { return o.why == why && o.when != "" }); i >= 0 {
+				advice += ", or use it " + f.only[i].when
+			}
+			r.Wrong(r.Given[f.key].At, f.key, "not used: "+why, advice)
 		}
 	}
 }

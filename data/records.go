@@ -218,6 +218,9 @@ func optional(record jsonread.Value, key string) (string, error) {
 func messagesOf(record jsonread.Value, key string) (c conversation, err error) {
 	v := record.Get(key)
 	if v.Kind != jsonread.Array {
+		if v.Kind == jsonread.String && strings.HasPrefix(strings.TrimSpace(v.Text), "[") {
+			return c, fmt.Errorf("%q is a text with a list of messages; convert it with jq -c '.%[1]s |= fromjson'", key)
+		}
 		return c, fmt.Errorf("%q is not a list of messages", key)
 	}
 	list, err := systemOf(record, v.Items)

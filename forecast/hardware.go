@@ -45,7 +45,8 @@ type Link struct {
 const (
 	hardwareBytes = 64 << 10
 	hardwareLinks = 16
-	mostRate      = 1e24 // operations or bytes per second
+	leastRate     = 1e6 // operations or bytes per second: less is meant in other units
+	mostRate      = 1e24
 	mostDelay     = 1000 // seconds
 )
 
@@ -59,6 +60,11 @@ func OpenHardware(name string) (*Hardware, error) {
 	text, err := input.Read(name, hardwareBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%s: no such file or directory", name)
+		for _, h := range presets {
+			if strings.Contains(strings.ToLower(name), h.Name) {
+				err = fmt.Errorf("%w; did you mean %s?", err, h.Name)
+			}
+		}
 	}
 	if err != nil {
 		return nil, input.BadInput(fmt.Errorf("--machine %w; want here, one of %s, or a file that describes another machine in JSON, like examples/machine.json", err, strings.Join(HardwareNames(), ", ")))
@@ -66,6 +72,8 @@ func OpenHardware(name string) (*Hardware, error) {
 	h := &Hardware{Name: name}
 	if err = jsonread.Into(text, h); err == nil {
 		err = h.check()
+	} else {
+		err = fmt.Errorf("%w; rates are numbers of operations or bytes per second, device_memory is a number of bytes", err)
 	}
 	if err != nil {
 		return nil, input.BadInput(fmt.Errorf("%s: %w", name, err))
@@ -88,16 +96,16 @@ func (h *Hardware) check() error {
 	for _, rates := range []map[string]float64{h.Flops, h.Peak} {
 		for name, x := range rates {
 			if !slices.Contains(precisionsNamed, name) || !rate(x) {
-				wrong("%q: %v operations per second; want %s, from 1 to %v", show.Cut(name, 80), x, show.Either(precisionsNamed), mostRate)
+				wrong("%q: %v operations per second; want %s, from %v to %v", show.Cut(name, 80), x, show.Either(precisionsNamed), leastRate, mostRate)
 			}
 		}
 	}
 	if !rate(h.Memory) {
-		wrong("memory: %v bytes per second; want from 1 to %v", h.Memory, mostRate)
+		wrong("memory: %v bytes per second; want from %v to %v", h.Memory, leastRate, mostRate)
 	}
 	for name, x := range map[string]float64{"attention": h.Attention, "host_link": h.HostLink, "host_memory": h.HostMemory, "disk": h.Disk} {
 		if x != 0 && !rate(x) {
-			wrong("%s: %v a second; want 0, or from 1 to %v", name, x, mostRate)
+			wrong("%s: %v a second; want 0, or from %v to %v", name, x, leastRate, mostRate)
 		}
 	}
 	if h.DeviceMemory < 0 || h.DeviceMemory > config.MostMemory {
@@ -112,7 +120,7 @@ func (h *Hardware) check() error {
 	for i, l := range h.Links[:min(hardwareLinks, len(h.Links))] {
 		last := i+1 == len(h.Links)
 		if !rate(l.Bandwidth) || !delay(l.Latency) {
-			wrong("links[%d]: %v bytes a second and %v seconds; want from 1 to %v, and from 0 to %v", i, l.Bandwidth, l.Latency, mostRate, mostDelay)
+			wrong("links[%d]: %v bytes a second and %v seconds; want from %v to %v, and from 0 to %v", i, l.Bandwidth, l.Latency, leastRate, mostRate, mostDelay)
 		}
 		if l.Ranks < 0 || l.Ranks == 0 && !last || i > 0 && l.Ranks != 0 && l.Ranks <= h.Links[i-1].Ranks {
 			wrong("links[%d]: ranks %d; want more than the previous link's, and 0 only for the last", i, l.Ranks)
@@ -126,7 +134,7 @@ func (h *Hardware) check() error {
 }
 
 // rate and delay report whether a rate per second or a number of seconds is valid.
-func rate(x float64) bool  { return x >= 1 && x <= mostRate }
+func rate(x float64) bool  { return x >= leastRate && x <= mostRate }
 func delay(x float64) bool { return x >= 0 && x <= mostDelay }
 
 var precisionsNamed = []string{"fp32", "bf16", "fp16"}

@@ -47,7 +47,7 @@ func (a *app) ckptExport() *cobra.Command {
 		case foreign && step != "":
 			err = input.BadInput(errors.New("--step is for runs and folders of checkpoints of zeroth"))
 		case !slices.Contains(formats, form):
-			err = input.BadInput(fmt.Errorf("--format %s; want %s", form, strings.Join(formats, ", ")))
+			err = input.BadInput(fmt.Errorf("--format %s; want %s; other programs convert a folder of hf, such as llama.cpp to gguf", form, strings.Join(formats, ", ")))
 		case adapter && (foreign || form != "hf"):
 			err = input.BadInput(errors.New("--adapter is for checkpoints of jobs with train.lora, and for --format hf"))
 		case !foreign && names != (theirs{}):
@@ -74,6 +74,7 @@ DIR may also be a checkpoint of DeepSpeed (ZeRO 0 to 3, universal), of FSDP
 (torch.distributed.checkpoint) or of torch.save. --format dcp writes a folder for
 torch.distributed.checkpoint with the optimizer state, --format torch a
 pytorch_model.bin.`
+	cmd.SuggestFor = []string{"merge", "convert", "save"}
 	cmd.Example = "  zeroth ckpt export run1 --to model\n  zeroth ckpt export run1/ckpt/step-00001000 --to model --dtype bf16 --shard-size 5GB\n  zeroth ckpt export global_step500 --to model --dtype bf16"
 	toFlag(cmd, &to, "`folder` to write, new or empty")
 	jsonFlag(cmd, &asJSON)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -98,7 +99,8 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 		}),
 	}
 	cmd.Flags().SetInterspersed(false) // flags after train belong to train, with or without --
-	cmd.Flags().IntVarP(&n, "processes", "n", 2, "number of `processes` to start; with --hosts, on each host without a number (default 1)")
+	n = 2
+	cmd.Flags().VarP(decimal[int]{&n, strconv.Atoi}, "processes", "n", "number of `processes` to start; with --hosts, on each host without a number (default 1)")
 	cmd.Flags().StringVar(&hostList, "hosts", "", "start the processes on these `hosts`, such as node1,user@node2:4")
 	cmd.Flags().StringVar(&hostfile, "hostfile", "", "like --hosts, from a `file` with one host per line, as for DeepSpeed and MPI: node1 slots=4")
 	cmd.Flags().StringVar(&ssh, "ssh", "ssh", "`command` that reaches a host, with its options")
@@ -106,8 +108,8 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 	cmd.Flags().StringVar(&addr, "addr", "", "name or address at which the hosts reach the first `host` (default its name)")
 	cmd.Flags().BoolVar(&copied, "copy", false, "copy this program to hosts that do not have it, into .cache/zeroth in the home folder")
 	cmd.Flags().StringSliceVar(&env, "env", nil, "`names` of variables to pass to hosts, in addition to ZEROTH_* and NCCL_*, such as HF_TOKEN,AWS_*")
-	cmd.Flags().IntVar(&restarts, "restarts", 0, "how many `times` to restart all processes after one was lost")
-	cmd.Flags().IntVar(&minRanks, "min-ranks", 0, "continue without lost processes, with at least this many `ranks` (default all)")
+	intVar(cmd.Flags(), &restarts, "restarts", 0, "how many `times` to restart all processes after one was lost")
+	intVar(cmd.Flags(), &minRanks, "min-ranks", 0, "continue without lost processes, with at least this many `ranks` (default all)")
 	return cmd
 }
 

@@ -56,6 +56,9 @@ job.`,
 			if err != nil {
 				return err
 			}
+			if longest && largest != "" && largest != "seq" {
+				return input.BadInput(fmt.Errorf("--longest is --largest seq, but --largest is %s; want one of them", largest))
+			}
 			if longest {
 				largest = "seq"
 			}

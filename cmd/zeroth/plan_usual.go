@@ -40,7 +40,10 @@ func (g gpus) Set(s string) error {
 	if *g.auto = s == "auto"; *g.auto {
 		return nil
 	}
-	return g.decimal.Set(s)
+	if err := g.decimal.Set(s); err != nil {
+		return fmt.Errorf("%w, or auto", err)
+	}
+	return nil
 }
 
 // assume adds a setting that no flag gives.

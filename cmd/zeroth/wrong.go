@@ -20,8 +20,8 @@ func (a *app) wrongFlag(cmd *cobra.Command, err error) error {
 	if !errors.As(err, &unknown) {
 		return err
 	}
-	for _, arg := range a.args {
-		if !cmd.HasParent() && !strings.HasPrefix(arg, "-") {
+	for _, arg := range a.args[strings.Count(cmd.CommandPath(), " "):] {
+		if cmd.HasAvailableSubCommands() && !strings.HasPrefix(arg, "-") {
 			return knownCommand(cmd, []string{arg})
 		}
 	}
@@ -32,13 +32,14 @@ func (a *app) wrongFlag(cmd *cobra.Command, err error) error {
 	if long := unknown.GetSpecifiedShortnames(); cmd.Flags().Lookup(long) != nil && len(long) > 1 {
 		return fmt.Errorf("%w; did you mean --%s?", err, long)
 	}
-	if keys := keysOf(unknown.GetSpecifiedName()); keys != nil {
+	near, sets := nearFlag(cmd, unknown.GetSpecifiedName()), cmd.Flags().Lookup("set") != nil
+	if keys := keysOf(unknown.GetSpecifiedName()); keys != nil && sets {
 		return fmt.Errorf("%w; write --set %s=VALUE", err, strings.Join(keys, "=VALUE or --set "))
 	}
-	if hint := words.Hint(strings.ReplaceAll(unknown.GetSpecifiedName(), "-", "_")); hint != "" {
+	if hint := words.Hint(unknown.GetSpecifiedName()); hint != "" && (sets || near == "") {
 		return fmt.Errorf("%w; %s", err, hint)
 	}
-	if near := nearFlag(cmd, unknown.GetSpecifiedName()); near != "" {
+	if near != "" {
 		return fmt.Errorf("%w; did you mean --%s?", err, near)
 	}
 	return err
@@ -91,6 +92,11 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 	if len(near) == 0 && !cmd.HasParent() {
 		near = suggestions(args[0])
 	}
+	for i, name := range near {
+		if sub, _, _ := cmd.Find([]string{name, args[0]}); sub != nil && sub.Name() == args[0] {
+			near[i] += " " + args[0]
+		}
+	}
 	if len(near) > 0 {
 		err += "\n\nDid you mean this?\n\t" + strings.Join(near, "\n\t") + "\n"
 	}
@@ -108,9 +114,13 @@ func suggestions(word string) []string {
 	return nil
 }
 
-// nearFlag returns the flag of a command that name is likely a misspelling of, or "".
+// nearFlag returns the flag of a command that name is likely a misspelling of, or the beginning, or "".
 func nearFlag(cmd *cobra.Command, name string) string {
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	return words.Nearest(name, names)
+	if near := words.Nearest(name, names); near != "" || len(name) < 3 {
+		return near
+	}
+	names = slices.DeleteFunc(names, func(s string) bool { return !strings.HasPrefix(s, name) })
+	return strings.Join(names, " or --")
 }

@@ -215,6 +215,8 @@ func (t *Translation) dataset(key string, p *tree.Pair, files *tree.Node) {
 	case slices.Contains(silent, p.Key):
 	case p.Key == "split" && v.Text == "train", p.Key == "train_on_eos" && v.Text == "turn":
 	case p.Key == "roles_to_train" && allows([]string{"assistant", "gpt"}, v):
+	case p.Key == "roles_to_train":
+		t.wrong(v.At, "datasets."+p.Key, "only answers are learned, or every token", "want [assistant], or train_on_inputs: true")
 	default:
 		t.wrong(v.At, "datasets."+p.Key, v.String()+" is not supported", "want files of chats, Alpaca's records or text, as in docs/data.md")
 	}

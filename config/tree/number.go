@@ -52,7 +52,8 @@ func Number(n *Node) (x float64, wrong string) {
 	percent, share := strings.CutSuffix(n.Text, "%")
 	switch {
 	case share && decimal.MatchString(percent):
-		return 0, n.String() + " is not a number: write " + percent + "e-2"
+		x, _ := strconv.ParseFloat(percent, 64)
+		return 0, n.String() + " is not a number: write " + strconv.FormatFloat(x/100, 'g', -1, 64)
 	case !decimal.MatchString(n.Text):
 		return 0, n.String() + " is not a number"
 	case Octal.MatchString(n.Text):

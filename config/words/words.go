@@ -83,6 +83,7 @@ func Of(program string) map[string]Word {
 
 // Known returns the words of programs that a key, or its last part, may be.
 func Known(key string) (found []Word) {
+	key = strings.ReplaceAll(key, "-", "_")
 	last := key[strings.LastIndexByte(key, '.')+1:]
 	for _, name := range slices.Compact([]string{key, last}) {
 		for _, w := range All() {

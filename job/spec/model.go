@@ -94,7 +94,9 @@ func published(like string) string {
 	var names, near []string
 	for _, s := range hf.Published() {
 		names = append(names, s.Name)
-		if !slices.ContainsFunc(strings.Split(strings.ToLower(like), "-"), func(part string) bool { return !strings.Contains(strings.ToLower(s.Name), part) }) {
+		if !slices.ContainsFunc(strings.Split(strings.ToLower(like), "-"), func(part string) bool {
+			return !strings.Contains(strings.ToLower(strings.ReplaceAll(s.Name, "-", "")), part)
+		}) {
 			near = append(near, s.Name)
 		}
 	}

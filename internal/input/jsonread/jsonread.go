@@ -132,6 +132,10 @@ func (r *Reader) syntax(want string) error {
 		return r.Wrong("the text ends where %s should be", want)
 	case r.token == 0 && bytes.HasPrefix(rest, []byte("\xef\xbb\xbf")):
 		return r.Wrong("the text begins with a byte order mark, which JSON does not allow: save it as plain UTF-8")
+	case rest[0] == '\'':
+		return r.Wrong("%.20q where %s should be: JSON has double quotes", rest[:min(len(rest), 20)], want)
+	case (rest[0] == '}' || rest[0] == ']') && bytes.HasSuffix(bytes.TrimSpace(r.text[:r.token]), []byte(",")):
+		return r.Wrong("a comma before %q, which JSON does not allow", rest[0])
 	default:
 		return r.Wrong("%.20q where %s should be", rest[:min(len(rest), 20)], want)
 	}
