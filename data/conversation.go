@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -142,9 +143,7 @@ func (c *Chat) render(talk Talk, answer bool) (chat.Text, error) {
 		return chat.Text{}, err
 	}
 	vars := map[string]chat.Value{"messages": messages, "tools": talk.Tools, "documents": nil, "add_generation_prompt": answer, "strftime_now": chat.At(c.now)}
-	for name, s := range c.tokens {
-		vars[name] = s
-	}
+	maps.Copy(vars, c.tokens)
 	if talk.More != nil {
 		for name, v := range talk.More.All() {
 			if arguments[name] {

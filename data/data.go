@@ -207,14 +207,9 @@ func (s Source) inspect(ctx context.Context) (set *Set, files []file, errs []err
 // load reads the files into a corpus and checks its ids. It reports the progress of the
 // slower step.
 func (set *Set) load(ctx context.Context, s Source, files []file) (*Corpus, error) {
-	silent := func(int64, int64) {}
-	reading := s.Progress
-	if reading == nil {
-		reading = silent
-	}
-	checking := silent
+	reading, checking := s.Progress, (func(done, total int64))(nil)
 	if len(s.Tokens) > 0 {
-		reading, checking = silent, reading
+		reading, checking = checking, reading
 	}
 	segments, err := set.read(ctx, s, files, reading)
 	if err != nil {
@@ -236,10 +231,7 @@ func (set *Set) load(ctx context.Context, s Source, files []file) (*Corpus, erro
 // checkMemory returns an error if the text exceeds the memory available for it. Encoded
 // text needs additional memory.
 func (s Source) checkMemory(files []file) error {
-	sum := int64(0)
-	for _, f := range files {
-		sum += f.size
-	}
+	sum := sizeOfFiles(files)
 	if len(s.Tokens) > 0 || s.Memory == 0 || sum <= s.Memory {
 		return nil
 	}

@@ -230,18 +230,14 @@ func (d *docReader) completion(e partEncoder, record jsonread.Value) example {
 
 // answerAt returns how many of the ids of a prompt and an answer come before the first one with a
 // part of the answer.
-func (d *docReader) answerAt(e partEncoder, ids []int32, prompt, answer string) (n int) {
+func (d *docReader) answerAt(e partEncoder, ids []int32, prompt, answer string) int {
 	if f, ok := d.tok.(*Folder); ok {
 		before, _ := f.Around()
 		if starts := f.Starts(ids[len(before):], prompt+answer); starts != nil {
 			return len(before) + tokenAt(starts, len(prompt))
 		}
 	}
-	head := signed(e.part(nil, task{text: []byte(prompt), first: true}))
-	for n < min(len(head), len(ids)) && head[n] == ids[n] {
-		n++
-	}
-	return n
+	return alike(signed(e.part(nil, task{text: []byte(prompt), first: true})), ids)
 }
 
 // chatExample encodes a conversation; dense is set for a row of Parquet.

@@ -38,10 +38,7 @@ type partEncoder interface {
 // It holds one file's text and the chunks being encoded. spelledOut counts the special tokens
 // spelled out in the text.
 func encodeFiles(ctx context.Context, v fileTokenizer, files []file, progress func(done, total int64), each func(segment) error) (spelledOut int64, err error) {
-	m := meter{report: progress}
-	for _, f := range files {
-		m.total += f.size
-	}
+	m := meter{total: sizeOfFiles(files), report: progress}
 	var count atomic.Int64
 	err = inOrder(ctx, func(ctx context.Context, emit func(task)) error { return chunks(ctx, files, v, emit) },
 		v.parts, func(e partEncoder, t task) {

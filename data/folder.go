@@ -208,9 +208,7 @@ type specialTokens struct {
 // named returns the tokens that have a name, which templates know them by.
 func (s *specialTokens) named() map[string]special {
 	all := map[string]special{"bos_token": s.BOS, "eos_token": s.EOS, "unk_token": s.UNK, "sep_token": s.SEP, "pad_token": s.PAD, "cls_token": s.CLS, "mask_token": s.Mask}
-	for name, t := range s.Extra.named {
-		all[name] = t
-	}
+	maps.Copy(all, s.Extra.named)
 	return all
 }
 
@@ -290,8 +288,7 @@ type addition struct {
 
 // name describes which tokenizer the files name.
 func (d description) name() string {
-	switch {
-	case d.config.Class != "":
+	if d.config.Class != "" {
 		return fmt.Sprintf("tokenizer_config.json names the class %.40q", d.config.Class)
 	}
 	return "no file names its class"

@@ -89,9 +89,6 @@ func fetch(ctx context.Context, key string, files []file, progress func(done, to
 	if m.total == 0 {
 		return nil
 	}
-	if progress == nil {
-		m.report = func(int64, int64) {}
-	}
 	c, err := s3.Connect()
 	if err != nil {
 		return err

@@ -97,13 +97,7 @@ func (set *Set) openDocuments(ctx context.Context, s Source, files []file) error
 		const note = "files of data.documents left out, because data.validation_documents has them, too: %d, such as %s"
 		set.Notes = append(set.Notes, fmt.Sprintf(note, len(both), both[0].name()))
 	}
-	m := &meter{report: s.Progress}
-	if m.report == nil {
-		m.report = func(int64, int64) {}
-	}
-	for _, f := range append(files[:len(files):len(files)], held...) {
-		m.total += f.size
-	}
+	m := &meter{total: sizeOfFiles(files) + sizeOfFiles(held), report: s.Progress}
 	var n counts
 	var errs []error
 	train, validation := &documents{starts: []int64{0}, skip: s.Documents.Skip}, &documents{starts: []int64{0}, skip: s.Documents.Skip}

@@ -77,7 +77,7 @@ func joinSome(errs []error) error {
 	return errors.Join(some...)
 }
 
-// meter sums the bytes processed by several goroutines and reports progress.
+// meter sums the bytes processed by several goroutines and reports progress, unless report is nil.
 type meter struct {
 	sync.Mutex
 	done, total int64
@@ -87,6 +87,15 @@ type meter struct {
 func (m *meter) add(n int64) {
 	m.Lock()
 	defer m.Unlock()
-	m.done += n
-	m.report(m.done, m.total)
+	if m.done += n; m.report != nil {
+		m.report(m.done, m.total)
+	}
+}
+
+// sizeOfFiles returns the bytes of files.
+func sizeOfFiles(files []file) (sum int64) {
+	for _, f := range files {
+		sum += f.size
+	}
+	return sum
 }

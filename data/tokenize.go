@@ -49,17 +49,10 @@ func (e Encoding) Encode(ctx context.Context) (Encoded, error) {
 	if err != nil {
 		return Encoded{}, err
 	}
-	done := Encoded{Width: idWidth(tok.Vocab()), Vocab: tok.Vocab()}
-	for _, f := range files {
-		done.Bytes += f.size
-	}
+	done := Encoded{Bytes: sizeOfFiles(files), Width: idWidth(tok.Vocab()), Vocab: tok.Vocab()}
 	out, err := input.Create(e.Out)
 	if err != nil {
 		return Encoded{}, err
-	}
-	progress := e.Progress
-	if progress == nil {
-		progress = func(int64, int64) {}
 	}
 	w := bufio.NewWriterSize(out, 1<<20)
 	add := func(ids []byte) error {
@@ -73,11 +66,11 @@ func (e Encoding) Encode(ctx context.Context) (Encoded, error) {
 	switch {
 	case err != nil:
 	case records != nil:
-		err = done.encodeRecords(ctx, records, files, progress, add)
+		err = done.encodeRecords(ctx, records, files, e.Progress, add)
 	default:
 		done.Documents = len(files)
 		var spelledOut int64
-		spelledOut, err = encodeFiles(ctx, tok, files, progress, func(s segment) error { return add(s.data) })
+		spelledOut, err = encodeFiles(ctx, tok, files, e.Progress, func(s segment) error { return add(s.data) })
 		if spelledOut > 0 {
 			done.Notes = append(done.Notes, tok.noteSpelledOut(spelledOut))
 		}

@@ -183,6 +183,14 @@ func afterTail(head, text string) (at int) {
 	return at
 }
 
+// alike returns the length of the longest common beginning.
+func alike[T comparable](a, b []T) (n int) {
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
 // common returns the length of the longest common beginning of two texts, in whole characters.
 func common(a, b string) int {
 	n := 0
@@ -286,10 +294,7 @@ func tokenAt(starts []int, at int) int {
 // beginning ends within a token, whole includes that token.
 func (c *Chat) countOf(ids []int32, beginning string, whole bool) int {
 	prefix := c.tok.Plain([]byte(beginning))
-	n := 0
-	for n < min(len(prefix), len(ids)) && prefix[n] == ids[n] {
-		n++
-	}
+	n := alike(prefix, ids)
 	if n < len(prefix) && whole {
 		n = min(n+1, len(ids))
 	}
