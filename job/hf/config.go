@@ -101,11 +101,6 @@ func ReadConfig(folder string) (m Model, c Carried, err error) {
 	return m, c, nil
 }
 
-func parseModelConfig(raw []byte) (Model, error) {
-	m, _, err := ReadModel(raw)
-	return m, err
-}
-
 // ReadModel parses a config.json. notes contains remarks about an accepted model.
 func ReadModel(raw []byte) (m Model, notes []string, err error) {
 	o, err := readObject(raw)
@@ -126,7 +121,10 @@ func (o *object) model() (m Model, notes []string, err error) {
 		o.refuse("model_type \"%s\" is not supported; want %s", show.Brief(kind), either(Families()))
 		return m, nil, o.err()
 	}
-	m, notes = f.read(o)
+	if f.base.layers > 0 {
+		m = f.base.read(o)
+	}
+	f.read(o, &m)
 	if f.write == nil {
 		m.Type = kind // not derivable from the other fields
 	}
@@ -140,9 +138,9 @@ func (o *object) model() (m Model, notes []string, err error) {
 		maybe(o, key, "") // of the parameters; their files give it, too
 	}
 	if unknown := o.unknownKeys(f); len(unknown) > 0 {
-		notes = append(notes, "config.json has unknown keys, which are ignored: "+several(unknown))
+		o.note("config.json has unknown keys, which are ignored: %s", several(unknown))
 	}
-	return m, notes, o.err()
+	return m, o.notes, o.err()
 }
 
 func normEps(x float64) bool { return x > 0 && x < 1 }

@@ -270,3 +270,8 @@ func TestModelConfigHasALimit(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func parseModelConfig(raw []byte) (Model, error) {
+	m, _, err := ReadModel(raw)
+	return m, err
+}

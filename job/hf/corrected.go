@@ -9,17 +9,20 @@ import (
 var (
 	glm4MoE = family{
 		kind: "glm4_moe", name: "GLM-4-MoE", class: [2]string{"Glm4MoeForCausalLM", "Glm4MoeModel"},
-		ignored: words(`original_max_position_embeddings output_router_logits topk_method scoring_func`),
+		ignored: words(`output_router_logits topk_method scoring_func`),
+		base:    decoder{layers: 46, heads: 96, kv: 8, head: 128, width: 4096, ffn: 10944, vocab: 151552, longest: 131072, eps: 1e-5},
 		read:    readGLM4MoE,
 	}
 	dots1 = family{
 		kind: "dots1", name: "dots1", class: [2]string{"Dots1ForCausalLM", "Dots1Model"},
-		ignored: words(`original_max_position_embeddings output_router_logits topk_method scoring_func moe_layer_freq`),
+		ignored: words(`output_router_logits topk_method scoring_func moe_layer_freq`),
+		base:    decoder{layers: 62, heads: 32, kv: 32, width: 4608, ffn: 10944, vocab: 152064, longest: 2048, eps: 1e-6},
 		read:    readDots1,
 	}
 	minimaxM2 = family{
 		kind: "minimax_m2", name: "MiniMax-M2", class: [2]string{"MiniMaxM2ForCausalLM", "MiniMaxM2Model"},
-		ignored: words(`original_max_position_embeddings router_aux_loss_coef`),
+		ignored: words(`router_aux_loss_coef`),
+		base:    decoder{layers: 62, heads: 48, kv: 8, head: 128, width: 3072, ffn: 1536, vocab: 200064, longest: 196608, eps: 1e-6},
 		read:    readMiniMaxM2,
 	}
 )
@@ -58,50 +61,39 @@ func (o *object) corrected(m *Model, count, topK, width, dense int, normalize bo
 	}
 }
 
-func readGLM4MoE(o *object) (Model, []string) {
-	m, notes := decoder{layers: 46, heads: 96, kv: 8, head: 128, width: 4096, ffn: 10944, vocab: 151552, longest: 131072, eps: 1e-5}.read(o)
-	o.partial(&m, 0.5)
-	o.rope(&m, 10000)
+func readGLM4MoE(o *object, m *Model) {
+	o.partial(m, 0.5)
+	o.rope(m, 10000)
 	m.BiasQKV = maybe(o, "attention_bias", false)
 	if maybe(o, "use_qk_norm", false) {
 		m.HeadNorm = nn.EachHead
 	}
-	o.corrected(&m, 128, 8, 1408, 1, true)
-	o.sameLayers(&m, 0)
-	return m, notes
+	o.corrected(m, 128, 8, 1408, 1, true)
+	o.sameLayers(m, 0)
 }
 
-func readDots1(o *object) (Model, []string) {
-	m, notes := decoder{layers: 62, heads: 32, kv: 32, width: 4608, ffn: 10944, vocab: 152064, longest: 2048, eps: 1e-6}.read(o)
-	o.rope(&m, 10000)
-	m.HeadNorm, m.BiasQKV = nn.EachHead, maybe(o, "attention_bias", false)
-	m.BiasOut = m.BiasQKV
-	o.corrected(&m, 1, 1, 1408, 0, false)
+func readDots1(o *object, m *Model) {
+	o.rope(m, 10000)
+	m.HeadNorm = nn.EachHead
+	o.biases(m)
+	o.corrected(m, 1, 1, 1408, 0, false)
 	window, from := o.window(4096), maybe(o, "max_window_layers", 62)
-	o.layers(&m, window, func(layer int) byte {
-		if window > 0 && layer >= from {
-			return nn.Windowed
-		}
-		return nn.Full
-	})
-	return m, notes
+	o.layers(m, window, func(layer int) bool { return window > 0 && layer >= from })
 }
 
 // readMiniMaxM2 reads a model whose router has the type of the other weights.
-func readMiniMaxM2(o *object) (Model, []string) {
-	m, notes := decoder{layers: 62, heads: 48, kv: 8, head: 128, width: 3072, ffn: 1536, vocab: 200064, longest: 196608, eps: 1e-6}.read(o)
+func readMiniMaxM2(o *object, m *Model) {
 	part := 1.0
 	if !o.null("rotary_dim") {
 		part = float64(o.count("rotary_dim", "", m.Head())) / float64(m.Head())
 	}
-	o.partial(&m, part)
-	o.rope(&m, 5e6)
+	o.partial(m, part)
+	o.rope(m, 5e6)
 	m.HeadNorm = nn.AllHeads
 	names := mixtralNames
 	names.Bias = "block_sparse_moe.e_score_correction_bias"
-	x := o.experts(&m, names, 256, 8)
+	x := o.experts(m, names, 256, 8)
 	x.Router.Score, x.Router.Bias, x.Router.Normalize, x.Router.Floor = device.Sigmoid, true, true, 1e-20
-	o.balance(&m, 0.001)
-	o.sameLayers(&m, 0)
-	return m, notes
+	o.balance(m, 0.001)
+	o.sameLayers(m, 0)
 }

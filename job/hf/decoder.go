@@ -1,6 +1,7 @@
 package hf
 
 import (
+	"bytes"
 	"cmp"
 	"maps"
 	"math"
@@ -27,7 +28,7 @@ type decoder struct {
 }
 
 // read reads the keys common to all these classes.
-func (d decoder) read(o *object) (m Model, notes []string) {
+func (d decoder) read(o *object) (m Model) {
 	m = Model{
 		Family: "llama",
 		Shape: nn.Shape{
@@ -55,7 +56,8 @@ func (d decoder) read(o *object) (m Model, notes []string) {
 			o.refuse("%s \"%s\" is not supported; want %s", key, show.Brief(name), either(slices.Sorted(maps.Keys(gates))))
 		}
 	}
-	return m, o.weights(0, "attention_dropout")
+	o.weights(0, "attention_dropout")
+	return m
 }
 
 // gates maps transformers' names of activations.
@@ -98,11 +100,13 @@ func (o *object) heads(m *Model, otherwise int) {
 var layerKinds = map[string]byte{"full_attention": nn.Full, "sliding_attention": nn.Windowed}
 
 // layers reads the kind of each layer, for classes with windows: from layer_types or, if that is
-// missing, from otherwise. It returns false if layer_types is refused.
-func (o *object) layers(m *Model, window int, otherwise func(layer int) byte) bool {
-	layout := make([]byte, 0, m.Layers)
-	for i := range m.Layers {
-		layout = append(layout, otherwise(i))
+// missing, from windowed. It returns false if layer_types is refused.
+func (o *object) layers(m *Model, window int, windowed func(layer int) bool) bool {
+	layout := bytes.Repeat([]byte{nn.Full}, m.Layers)
+	for i := range layout {
+		if windowed(i) {
+			layout[i] = nn.Windowed
+		}
 	}
 	if types := maybe[[]string](o, "layer_types", nil); types != nil {
 		layout = layout[:0]
@@ -132,11 +136,7 @@ func (o *object) layers(m *Model, window int, otherwise func(layer int) byte) bo
 // sameLayers is layers for a class in which all layers have the same window, or none if window
 // is 0. The class ignores layer_types, so that must agree.
 func (o *object) sameLayers(m *Model, window int) {
-	kind := byte(nn.Full)
-	if window > 0 {
-		kind = nn.Windowed
-	}
-	known := o.layers(m, window, func(int) byte { return kind })
+	known := o.layers(m, window, func(int) bool { return window > 0 })
 	if window > 0 && known && m.Layout != strings.Repeat(string(nn.Windowed), m.Layers) {
 		o.refuse("layer_types has full_attention, but all layers of this model use sliding_window %d: remove one of the two", window)
 	}
@@ -157,16 +157,17 @@ func (o *object) sliding(m *Model, window, from int) {
 	if !used {
 		o.raw("sliding_window") // ignored
 		o.raw("max_window_layers")
-		o.layers(m, 0, func(int) byte { return nn.Full })
+		o.layers(m, 0, func(int) bool { return false })
 		return
 	}
 	window, from = o.window(window), get(o, "max_window_layers", from)
-	o.layers(m, window, func(layer int) byte {
-		if layer >= from && window != 0 {
-			return nn.Windowed
-		}
-		return nn.Full
-	})
+	o.layers(m, window, func(layer int) bool { return layer >= from && window != 0 })
+}
+
+// biases reads whether the projections of attention have biases.
+func (o *object) biases(m *Model) {
+	m.BiasQKV = maybe(o, "attention_bias", false)
+	m.BiasOut = m.BiasQKV
 }
 
 // padding reads the token whose embedding is not trained. Like nn.Embedding's padding_idx it may be
@@ -289,17 +290,22 @@ func (o *object) rotation(above *object, theta float64, m *Model) rotation {
 }
 
 func (o *object) llama3(above *object) device.RopeScaling {
-	const context = "original_max_position_embeddings"
-	outside := maybe(above, context, 0)
-	s := device.RopeScaling{Kind: device.RopeLlama3, Factor: get(o, "factor", 0.0), Low: get(o, "low_freq_factor", 0.0), High: get(o, "high_freq_factor", 0.0), Context: get(o, context, outside)}
-	if outside != 0 && s.Context != outside {
-		o.refuse("%s %d and %s%s %d differ: keep the one that the model was trained with", context, outside, o.in, context, s.Context)
-	}
+	outside := maybe(above, originalContext, 0)
+	s := device.RopeScaling{Kind: device.RopeLlama3, Factor: get(o, "factor", 0.0), Low: get(o, "low_freq_factor", 0.0), High: get(o, "high_freq_factor", 0.0), Context: get(o, originalContext, outside)}
+	o.sameContext(outside, s.Context)
 	if !(s.Factor >= 1 && s.Low > 0 && s.High > s.Low && s.Context > 0) {
 		o.refuse("rope_type llama3 with factor %v, low_freq_factor %v, high_freq_factor %v, %s %d; want a factor of at least 1, 0 < low < high, and positions",
-			s.Factor, s.Low, s.High, context, s.Context)
+			s.Factor, s.Low, s.High, originalContext, s.Context)
 	}
 	return s
+}
+
+// sameContext refuses a context of the original training in the enclosing config, unless it is 0, that
+// differs from that of the rotary positions.
+func (o *object) sameContext(outside, inside int) {
+	if outside != 0 && outside != inside {
+		o.refuse("%s %d and %s%s %d differ: keep the one that the model was trained with", originalContext, outside, o.in, originalContext, inside)
+	}
 }
 
 func atLeastOne(x float64) bool { return x >= 1 && !math.IsInf(x, 0) }
@@ -307,16 +313,14 @@ func atLeastOne(x float64) bool { return x >= 1 && !math.IsInf(x, 0) }
 // yarn follows transformers' _compute_yarn_parameters: Low and High are the pairs that rotate
 // beta_fast and beta_slow times within the positions of the original training.
 func (o *object) yarn(above *object, theta float64, m *Model) device.RopeScaling {
-	const context = "original_max_position_embeddings"
 	s := device.RopeScaling{Kind: device.RopeYaRN, Factor: o.number("factor", 0, atLeastOne), Context: m.Context}
-	if inside, outside := maybe(o, context, 0), maybe(above, context, 0); inside != 0 || outside != 0 {
-		if s.Context = cmp.Or(inside, outside); inside != 0 && outside != 0 && inside != outside {
-			o.refuse("%s %d and %s%s %d differ: keep the one that the model was trained with", context, outside, o.in, context, inside)
-		}
+	inside, outside := maybe(o, originalContext, 0), maybe(above, originalContext, 0)
+	if s.Context = cmp.Or(inside, outside, s.Context); inside != 0 {
+		o.sameContext(outside, inside)
 	}
 	fast, slow := cmp.Or(maybe(o, "beta_fast", 32.0), 32), cmp.Or(maybe(o, "beta_slow", 1.0), 1)
 	if !(fast >= slow && slow > 0 && s.Context > 0 && theta > 1) {
-		o.refuse("rope_type yarn with beta_fast %v, beta_slow %v, %s %d, rope_theta %v; want 0 < beta_slow <= beta_fast, positions, and a theta above 1", fast, slow, context, s.Context, theta)
+		o.refuse("rope_type yarn with beta_fast %v, beta_slow %v, %s %d, rope_theta %v; want 0 < beta_slow <= beta_fast, positions, and a theta above 1", fast, slow, originalContext, s.Context, theta)
 		return s
 	}
 	dim := float64(m.Head())

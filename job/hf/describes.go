@@ -25,7 +25,7 @@ func AdapterTensors(ck *checkpoint.Checkpoint) (n int) {
 // Describes returns the model of a config.json, after checking that it matches the parameters in a
 // checkpoint.
 func Describes(config []byte, ck *checkpoint.Checkpoint) (Model, error) {
-	m, err := parseModelConfig(config)
+	m, _, err := ReadModel(config)
 	if err != nil {
 		return m, err
 	}

@@ -1,6 +1,7 @@
 package hf
 
 import (
+	"maps"
 	"math"
 	"slices"
 
@@ -12,32 +13,38 @@ import (
 var (
 	mixtral = family{
 		kind: "mixtral", name: "Mixtral", class: [2]string{"MixtralForCausalLM", "MixtralModel"},
-		ignored: words(`original_max_position_embeddings router_aux_loss_coef`),
+		ignored: words(`router_aux_loss_coef`),
+		base:    decoder{layers: 32, heads: 32, kv: 8, width: 4096, ffn: 14336, vocab: 32000, longest: 4096 * 32, eps: 1e-5},
 		read:    readMixtral, write: writeMixtral,
 	}
 	qwen2moe = family{
 		kind: "qwen2_moe", name: "Qwen2-MoE", class: [2]string{"Qwen2MoeForCausalLM", "Qwen2MoeModel"},
-		ignored: words(`attention_bias original_max_position_embeddings router_aux_loss_coef`),
+		ignored: words(`attention_bias router_aux_loss_coef`),
+		base:    decoder{layers: 24, heads: 16, kv: 16, width: 2048, ffn: 5632, vocab: 151936, longest: 32768, eps: 1e-6},
 		read:    readQwen2MoE,
 	}
 	qwen3moe = family{
 		kind: "qwen3_moe", name: "Qwen3-MoE", class: [2]string{"Qwen3MoeForCausalLM", "Qwen3MoeModel"},
-		ignored: words(`original_max_position_embeddings max_window_layers router_aux_loss_coef`),
+		ignored: words(`max_window_layers router_aux_loss_coef`),
+		base:    decoder{layers: 24, heads: 32, kv: 4, width: 2048, ffn: 6144, vocab: 151936, longest: 32768, eps: 1e-6},
 		read:    readQwen3MoE,
 	}
 	olmoe = family{
 		kind: "olmoe", name: "OLMoE", class: [2]string{"OlmoeForCausalLM", "OlmoeModel"},
-		ignored: words(`original_max_position_embeddings router_aux_loss_coef`),
+		ignored: words(`router_aux_loss_coef`),
+		base:    decoder{layers: 16, heads: 16, width: 2048, ffn: 2048, vocab: 50304, longest: 4096, eps: 1e-5, padded: true, pad: 1},
 		read:    readOLMoE,
 	}
 	graniteMoE = family{
 		kind: "granitemoe", name: "Granite MoE", class: [2]string{"GraniteMoeForCausalLM", "GraniteMoeModel"},
-		ignored: words(`original_max_position_embeddings position_embedding_type router_aux_loss_coef`),
+		ignored: words(`position_embedding_type router_aux_loss_coef`),
+		base:    llama.base,
 		read:    readGraniteMoE,
 	}
 	graniteMoEShared = family{
 		kind: "granitemoeshared", name: "Granite MoE", class: [2]string{"GraniteMoeSharedForCausalLM", "GraniteMoeSharedModel"},
 		ignored: graniteMoE.ignored,
+		base:    llama.base,
 		read:    readGraniteMoEShared,
 	}
 )
@@ -116,17 +123,15 @@ func (o *object) sparse(m *Model, width int) {
 	}
 }
 
-func readMixtral(o *object) (Model, []string) {
-	m, notes := decoder{layers: 32, heads: 32, kv: 8, width: 4096, ffn: 14336, vocab: 32000, longest: 4096 * 32, eps: 1e-5}.read(o)
-	o.rope(&m, 1e6)
+func readMixtral(o *object, m *Model) {
+	o.rope(m, 1e6)
 	window := 0
 	if !o.null("sliding_window") {
 		window = o.window(0)
 	}
-	o.sameLayers(&m, window)
-	o.experts(&m, mixtralNames, 8, 2).Router.Normalize = true
-	o.balance(&m, 0.001)
-	return m, notes
+	o.sameLayers(m, window)
+	o.experts(m, mixtralNames, 8, 2).Router.Normalize = true
+	o.balance(m, 0.001)
 }
 
 // writeMixtral writes the config of a Llama whose layers all have experts.
@@ -137,7 +142,7 @@ func writeMixtral(m Model, all map[string]any) {
 	for _, key := range []string{"attention_bias", "mlp_bias", "rope_scaling"} {
 		delete(all, key)
 	}
-	fill(all, map[string]any{"num_local_experts": x.Count, "num_experts_per_tok": x.Router.TopK, "sliding_window": nil, "router_aux_loss_coef": 0.001, "output_router_logits": false})
+	maps.Copy(all, map[string]any{"num_local_experts": x.Count, "num_experts_per_tok": x.Router.TopK, "sliding_window": nil, "router_aux_loss_coef": 0.001, "output_router_logits": false})
 }
 
 // FreshExperts returns the experts of a model that comes from no folder: Mixtral's.
@@ -145,68 +150,55 @@ func FreshExperts(count, topK, width int) nn.Experts {
 	return nn.Experts{Count: count, FFN: width, Router: device.Router{TopK: topK, Normalize: true, Scale: 1}, Names: mixtralNames}
 }
 
-func readQwen2MoE(o *object) (Model, []string) {
-	m, notes := decoder{layers: 24, heads: 16, kv: 16, width: 2048, ffn: 5632, vocab: 151936, longest: 32768, eps: 1e-6}.read(o)
-	o.rope(&m, 10000)
+func readQwen2MoE(o *object, m *Model) {
+	o.rope(m, 10000)
 	m.BiasQKV = maybe(o, "qkv_bias", true)
-	x := o.experts(&m, qwenNames, 60, 4)
+	x := o.experts(m, qwenNames, 60, 4)
 	x.Router.Normalize = maybe(o, "norm_topk_prob", false)
 	x.Shared, x.Gated = o.count("shared_expert_intermediate_size", "", 5632), true
-	o.sparse(&m, 1408)
-	o.balance(&m, 0.001)
+	o.sparse(m, 1408)
+	o.balance(m, 0.001)
 	used, before, window := maybe(o, "use_sliding_window", false), get(o, "max_window_layers", 28), 4096
 	if o.raw("sliding_window"); used {
 		window = o.window(window)
 	}
-	o.layers(&m, window, func(layer int) byte {
-		if used && layer%2 == 0 && layer < before {
-			return nn.Windowed
-		}
-		return nn.Full
-	})
-	return m, notes
+	o.layers(m, window, func(layer int) bool { return used && layer%2 == 0 && layer < before })
 }
 
-func readQwen3MoE(o *object) (Model, []string) {
-	m, notes := decoder{layers: 24, heads: 32, kv: 4, width: 2048, ffn: 6144, vocab: 151936, longest: 32768, eps: 1e-6}.read(o)
-	o.rope(&m, 10000)
-	m.HeadNorm, m.BiasQKV = nn.EachHead, maybe(o, "attention_bias", false)
-	m.BiasOut = m.BiasQKV
-	o.experts(&m, qwenNames, 128, 8).Router.Normalize = maybe(o, "norm_topk_prob", false)
-	o.sparse(&m, 768)
-	o.balance(&m, 0.001)
+func readQwen3MoE(o *object, m *Model) {
+	o.rope(m, 10000)
+	m.HeadNorm = nn.EachHead
+	o.biases(m)
+	o.experts(m, qwenNames, 128, 8).Router.Normalize = maybe(o, "norm_topk_prob", false)
+	o.sparse(m, 768)
+	o.balance(m, 0.001)
 	window := 0
 	if o.raw("sliding_window"); maybe(o, "use_sliding_window", false) {
 		window = o.window(4096)
 	}
-	o.sameLayers(&m, window)
-	return m, notes
+	o.sameLayers(m, window)
 }
 
-func readOLMoE(o *object) (Model, []string) {
-	m, notes := decoder{layers: 16, heads: 16, width: 2048, ffn: 2048, vocab: 50304, longest: 4096, eps: 1e-5, padded: true, pad: 1}.read(o)
-	o.rope(&m, 10000)
-	m.HeadNorm, m.BiasQKV = nn.AllHeads, maybe(o, "attention_bias", false)
-	m.BiasOut = m.BiasQKV
-	o.sameLayers(&m, 0)
-	o.experts(&m, qwenNames, 64, 8).Router.Normalize = maybe(o, "norm_topk_prob", false)
-	o.balance(&m, 0.01)
-	return m, notes
+func readOLMoE(o *object, m *Model) {
+	o.rope(m, 10000)
+	m.HeadNorm = nn.AllHeads
+	o.biases(m)
+	o.sameLayers(m, 0)
+	o.experts(m, qwenNames, 64, 8).Router.Normalize = maybe(o, "norm_topk_prob", false)
+	o.balance(m, 0.01)
 }
 
 // readGraniteMoE reads Granite with experts, weighed by the softmax of the chosen logits: as that of all,
 // normalized.
-func readGraniteMoE(o *object) (Model, []string) {
-	m, notes := readGranite(o)
-	o.experts(&m, graniteNames, 8, 2).Router.Normalize = true
-	o.balance(&m, 0.001)
-	return m, notes
+func readGraniteMoE(o *object, m *Model) {
+	readGranite(o, m)
+	o.experts(m, graniteNames, 8, 2).Router.Normalize = true
+	o.balance(m, 0.001)
 }
 
-func readGraniteMoEShared(o *object) (Model, []string) {
-	m, notes := readGraniteMoE(o)
+func readGraniteMoEShared(o *object, m *Model) {
+	readGraniteMoE(o, m)
 	if n := get(o, "shared_intermediate_size", 0); n != 0 {
 		m.Experts.Shared = o.count("shared_intermediate_size", "", 1)
 	}
-	return m, notes
 }

@@ -8,12 +8,13 @@ import (
 
 // family is a model_type: how its config.json is read and written.
 type family struct {
-	kind    string                                  // model_type
-	name    string                                  // for display
-	class   [2]string                               // transformers classes: the causal language model, and the same without its output layer
-	ignored map[string]bool                         // keys that do not affect the loss or its gradient, in addition to harmless
-	read    func(*object) (m Model, notes []string) // with the defaults of the class
-	write   func(m Model, all map[string]any)       // writes the config of a model that comes from no folder; nil if there are none
+	kind    string                            // model_type
+	name    string                            // for display
+	class   [2]string                         // transformers classes: the causal language model, and the same without its output layer
+	ignored map[string]bool                   // keys that do not affect the loss or its gradient, in addition to harmless
+	base    decoder                           // defaults of a class made of Llama's blocks; without layers: none
+	read    func(o *object, m *Model)         // completes what base has read
+	write   func(m Model, all map[string]any) // writes the config of a model that comes from no folder; nil if there are none
 }
 
 // families are all supported families.

@@ -25,8 +25,8 @@ var activations = map[string]device.Activation{
 }
 
 // readGPT2 reads Hugging Face's GPT2Config.
-func readGPT2(o *object) (m Model, notes []string) {
-	m = Model{
+func readGPT2(o *object, m *Model) {
+	*m = Model{
 		Family: "gpt2",
 		Shape: nn.Shape{
 			Layers: o.count("n_layer", "num_hidden_layers", 12), Heads: o.count("n_head", "num_attention_heads", 12),
@@ -54,11 +54,10 @@ func readGPT2(o *object) (m Model, notes []string) {
 	m.ByLayer = get(o, "scale_attn_by_inverse_layer_idx", false)
 	m.Untied = !get(o, "tie_word_embeddings", true)
 	if get(o, "reorder_and_upcast_attn", false) {
-		notes = append(notes, "config.json has reorder_and_upcast_attn: attention always sums in float32")
+		o.note("config.json has reorder_and_upcast_attn: attention always sums in float32")
 	}
-	notes = append(notes, o.weights(0.1, "attn_pdrop")...)
-	notes = append(notes, o.residual(&m, 0.1, "embd_pdrop", "resid_pdrop")...)
-	return m, notes
+	o.weights(0.1, "attn_pdrop")
+	o.residual(m, 0.1, "embd_pdrop", "resid_pdrop")
 }
 
 // WithoutDropout returns a config.json in which missing keys of GPT2Config's dropout are set to 0,
@@ -78,7 +77,7 @@ func WithoutDropout(config []byte) []byte {
 
 // writeGPT2 always writes the dropout, because GPT2Config's default is not 0.
 func writeGPT2(m Model, all map[string]any) {
-	fill(all, map[string]any{
+	maps.Copy(all, map[string]any{
 		"tie_word_embeddings": true,
 		"n_positions":         max(m.Context, m.Longest), "n_embd": m.Width, "n_layer": m.Layers, "n_head": m.Heads, "n_inner": nil,
 		"activation_function": "gelu_new", "layer_norm_epsilon": m.Eps, "scale_attn_weights": true,

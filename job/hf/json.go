@@ -28,6 +28,7 @@ type object struct {
 	values map[string]json.RawMessage
 	asked  map[string]bool
 	wrong  *[]string // problems of all objects in a file
+	notes  []string  // remarks about the file
 }
 
 // readObject parses a file that consists of one object.
@@ -54,6 +55,11 @@ func members(raw []byte) (map[string]json.RawMessage, error) {
 // refuse records a problem.
 func (o *object) refuse(format string, args ...any) {
 	*o.wrong = append(*o.wrong, fmt.Sprintf(format, args...))
+}
+
+// note adds a remark.
+func (o *object) note(format string, args ...any) {
+	o.notes = append(o.notes, fmt.Sprintf(format, args...))
 }
 
 // err returns all problems as one error, or nil.
@@ -173,7 +179,7 @@ func (o *object) object(key string) *object {
 	if err != nil || len(values) == 0 {
 		return nil
 	}
-	return &object{o.in + key + ".", values, map[string]bool{}, o.wrong}
+	return &object{in: o.in + key + ".", values: values, asked: map[string]bool{}, wrong: o.wrong}
 }
 
 // sameJSON reports whether two JSON texts represent the same value.

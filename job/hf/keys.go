@@ -87,6 +87,9 @@ var harmless = words(`
 	torchscript transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache
 	use_return_dict xla_device`)
 
+// originalContext is read only with rotary positions that are scaled.
+const originalContext = "original_max_position_embeddings"
+
 func words(s string) map[string]bool {
 	set := map[string]bool{}
 	for _, word := range strings.Fields(s) {
@@ -102,7 +105,7 @@ func (o *object) unknownKeys(f family) (unknown []string) {
 	for _, key := range o.rest() {
 		values, decides := neutral[key]
 		switch {
-		case f.ignored[key] || harmless[key]:
+		case f.ignored[key] || harmless[key] || key == originalContext && f.base.layers > 0:
 		case !decides:
 			unknown = append(unknown, show.Brief(key))
 		case !slices.ContainsFunc(values, func(v string) bool { return sameJSON([]byte(v), o.raw(key)) }):
@@ -146,24 +149,22 @@ func (o *object) probability(key string, otherwise float64) float64 {
 
 // residual reads the supported dropout, from the class's keys for the embedding ("" if it has
 // none) and for additions to the residual stream.
-func (o *object) residual(m *Model, otherwise float64, embed, residual string) (notes []string) {
+func (o *object) residual(m *Model, otherwise float64, embed, residual string) {
 	m.Dropout.Residual = o.probability(residual, otherwise)
 	values := fmt.Sprintf("%s %v", residual, m.Dropout.Residual)
 	if embed != "" {
 		m.Dropout.Embed = o.probability(embed, otherwise)
 		values = fmt.Sprintf("%s %v, %s", embed, m.Dropout.Embed, values)
 	}
-	if m.Dropout == (nn.Dropout{}) {
-		return nil
+	if m.Dropout != (nn.Dropout{}) {
+		o.note("config.json sets dropout (%s): training applies it, unless model.dropout is set", values)
 	}
-	return []string{fmt.Sprintf("config.json sets dropout (%s): training applies it, unless model.dropout is set", values)}
 }
 
 // weights reads the dropout of attention weights, which is not adopted: it is applied only if the job
 // requests it.
-func (o *object) weights(otherwise float64, key string) (notes []string) {
+func (o *object) weights(otherwise float64, key string) {
 	if p := o.probability(key, otherwise); p > 0 {
-		return []string{fmt.Sprintf("config.json sets dropout of attention weights (%s %v): training applies none, unless model.attention_dropout is set", key, p)}
+		o.note("config.json sets dropout of attention weights (%s %v): training applies none, unless model.attention_dropout is set", key, p)
 	}
-	return nil
 }

@@ -11,17 +11,16 @@ import (
 // other classes. Versions of transformers differ in whether factor applies in addition to the
 // two lengths, so it must equal their quotient, unless attention_factor gives the amplitude.
 func (o *object) longrope(above *object, m *Model) device.RopeScaling {
-	const context = "original_max_position_embeddings"
-	inside, outside := maybe(o, context, 0), maybe(above, context, 0)
+	inside, outside := maybe(o, originalContext, 0), maybe(above, originalContext, 0)
 	if m.Fused && outside == 0 {
 		outside = 4096 // Phi3Config's default, which takes precedence over the inner value
 	}
-	if inside != 0 && outside != 0 && inside != outside {
-		o.refuse("%s %d and %s%s %d differ: keep the one that the model was trained with", context, outside, o.in, context, inside)
+	if inside != 0 {
+		o.sameContext(outside, inside)
 	}
 	s := device.RopeScaling{Kind: device.RopeLong, Context: cmp.Or(inside, outside, m.Context), Amplitude: 1}
 	if s.Context < 2 {
-		o.refuse("%s %d is out of range", context, s.Context)
+		o.refuse("%s %d is out of range", originalContext, s.Context)
 		return s
 	}
 	times := float64(m.Context) / float64(s.Context)
@@ -32,7 +31,7 @@ func (o *object) longrope(above *object, m *Model) device.RopeScaling {
 		s.Amplitude = o.number("attention_factor", 0, Positive)
 		o.raw("factor")
 	} else if f := maybe(o, "factor", times); f != times {
-		o.refuse("%sfactor %v differs from max_position_embeddings %d / %s %d: programs disagree on which one applies", o.in, f, m.Context, context, s.Context)
+		o.refuse("%sfactor %v differs from max_position_embeddings %d / %s %d: programs disagree on which one applies", o.in, f, m.Context, originalContext, s.Context)
 	}
 	s.Factors, s.Beyond = o.factors("short_factor", m), o.factors("long_factor", m)
 	return s

@@ -4,17 +4,17 @@ import "zeroth/device"
 
 var phi3 = family{
 	kind: "phi3", name: "Phi-3", class: [2]string{"Phi3ForCausalLM", "Phi3Model"},
-	ignored: words(`original_max_position_embeddings attention_bias embd_pdrop`), // its biases and dropout of embeddings are never used
+	ignored: words(`attention_bias embd_pdrop`), // its biases and dropout of embeddings are never used
+	base:    decoder{layers: 32, heads: 32, width: 3072, ffn: 8192, vocab: 32064, longest: 4096, eps: 1e-5, padded: true, pad: 32000},
 	read:    readPhi3,
 }
 
 // readPhi3 reads Hugging Face's Phi3Config. Its rotary positions cover a part of each head and
 // are either default ones or LongRoPE's, which have three names.
-func readPhi3(o *object) (Model, []string) {
-	m, notes := decoder{layers: 32, heads: 32, width: 3072, ffn: 8192, vocab: 32064, longest: 4096, eps: 1e-5, padded: true, pad: 32000}.read(o)
+func readPhi3(o *object, m *Model) {
 	m.Fused = true
-	o.partial(&m, 1)
-	o.rope(&m, 10000)
+	o.partial(m, 1)
+	o.rope(m, 10000)
 	if k := m.Scaling.Kind; k != device.RopeUnscaled && k != device.RopeLong {
 		o.refuse("rotary positions of a phi3 can only be scaled by longrope")
 	}
@@ -22,7 +22,6 @@ func readPhi3(o *object) (Model, []string) {
 	if !o.null("sliding_window") {
 		window = o.window(1)
 	}
-	o.sameLayers(&m, window)
-	notes = append(notes, o.residual(&m, 0, "", "resid_pdrop")...)
-	return m, notes
+	o.sameLayers(m, window)
+	o.residual(m, 0, "", "resid_pdrop")
 }

@@ -34,12 +34,6 @@ func (m Model) ConfigJSON() []byte {
 	return append(MustJSON(all), '\n')
 }
 
-func fill(all, more map[string]any) {
-	for key, value := range more {
-		all[key] = value
-	}
-}
-
 // torchNames maps element types to PyTorch's names.
 var torchNames = map[checkpoint.DType]string{checkpoint.F32: "float32", checkpoint.BF16: "bfloat16", checkpoint.F16: "float16"}
 
