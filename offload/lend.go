@@ -1,6 +1,8 @@
 package offload
 
 import (
+	"slices"
+
 	"zeroth/device"
 	"zeroth/shard"
 )
@@ -189,11 +191,7 @@ func (s *Store) SendState(unit int, dst, src device.Buffer, k Kind, a, b device.
 
 // Queues returns the queues on which the store issues work that outlives a step. When they
 // are idle, everything written to the store has reached its destination.
-func (s *Store) Queues() (qs []device.Queue) {
-	for _, q := range []device.Queue{s.cfg.ToHost, s.cfg.ToDevice, s.cfg.Read, s.cfg.Write} {
-		if q != nil {
-			qs = append(qs, q)
-		}
-	}
-	return qs
+func (s *Store) Queues() []device.Queue {
+	all := []device.Queue{s.cfg.ToHost, s.cfg.ToDevice, s.cfg.Read, s.cfg.Write}
+	return slices.DeleteFunc(all, func(q device.Queue) bool { return q == nil })
 }

@@ -2,6 +2,7 @@ package zero
 
 import (
 	"math"
+	"slices"
 
 	"zeroth/collective"
 	"zeroth/device"
@@ -41,23 +42,15 @@ func (b *Balance) on() bool { return b.Coefficient > 0 }
 func (b *Balance) row() int { return 2 * b.Experts }
 
 // dividers returns the groups of ranks that divide the rows of a micro-batch.
-func (t *Trainer) dividers() (groups []nn.Group) {
-	for _, g := range []nn.Group{t.inputs[0].batch.Tensor, t.inputs[0].batch.Context} {
-		if g != nil {
-			groups = append(groups, g)
-		}
-	}
-	return groups
+func (t *Trainer) dividers() []nn.Group {
+	all := []nn.Group{t.inputs[0].batch.Tensor, t.inputs[0].batch.Context}
+	return slices.DeleteFunc(all, func(g nn.Group) bool { return g == nil })
 }
 
 // stageGroups returns the groups whose sums, one after the other, are those of all ranks of a pipeline stage.
-func (t *Trainer) stageGroups() (groups []collective.Group) {
-	for _, g := range []collective.Group{t.cfg.Groups.Shard, t.cfg.Groups.Replica, t.cfg.Groups.Tensor} {
-		if g != nil && g.Size() > 1 {
-			groups = append(groups, g)
-		}
-	}
-	return groups
+func (t *Trainer) stageGroups() []collective.Group {
+	all := []collective.Group{t.cfg.Groups.Shard, t.cfg.Groups.Replica, t.cfg.Groups.Tensor}
+	return slices.DeleteFunc(all, func(g collective.Group) bool { return g == nil || g.Size() == 1 })
 }
 
 // openBalance allocates what the balancing loss needs.

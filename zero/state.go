@@ -53,18 +53,13 @@ func KindsOf(p shard.Param, rules []optim.Rule, delayed bool) []string {
 }
 
 // kindsOf selects the kinds that a unit has; codes count as Master.
-func (t *Trainer) kindsOf(unit int, kinds []string) (has []string) {
+func (t *Trainer) kindsOf(unit int, kinds []string) []string {
 	u := t.runner.Units[unit]
 	own := KindsOf(u.Layout.Params[0], t.cfg.Rules, t.cfg.Delayed)
 	if u.Code != device.Floats && slices.Contains(kinds, Master) {
 		return own
 	}
-	for _, kind := range kinds {
-		if slices.Contains(own, kind) {
-			has = append(has, kind)
-		}
-	}
-	return has
+	return slices.DeleteFunc(slices.Clone(kinds), func(kind string) bool { return !slices.Contains(own, kind) })
 }
 
 // Part is a range of one parameter's state of one kind. If Param has Codes, its elements are words,
@@ -485,10 +480,5 @@ func (t *Trainer) settle() error {
 	for _, q := range t.store.Queues() {
 		errs = append(errs, q.Wait())
 	}
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(errs...)
 }
