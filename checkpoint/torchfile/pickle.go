@@ -8,6 +8,8 @@ import (
 	"math"
 	"slices"
 	"unicode/utf8"
+
+	"zeroth/internal/input"
 )
 
 // Upper bounds of the memory of objects, in bytes.
@@ -60,15 +62,9 @@ func (p *machine) take(n int64) {
 func decode(in []byte, budget int64, storage func(Tuple) (*Storage, error)) (v any, n int, left int64, err error) {
 	p := &machine{in: in, budget: budget, memo: map[uint32]any{}, tuples: map[*any]int64{}, storage: storage}
 	start := 0 // of the instruction
-	defer func() {
-		switch e := recover().(type) {
-		case nil:
-		case failure:
-			v, n, left, err = nil, 0, 0, fmt.Errorf("byte %d: %w", start, e.error)
-		default:
-			panic(e)
-		}
-	}()
+	defer input.Catch(func(e failure) {
+		v, n, left, err = nil, 0, 0, fmt.Errorf("byte %d: %w", start, e.error)
+	})
 	for {
 		start = p.at
 		op := p.bytes(1)[0]
@@ -238,15 +234,7 @@ func (p *machine) call(g Global, args Tuple) any {
 	if f == nil && isClass(g) {
 		return p.object(g, args, nil)
 	}
-	defer func() {
-		switch e := recover().(type) {
-		case nil:
-		case failure:
-			fail("%s: %w", g, e.error)
-		default:
-			panic(e)
-		}
-	}()
+	defer input.Catch(func(e failure) { fail("%s: %w", g, e.error) })
 	if f == nil {
 		fail("it is not a function on the list")
 	}

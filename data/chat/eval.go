@@ -1,10 +1,13 @@
 package chat
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"zeroth/internal/input"
 )
 
 // maxNumber is the largest integer; larger ones would not always be exact.
@@ -21,22 +24,9 @@ type Text struct {
 // raise_exception, namespace, range and dict.
 func (t *Template) Render(variables map[string]Value) (out Text, err error) {
 	r := &run{text: t.text, out: &strings.Builder{}}
-	defer func() {
-		switch e := recover().(type) {
-		case nil:
-		case *Error:
-			out, err = Text{}, e
-		default:
-			panic(e)
-		}
-	}()
-	s := &scope{values: map[string]Value{}}
-	for k, v := range functions {
-		s.values[k] = v
-	}
-	for k, v := range variables {
-		s.values[k] = v
-	}
+	defer input.Catch(func(e *Error) { out, err = Text{}, e })
+	s := &scope{values: maps.Clone(functions)}
+	maps.Copy(s.values, variables)
 	do(t.body, r, s.inner())
 	return Text{r.out.String(), r.generated}, nil
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"zeroth/internal/input"
 )
 
 // expr and stmt are compiled expressions and statements. They fail by panicking with an
@@ -33,15 +35,7 @@ func Parse(text string) (t *Template, err error) {
 		return nil, err
 	}
 	p := &parser{text: text, tokens: tokens}
-	defer func() {
-		switch e := recover().(type) {
-		case nil:
-		case *Error:
-			t, err = nil, e
-		default:
-			panic(e)
-		}
-	}()
+	defer input.Catch(func(e *Error) { t, err = nil, e })
 	body := p.body()
 	if p.next().kind != end {
 		p.fail("%s without a beginning", p.next().text)

@@ -10,6 +10,8 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/s2"
 	"github.com/klauspost/compress/zstd"
+
+	"zeroth/internal/input"
 )
 
 // chunk locates the pages of a column in the file.
@@ -66,14 +68,7 @@ func (c *column) peek() *cell {
 
 // load reads the next cell; its failures name the column.
 func (c *column) load() {
-	defer func() {
-		if e := recover(); e != nil {
-			if f, ok := e.(failure); ok {
-				e = failure{fmt.Errorf("column %q: %w", c.node.path, f.error)}
-			}
-			panic(e)
-		}
-	}()
+	defer input.Catch(func(e failure) { fail("column %q: %w", c.node.path, e.error) })
 	for c.inPage == 0 {
 		c.nextPage()
 	}

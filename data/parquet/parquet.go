@@ -20,6 +20,7 @@ import (
 	"io"
 	"unicode/utf8"
 
+	"zeroth/internal/input"
 	"zeroth/internal/input/jsonread"
 )
 
@@ -66,17 +67,11 @@ func must(err error) {
 // and of the file.
 func Rows(ctx context.Context, r io.ReaderAt, size int64, choose func(have []string) ([]string, error), emit func(row int, record jsonread.Value, wrong error)) (err error) {
 	row, inRow := 0, false
-	defer func() {
-		switch e := recover().(type) {
-		case nil:
-		case failure:
-			if err = e.error; inRow {
-				err = fmt.Errorf("row %d: %w", row, err)
-			}
-		default:
-			panic(e)
+	defer input.Catch(func(e failure) {
+		if err = e.error; inRow {
+			err = fmt.Errorf("row %d: %w", row, err)
 		}
-	}()
+	})
 	f := open(r, size, choose)
 	columns := make([]*column, len(f.columns))
 	for i, n := range f.columns {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"zeroth/internal/input"
 	"zeroth/internal/input/jsonread"
 )
 
@@ -24,15 +25,7 @@ func fail(format string, args ...any) { panic(failure{fmt.Errorf(format, args...
 
 // caught calls f and returns its failure.
 func caught(f func()) (err error) {
-	defer func() {
-		switch e := recover().(type) {
-		case nil:
-		case failure:
-			err = e.error
-		default:
-			panic(e)
-		}
-	}()
+	defer input.Catch(func(e failure) { err = e.error })
 	f()
 	return nil
 }
