@@ -23,7 +23,7 @@ type field struct {
 	when    string   // the jobs that use the key, if only does not describe them; empty: all
 	only    []only   // conditions for using the key
 	not     refusal  // conflicts with other keys
-	types   []string // update rules that use it; nil: independent of the rule
+	types   []string // update rules that use it, each with its own default; nil: independent of the rule
 	then    func()   // sets the default derived from keys above
 	like    string   // a sample value, in YAML, if initial is empty
 	shape   bool     // describes what the model computes; also stored in checkpoints and read from model.from
@@ -117,7 +117,13 @@ func Shape() []string { return keysOf(func(f field) bool { return f.shape }) }
 func Lasting() []string { return keysOf(func(f field) bool { return f.lasts }) }
 
 // Follows returns the keys on which the default of an inherited key depends.
-func Follows(key string) []string { return new(Config).field(key, "").follows }
+func Follows(key string) []string {
+	f := new(Config).field(key, "")
+	if f.types != nil {
+		return append(f.follows, "optimizer.type")
+	}
+	return f.follows
+}
 
 // Default returns the default of a key, in YAML; "" if it depends on other keys.
 func Default(key string) string { return new(Config).field(key, "").initial }
