@@ -23,11 +23,8 @@ func (r Range) Len() int { return r.Hi - r.Lo }
 
 // Intersect returns the elements in both ranges; its Len is 0 if there are none.
 func (r Range) Intersect(o Range) Range {
-	lo, hi := max(r.Lo, o.Lo), min(r.Hi, o.Hi)
-	if hi < lo {
-		hi = lo
-	}
-	return Range{lo, hi}
+	lo := max(r.Lo, o.Lo)
+	return Range{lo, max(lo, min(r.Hi, o.Hi))}
 }
 
 // Init describes a parameter's initial values: normally distributed, or the constant Mean if Std is

@@ -310,10 +310,7 @@ func (c *Checkpoint) finish() error {
 		}
 	}
 	slices.SortFunc(c.tensors, func(a, b *tensor) int {
-		if a.Name != b.Name {
-			return strings.Compare(a.Name, b.Name)
-		}
-		return strings.Compare(a.Kind, b.Kind)
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Kind, b.Kind))
 	})
 	return nil
 }

@@ -521,12 +521,7 @@ func stripped(c *caller, s string, chars Value, left, right bool) Value {
 func affix(c *caller, s string, g given, has func(s, part string) bool) Value {
 	arg := c.one(g, "", nil)
 	if l, ok := arg.(*List); ok && l.kind == tuple {
-		for _, x := range l.Items {
-			if has(s, c.text(x)) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(l.Items, func(x Value) bool { return has(s, c.text(x)) })
 	}
 	return has(s, c.text(arg))
 }

@@ -60,7 +60,7 @@ var loadNFC = sync.OnceFunc(func() {
 // nfc returns the NFC form of a text as in the reference, or the text itself if nothing
 // changes.
 func nfc(b []byte) []byte {
-	at := nextMove(b, 0)
+	at := nextMove(b)
 	if at == len(b) {
 		return b
 	}
@@ -78,7 +78,7 @@ func nfc(b []byte) []byte {
 		}
 		out = compose(out, b[at-n:end])
 		b = b[end:]
-		at = nextMove(b, 0)
+		at = nextMove(b)
 		if at == len(b) {
 			return append(out, b...)
 		}
@@ -86,21 +86,21 @@ func nfc(b []byte) []byte {
 	return out
 }
 
-// nextMove returns the position, from a given one on, of the next character that may compose
-// with a previous one, move, or change.
-func nextMove(b []byte, from int) int {
-	for from < len(b) {
-		if b[from] < utf8.RuneSelf {
-			from++
+// nextMove returns the position of the next character that may compose with a previous one, move,
+// or change.
+func nextMove(b []byte) (at int) {
+	for at < len(b) {
+		if b[at] < utf8.RuneSelf {
+			at++
 			continue
 		}
-		c, n := first(b[from:])
+		c, n := first(b[at:])
 		if c&moves != 0 {
-			return from
+			break
 		}
-		from += n
+		at += n
 	}
-	return len(b)
+	return at
 }
 
 // compose appends a character and the following ones that may move: decomposed, with marks

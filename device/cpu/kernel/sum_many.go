@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"zeroth/device"
@@ -63,12 +64,7 @@ func addUpFast(dst device.Buffer, src []device.Buffer) int {
 // isSource reports whether b is one of the sources: its lines are in cache when the sums are
 // stored.
 func isSource(src []device.Buffer, b device.Buffer) bool {
-	for _, s := range src {
-		if s.Ptr == b.Ptr {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(src, func(s device.Buffer) bool { return s.Ptr == b.Ptr })
 }
 
 // addBlock is the number of elements that Go sums at a time. The sums stay in the first-level
