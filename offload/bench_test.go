@@ -12,6 +12,7 @@ import (
 	"zeroth/checkpoint/vfs"
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/device/cpu/kernel"
 	"zeroth/offload"
 )
 
@@ -173,9 +174,9 @@ func BenchmarkHost(b *testing.B) {
 			}
 		}
 	}
-	streams := cpu.Streams()
-	limit := streams[slices.IndexFunc(streams, func(s cpu.Stream) bool { return s.Name == "in place" })]
-	x, y, z := make([]float32, cpu.StreamLen), make([]float32, cpu.StreamLen), make([]float32, cpu.StreamLen)
+	streams := kernel.Streams()
+	limit := streams[slices.IndexFunc(streams, func(s kernel.Stream) bool { return s.Name == "in place" })]
+	x, y, z := make([]float32, kernel.StreamLen), make([]float32, kernel.StreamLen), make([]float32, kernel.StreamLen)
 	best := func(have float64, bytes int, f func()) float64 {
 		start := time.Now()
 		f()
@@ -183,7 +184,7 @@ func BenchmarkHost(b *testing.B) {
 	}
 	var memory, ours float64
 	for b.Loop() {
-		memory = best(memory, limit.Bytes*cpu.StreamLen, func() { limit.Pass(workers, x, y, z) })
+		memory = best(memory, limit.Bytes*kernel.StreamLen, func() { limit.Pass(workers, x, y, z) })
 		ours = best(ours, 30*elems, pass)
 	}
 	b.ReportMetric(memory/1e9, "memory-GB/s")

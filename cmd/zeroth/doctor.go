@@ -11,7 +11,7 @@ import (
 	syscpu "golang.org/x/sys/cpu"
 
 	"zeroth/checkpoint/vfs"
-	"zeroth/device/cpu"
+	"zeroth/device/cpu/kernel"
 	"zeroth/internal/machine"
 	"zeroth/internal/show"
 	"zeroth/job/state"
@@ -49,7 +49,7 @@ some never join, doctor fails and names them.`,
 			if len(args) > 0 {
 				folder = args[0]
 			}
-			f32, bf16 := cpu.Instructions()
+			f32, bf16 := kernel.Instructions()
 			row := a.row
 			row("version", "%s", strings.TrimPrefix(state.Version(), "zeroth "))
 			row("machine", "%s/%s, %s", runtime.GOOS, runtime.GOARCH, cores(machine.Processors()))

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/device/cpu"
+	"zeroth/device/cpu/kernel"
 	"zeroth/internal/machine"
 )
 
@@ -21,7 +21,7 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("doctor says\n%s%s\nwithout %q", out, errs, want)
 		}
 	}
-	f32, bf16 := cpu.Instructions()
+	f32, bf16 := kernel.Instructions()
 	for _, set := range []string{f32, bf16} {
 		if runtime.GOARCH == "amd64" && set != "go" && !strings.Contains(out, " "+set) {
 			t.Errorf("kernels by %s, of which the processor has not told:\n%s", set, out)

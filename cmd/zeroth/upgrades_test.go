@@ -16,7 +16,7 @@ import (
 	"strings"
 	"testing"
 
-	"zeroth/device/cpu"
+	"zeroth/device/cpu/kernel"
 	"zeroth/job/report"
 	"zeroth/job/state"
 	"zeroth/tests/nightly"
@@ -37,7 +37,7 @@ func TestUpgrades(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir(dir)
-	f32, bf16 := cpu.Instructions()
+	f32, bf16 := kernel.Instructions()
 	exact := read(t, "kernels.txt") == f32+" "+bf16+"\n"
 	runs, err := filepath.Glob("*/*.tar.gz")
 	if err != nil || len(runs) == 0 {

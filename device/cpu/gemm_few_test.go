@@ -64,8 +64,8 @@ func TestFewRowsMatchMany(t *testing.T) {
 //
 //	go test -run xxx -bench FewRows ./device/cpu
 func BenchmarkFewRows(b *testing.B) {
-	streams := Streams()
-	read := streams[slices.IndexFunc(streams, func(s Stream) bool { return s.Name == "read" })]
+	streams := kernel.Streams()
+	read := streams[slices.IndexFunc(streams, func(s kernel.Stream) bool { return s.Name == "read" })]
 	for _, workers := range []int{1, 2} {
 		for _, dtype := range []device.DType{device.F32, device.BF16} {
 			for _, trans := range []bool{false, true} {

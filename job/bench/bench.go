@@ -9,6 +9,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/device/cpu/kernel"
 	"zeroth/internal/setup"
 )
 
@@ -61,7 +62,7 @@ type Host struct {
 
 // host describes this machine.
 func host() Host {
-	f32, bf16 := cpu.Instructions()
+	f32, bf16 := kernel.Instructions()
 	return Host{runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), f32, bf16, ""}
 }
 
@@ -101,7 +102,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	b.report.Host = host()
 	defer b.close()
-	if err := b.open(cpu.StreamLen); err != nil {
+	if err := b.open(kernel.StreamLen); err != nil {
 		return nil, err
 	}
 	for _, g := range benchGroups {
@@ -209,7 +210,7 @@ func (b *bench) line(group, name string, bytes float64, limit string, f func() e
 // pass returns a pass of the named stream on all processors and the number of bytes it moves, or
 // nil if there is none.
 func (b *bench) pass(name string) (f func() error, bytes float64) {
-	for _, s := range cpu.Streams() {
+	for _, s := range kernel.Streams() {
 		if s.Name == name {
 			return func() error {
 				s.Pass(runtime.GOMAXPROCS(0), b.stream[0].F32(), b.stream[1].F32(), b.stream[2].F32())

@@ -14,6 +14,7 @@ import (
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/device/cpu/kernel"
 	"zeroth/forecast"
 	"zeroth/internal/input"
 	"zeroth/internal/machine"
@@ -92,8 +93,8 @@ func Measure(c *spec.Job, progress func(doing string), others ...*spec.Job) (*Me
 
 // peakRate returns the best rate of many runs on all processors.
 func peakRate(t device.DType) (name string, rate float64) {
-	p := cpu.PeakF32()
-	if q, ok := cpu.PeakBF16(); ok && t == device.BF16 {
+	p := kernel.PeakF32()
+	if q, ok := kernel.PeakBF16(); ok && t == device.BF16 {
 		p = q
 	}
 	for range 50 {

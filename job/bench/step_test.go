@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"zeroth/device"
-	"zeroth/device/cpu"
+	"zeroth/device/cpu/kernel"
 	"zeroth/forecast"
 	"zeroth/internal/setup"
 	"zeroth/job/hf"
@@ -64,7 +64,7 @@ func flops(m hf.Model) float64 {
 //
 //	go test ./job/bench -run '^$' -bench Step -benchtime 7x
 func BenchmarkStep(b *testing.B) {
-	peak, workers := cpu.PeakF32(), runtime.GOMAXPROCS(0)
+	peak, workers := kernel.PeakF32(), runtime.GOMAXPROCS(0)
 	for _, t := range []device.DType{device.F32, device.BF16} {
 		b.Run(t.String(), func(b *testing.B) {
 			stages := []int{0, 3}
