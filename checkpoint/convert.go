@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,15 +28,9 @@ type Export struct {
 const defaultPart = 5_000_000_000 // bytes, Hugging Face's 5 GB
 
 func (e Export) withDefaults() Export {
-	if e.Kind == "" {
-		e.Kind = Master
-	}
-	if e.DType == "" {
-		e.DType = F32
-	}
-	if e.PartSize == 0 {
-		e.PartSize = defaultPart
-	}
+	e.Kind = cmp.Or(e.Kind, Master)
+	e.DType = cmp.Or(e.DType, F32)
+	e.PartSize = cmp.Or(e.PartSize, defaultPart)
 	if e.Metadata == nil {
 		e.Metadata = map[string]string{"format": "pt"}
 	}

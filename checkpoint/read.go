@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -98,9 +99,7 @@ func (c *Checkpoint) widen(q RequestF32, t DType, workers int) error {
 // of their positions in the files. Even a single range is distributed among the goroutines. After
 // the first error, which ReadAll returns, the buffers' content is undefined.
 func (c *Checkpoint) ReadAll(reqs []Request, workers int) error {
-	if workers == 0 {
-		workers = runtime.GOMAXPROCS(0)
-	}
+	workers = cmp.Or(workers, runtime.GOMAXPROCS(0))
 	tasks, err := c.plan(reqs, workers)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -32,15 +33,9 @@ func (o Options) withDefaults() Options {
 	if o.FS == nil {
 		o.FS = store.Files{}
 	}
-	if o.Workers == 0 {
-		o.Workers = defaultWorkers()
-	}
-	if o.headerBytes == 0 {
-		o.headerBytes = headerBytes
-	}
-	if o.fileBytes == 0 {
-		o.fileBytes = fileBytes
-	}
+	o.Workers = cmp.Or(o.Workers, defaultWorkers())
+	o.headerBytes = cmp.Or(o.headerBytes, headerBytes)
+	o.fileBytes = cmp.Or(o.fileBytes, fileBytes)
 	return o
 }
 

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -30,9 +31,7 @@ func (w Walk) withDefaults() Walk {
 	if w.FS == nil {
 		w.FS = store.Files{}
 	}
-	if w.Workers == 0 {
-		w.Workers = runtime.GOMAXPROCS(0)
-	}
+	w.Workers = cmp.Or(w.Workers, runtime.GOMAXPROCS(0))
 	if w.Progress == nil {
 		w.Progress = func(int64) {}
 	}

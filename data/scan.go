@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -32,9 +33,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // its id width and length (2 and 4 bytes) and its CRC-32C: a checksum against
 // accidents that runs at the speed of memory, not against an adversary.
 func (c *Corpus) scan(ctx context.Context, limit int, progress func(done, total int64)) (fingerprint string, largest int, err error) {
-	if limit == 0 {
-		limit = math.MaxInt32
-	}
+	limit = cmp.Or(limit, math.MaxInt32)
 	blocks := c.blocks()
 	type result struct {
 		sum     uint32

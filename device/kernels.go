@@ -1,6 +1,7 @@
 package device
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -282,9 +283,7 @@ type Vocab struct{ First, Size int }
 // it. It panics if the vocabulary does not contain it.
 func (v Vocab) Index(id, n int) (int, bool) {
 	size := v.Size
-	if size == 0 {
-		size = n
-	}
+	size = cmp.Or(size, n)
 	if id < 0 || id >= size {
 		panic(fmt.Sprintf("device: id %d, vocabulary %d", id, size))
 	}

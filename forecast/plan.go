@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -234,9 +235,7 @@ func plan(c *spec.Job, m Machine, micros int) (*Plan, error) {
 
 // planAt returns the plan of a rank at a place.
 func planAt(c *spec.Job, m Machine, micros, at int) (*Plan, error) {
-	if m.Memory == 0 {
-		m.Memory = c.Parallel.Memory
-	}
+	m.Memory = cmp.Or(m.Memory, c.Parallel.Memory)
 	var w *Tracker
 	d, err := setup.OpenDry(setup.Micros(m.Job(c), micros), at, func(z *zero.Config) { w = NewTracker(z) })
 	if err != nil {

@@ -26,6 +26,7 @@
 package offload
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -182,9 +183,7 @@ type moves struct {
 
 // New decides where the state of all units rests. It allocates no memory.
 func New(cfg Config, units []Unit) *Store {
-	if cfg.Tile == 0 {
-		cfg.Tile = TileLen
-	}
+	cfg.Tile = cmp.Or(cfg.Tile, TileLen)
 	if slices.ContainsFunc(slices.Concat(cfg.Vecs...), device.DType.Coded) {
 		cfg.Tile = (cfg.Tile + device.BlockLen - 1) / device.BlockLen * device.BlockLen // a tile must begin with a block
 	}

@@ -1,6 +1,9 @@
 package optim
 
-import "math"
+import (
+	"cmp"
+	"math"
+)
 
 // Kind selects the shape of a schedule after its warmup.
 type Kind uint8
@@ -45,9 +48,7 @@ func (s Schedule) At(step int) float64 {
 		return s.LR
 	case s.Kind == InverseSqrt:
 		scale := s.Warmup
-		if scale == 0 {
-			scale = 10_000
-		}
+		scale = cmp.Or(scale, 10_000)
 		return s.LR / math.Sqrt(1+float64(step-peak)/float64(scale))
 	case step >= end:
 		return s.MinLR
