@@ -136,18 +136,9 @@ func (c *Config) dataKeys() []field {
 		{key: "data.validation", value: real(&d.Validation, atMostHalf, "a fraction from 0 to 0.5"),
 			initial: "0.01", lasts: true,
 			doc: "fraction of the data held out for evaluation",
-			only: []only{
-				{
-					"",
-					len(d.Held) == 0,
-					"data.validation_documents",
-					"data.validation_documents already lists the data to validate on",
-				},
-				{
-					"",
-					!d.Program,
-					"data.program",
-					"the program provides the data for validation (job.Options.Validation)",
-				}}},
+			only: append(onlyIf("", len(d.Held) == 0, "data.validation_documents",
+				"data.validation_documents already lists the data to validate on"),
+				onlyIf("", !d.Program, "data.program",
+					"the program provides the data for validation (job.Options.Validation)")...)},
 	}
 }

@@ -176,18 +176,9 @@ func (r *Reader) sections(in string, n *tree.Node) {
 }
 
 // names returns the keys and sections within a section; "" is the whole file.
-func (r *Reader) names(in string) []string {
-	var names []string
+func (r *Reader) names(in string) (names []string) {
 	for _, f := range r.rows {
-		rest := f.key
-		if in != "" {
-			var within bool
-			if rest, within = strings.CutPrefix(f.key, in+"."); !within {
-				continue
-			}
-		}
-		name, _, _ := strings.Cut(rest, ".")
-		if !slices.Contains(names, name) {
+		if name, ok := tree.Within(in, f.key); ok && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}

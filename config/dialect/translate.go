@@ -184,18 +184,11 @@ func (t *Translation) section(key string) bool {
 func (t *Translation) unknown(in string, p *tree.Pair) {
 	var names []string
 	for k := range t.words {
-		rest := k
-		if in != "" {
-			var ok bool
-			if rest, ok = strings.CutPrefix(k, in+"."); !ok {
-				continue
-			}
+		if name, ok := tree.Within(in, k); ok && !slices.Contains(names, name) {
+			names = append(names, name)
 		}
-		name, _, _ := strings.Cut(rest, ".")
-		names = append(names, name)
 	}
 	slices.Sort(names)
-	names = slices.Compact(names)
 	advice := "remove it"
 	if near := words.Nearest(p.Key, names); near != "" {
 		advice = "did you mean " + near + "?"

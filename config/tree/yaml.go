@@ -352,6 +352,13 @@ func Join(section, name string) string {
 	return section + "." + name
 }
 
+// Within returns the name within a section of a key, or of the section that contains the key.
+func Within(section, key string) (name string, ok bool) {
+	rest, ok := strings.CutPrefix(key, Join(section, ""))
+	name, _, _ = strings.Cut(rest, ".")
+	return name, ok
+}
+
 // Split splits a key into its section and its name: "zero.offload" and "path". The section of a
 // top-level key is empty.
 func Split(key string) (section, name string) {
