@@ -330,10 +330,7 @@ func (c *Checkpoint) rawBlock(k task, i int, s *scratch) ([]byte, error) {
 		}
 		b = s.stored[:n]
 	}
-	if err := c.fetch(k, off, b, i); err != nil {
-		return nil, err
-	}
-	if err := k.verify(b, i); err != nil || k.from.Codec == codecRaw {
+	if err := c.fetch(k, off, b, i); err != nil || k.from.Codec == codecRaw {
 		return raw, err
 	}
 	if s.coder == nil {
@@ -355,9 +352,6 @@ func (c *Checkpoint) rawWhole(k task, i, j int) (int64, error) {
 		if err := c.fetch(k, off, b, i); err != nil {
 			return 0, err
 		}
-		if err := k.verify(b, i); err != nil {
-			return 0, err
-		}
 		n += int64(size)
 	}
 	return n, nil
@@ -368,9 +362,6 @@ func (c *Checkpoint) rawPartly(k task, i int, s *scratch) (int64, error) {
 	off, n := k.from.block(i, k.t.DType.Size())
 	b := s.raw[:n]
 	if err := c.fetch(k, off, b, i); err != nil {
-		return 0, err
-	}
-	if err := k.verify(b, i); err != nil {
 		return 0, err
 	}
 	start := int64(i) * blockBytes
@@ -390,9 +381,6 @@ func (c *Checkpoint) runEncoded(k task, s *scratch) error {
 	for ; i < j; i++ {
 		b := s.stored[:k.from.Stored[i]]
 		if err := c.fetch(k, off, b, i); err != nil {
-			return err
-		}
-		if err := k.verify(b, i); err != nil {
 			return err
 		}
 		n, err := k.decode(s, b, i)
@@ -421,16 +409,12 @@ func (k *task) decode(s *scratch, b []byte, i int) (int64, error) {
 	return int64(copy(k.into, dst[k.lo-start:])), nil
 }
 
-// fetch reads bytes of a file at offset off, in block i of the extent.
+// fetch reads and verifies block i of the extent, at offset off of the file.
 func (c *Checkpoint) fetch(k task, off int64, b []byte, i int) error {
 	c.read.Add(int64(len(b)))
 	if err := vfs.ReadFull(k.from.from.f, b, off); err != nil {
 		return fmt.Errorf("%w: %w", k.damage(i, "cannot be read"), err)
 	}
-	return nil
-}
-
-func (k *task) verify(b []byte, i int) error {
 	if got, want := crc(b), k.from.CRC[i]; got != want {
 		return k.damage(i, fmt.Sprintf("CRC32C of %d bytes is %08x, but %08x was written", len(b), got, want))
 	}
