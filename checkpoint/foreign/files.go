@@ -19,10 +19,7 @@ import (
 	"zeroth/internal/input/jsonread"
 )
 
-const (
-	maxIndex = 32 << 20 // bytes of an index
-	binIndex = "pytorch_model.bin.index.json"
-)
+const binIndex = "pytorch_model.bin.index.json"
 
 // openBin opens a file of torch.save, or a folder with pytorch_model.bin or its parts.
 func (c *Checkpoint) openBin(path string) error {
@@ -34,14 +31,14 @@ func (c *Checkpoint) openBin(path string) error {
 	if !st.IsDir() {
 		return c.addBin(path, nil)
 	}
-	raw, err := input.Read(filepath.Join(path, binIndex), maxIndex)
+	raw, err := input.Read(filepath.Join(path, binIndex), safetensors.MaxIndex)
 	if errors.Is(err, os.ErrNotExist) {
 		return c.addBin(filepath.Join(path, "pytorch_model.bin"), nil)
 	}
 	if err != nil {
 		return err
 	}
-	parts, err := readIndex(raw)
+	parts, err := safetensors.ParseIndex(raw)
 	if err != nil {
 		return fmt.Errorf("%s: %w", filepath.Join(path, binIndex), err)
 	}
@@ -53,42 +50,11 @@ func (c *Checkpoint) openBin(path string) error {
 	return nil
 }
 
-// readIndex reads the weight_map of an index and returns the tensors in each file.
-func readIndex(raw []byte) (map[string][]string, error) {
-	parts, n := map[string][]string{}, 0
-	err := jsonread.All(raw, func(r *jsonread.Reader) error {
-		return r.Object(func(key string) error {
-			if key != "weight_map" {
-				_, err := r.Raw()
-				return err
-			}
-			return r.Object(func(name string) error {
-				file, err := r.String()
-				if err != nil {
-					return err
-				}
-				if file == "" || file != filepath.Base(file) || strings.ContainsAny(file, `/\`) || strings.HasPrefix(file, ".") || len(parts) > 1<<14 {
-					return fmt.Errorf("tensor %.80q: part %.200q is not a plain file name", name, file)
-				}
-				if n++; n > safetensors.MaxTensors {
-					return fmt.Errorf("more than %d tensors", safetensors.MaxTensors)
-				}
-				parts[file] = append(parts[file], name)
-				return nil
-			})
-		})
-	})
-	if err == nil && len(parts) == 0 {
-		err = errors.New("no weight_map")
-	}
-	return parts, err
-}
-
 // nests lists the keys under which training programs save a model's state dictionary.
 var nests = []string{"model", "state_dict", "model_state_dict", "module"}
 
 // addBin adds the tensors of a file. If want is not nil, the file must contain exactly those.
-func (c *Checkpoint) addBin(path string, want []string) error {
+func (c *Checkpoint) addBin(path string, want map[string]bool) error {
 	d, err := c.load(path)
 	if err != nil {
 		return err
@@ -100,7 +66,7 @@ func (c *Checkpoint) addBin(path string, want []string) error {
 			break
 		}
 	}
-	for _, name := range want {
+	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if _, ok := d.Find(name); !ok {
 			return fmt.Errorf("%s: no tensor %s, although the index lists it for this file", path, checkpoint.Plain(name))
 		}

@@ -56,7 +56,7 @@ func TestMemoryOfForgedHeaders(t *testing.T) {
 	} {
 		var n int64
 		if strings.Contains(string(b[:20]), "weight_map") {
-			n = spent(func() { parseIndex(b) })
+			n = spent(func() { ParseIndex(b) })
 		} else {
 			whole := file(string(b), 0)
 			n = spent(func() { ParseHeader(bytes.NewReader(whole), int64(len(whole))) })
@@ -69,7 +69,7 @@ func TestMemoryOfForgedHeaders(t *testing.T) {
 	for i := range MaxTensors + 1 {
 		fmt.Fprintf(&many, `,"%x":"p"`, i)
 	}
-	if _, err := parseIndex([]byte(`{"weight_map":{` + many.String()[1:] + "}}")); err == nil || !strings.Contains(err.Error(), "more than 400000 tensors") {
+	if _, err := ParseIndex([]byte(`{"weight_map":{` + many.String()[1:] + "}}")); err == nil || !strings.Contains(err.Error(), "more than 400000 tensors") {
 		t.Errorf("an index of %d tensors: %v", MaxTensors+1, err)
 	}
 	claim := make([]byte, 8)

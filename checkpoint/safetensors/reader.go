@@ -16,7 +16,7 @@ import (
 const (
 	single    = "model.safetensors"
 	indexName = "model.safetensors.index.json"
-	maxIndex  = 32 << 20 // bytes
+	MaxIndex  = 32 << 20 // bytes of an index
 	maxParts  = 1 << 14
 )
 
@@ -98,16 +98,16 @@ func checkStray(fsys vfs.FS, folder string, parts map[string]map[string]bool) er
 
 // readIndex returns the tensor names of each part of a folder.
 func readIndex(fsys vfs.FS, path string) (map[string]map[string]bool, error) {
-	b, err := vfs.ReadFile(fsys, path, maxIndex)
+	b, err := vfs.ReadFile(fsys, path, MaxIndex)
 	if err != nil {
 		return nil, err
 	}
-	return parseIndex(b)
+	return ParseIndex(b)
 }
 
-// parseIndex reads the weight_map of an index and ignores other keys. Its values must be plain
+// ParseIndex returns the tensors in each file of an index's weight_map and ignores other keys. Its values must be plain
 // file names, because a path could lead out of the folder.
-func parseIndex(b []byte) (map[string]map[string]bool, error) {
+func ParseIndex(b []byte) (map[string]map[string]bool, error) {
 	if other := knownFormat(b); other != "" {
 		return nil, fmt.Errorf("it is %s, not an index", other)
 	}

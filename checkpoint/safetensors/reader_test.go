@@ -373,7 +373,7 @@ func FuzzIndex(f *testing.F) {
 	f.Add(b)
 	f.Add([]byte(`{"weight_map":{"a":".."}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		parts, err := parseIndex(b)
+		parts, err := ParseIndex(b)
 		if err != nil {
 			return
 		}
