@@ -94,10 +94,7 @@ func (p Param) Runs(of Range) iter.Seq2[Range, Range] {
 			}
 			return
 		}
-		inner := 1
-		for _, n := range p.Shape[p.Cut.Dim+1:] {
-			inner *= n
-		}
+		inner := p.inner()
 		row, whole := p.Shape[p.Cut.Dim]*inner, p.Cut.Full[p.Cut.Dim]*inner // elements per index of the outer dimensions
 		var tensor, own Range                                               // the current run, which may continue
 		for at := of.Lo; at < of.Hi; {
@@ -128,6 +125,15 @@ func (p Param) Runs(of Range) iter.Seq2[Range, Range] {
 	}
 }
 
+// inner returns the number of elements of the dimensions after the cut one.
+func (p Param) inner() int {
+	n := 1
+	for _, d := range p.Shape[p.Cut.Dim+1:] {
+		n *= d
+	}
+	return n
+}
+
 // Within returns the elements of p that lie in a range of the tensor; they are contiguous in p.
 func (p Param) Within(tensor Range) Range {
 	return Range{p.preceding(tensor.Lo), p.preceding(tensor.Hi)}
@@ -138,10 +144,7 @@ func (p Param) preceding(tensor int) int {
 	if p.Cut.Full == nil {
 		return tensor
 	}
-	inner := 1
-	for _, n := range p.Shape[p.Cut.Dim+1:] {
-		inner *= n
-	}
+	inner := p.inner()
 	whole := p.Cut.Full[p.Cut.Dim] * inner
 	if whole == 0 {
 		return 0

@@ -10,14 +10,8 @@ import (
 
 // deepSpeed is the configuration of DeepSpeed. Optimizer Adam is AdamW there, too, unless adam_w_mode
 // is false; deepSpeedJob completes that and the schedules.
-var deepSpeed = dialect{Name: "DeepSpeed", presets: ofDeepSpeed, after: deepSpeedJob, is: func(root *tree.Node) bool {
-	for _, key := range []string{"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"} {
-		if root.Find(key) != nil {
-			return true
-		}
-	}
-	return false
-}}
+var deepSpeed = dialect{Name: "DeepSpeed", presets: ofDeepSpeed, after: deepSpeedJob, is: hasAny(
+	"zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")}
 
 // deepSpeedJob completes the job by what follows from several keys.
 func deepSpeedJob(t *Translation) {

@@ -44,14 +44,8 @@ func accelerateJob(t *Translation) {
 }
 
 // arguments is the Hugging Face Trainer's TrainingArguments as JSON.
-var arguments = dialect{Name: "TrainingArguments", presets: ofArguments, reads: true, after: argumentsJob, is: func(root *tree.Node) bool {
-	for _, key := range []string{"per_device_train_batch_size", "num_train_epochs", "lr_scheduler_type", "output_dir", "max_grad_norm"} {
-		if root.Find(key) != nil {
-			return true
-		}
-	}
-	return false
-}}
+var arguments = dialect{Name: "TrainingArguments", presets: ofArguments, reads: true, after: argumentsJob, is: hasAny(
+	"per_device_train_batch_size", "num_train_epochs", "lr_scheduler_type", "output_dir", "max_grad_norm")}
 
 // argumentsJob completes the job by what follows from several keys.
 func argumentsJob(t *Translation) {

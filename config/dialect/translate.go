@@ -181,6 +181,13 @@ func (t *Translation) section(key string) bool {
 	return false
 }
 
+// hasAny recognizes a configuration by any of some keys.
+func hasAny(keys ...string) func(root *tree.Node) bool {
+	return func(root *tree.Node) bool {
+		return slices.ContainsFunc(keys, func(key string) bool { return root.Find(key) != nil })
+	}
+}
+
 func (t *Translation) unknown(in string, p *tree.Pair) {
 	var names []string
 	for k := range t.words {
