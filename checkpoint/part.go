@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"zeroth/internal/input/jsonread"
 	"zeroth/shard"
@@ -95,27 +96,13 @@ func (p *part) bytes() (n int64) {
 }
 
 // encoded reports whether any extent has a codec other than raw.
-func (p *part) encoded() bool {
-	for _, f := range p.Files {
-		for i := range f.Extents {
-			if f.Extents[i].Codec != codecRaw {
-				return true
-			}
-		}
-	}
-	return false
-}
+func (p *part) encoded() bool { return p.has(func(e extent) bool { return e.Codec != codecRaw }) }
 
 // cuts reports whether any extent belongs to a part of its tensor.
-func (p *part) cuts() bool {
-	for _, f := range p.Files {
-		for i := range f.Extents {
-			if f.Extents[i].Cut != nil {
-				return true
-			}
-		}
-	}
-	return false
+func (p *part) cuts() bool { return p.has(func(e extent) bool { return e.Cut != nil }) }
+
+func (p *part) has(some func(extent) bool) bool {
+	return slices.ContainsFunc(p.Files, func(f dataFile) bool { return slices.ContainsFunc(f.Extents, some) })
 }
 
 func unknownFormat(n int) error {

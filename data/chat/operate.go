@@ -59,12 +59,7 @@ func (r *run) contains(at int, v, x Value) bool {
 		_, ok := v.Get(x)
 		return ok
 	}
-	for _, item := range r.iterate(at, v) {
-		if equal(item, x) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.iterate(at, v), func(item Value) bool { return equal(item, x) })
 }
 
 // operate evaluates a op b.

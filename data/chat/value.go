@@ -229,15 +229,7 @@ func equal(a, b Value) bool {
 	switch a := a.(type) {
 	case *List:
 		b, ok := b.(*List)
-		if !ok || a.kind != b.kind || len(a.Items) != len(b.Items) {
-			return false
-		}
-		for i := range a.Items {
-			if !equal(a.Items[i], b.Items[i]) {
-				return false
-			}
-		}
-		return true
+		return ok && a.kind == b.kind && slices.EqualFunc(a.Items, b.Items, equal)
 	case *Dict:
 		b, ok := b.(*Dict)
 		if !ok || len(a.keys) != len(b.keys) {

@@ -165,12 +165,7 @@ func (e *Encoder) character(c []byte) (uint32, bool) {
 
 // inBytes reports whether all bytes of a character have a token.
 func (e *Encoder) inBytes(c []byte) bool {
-	for _, b := range c {
-		if e.fallback[b] < 0 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(c, func(b byte) bool { return e.fallback[b] < 0 })
 }
 
 // mark is SentencePiece's representation of a space.

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"slices"
 	"unsafe"
 
 	"zeroth/device"
@@ -16,12 +17,8 @@ import (
 
 // tilesFor reports whether products of these matrices use hardware tiles.
 func tilesFor(ms []device.Mat) bool {
-	for _, m := range ms {
-		if m.Buf.Type != device.BF16 {
-			return false
-		}
-	}
-	return BestBF16 != nil && BestBF16.Narrow != nil
+	return BestBF16 != nil && BestBF16.Narrow != nil &&
+		!slices.ContainsFunc(ms, func(m device.Mat) bool { return m.Buf.Type != device.BF16 })
 }
 
 // tilesSeen returns the number of tiles of 32 keys, out of nk keys, that are visible to the tile
