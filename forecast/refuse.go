@@ -201,31 +201,23 @@ func (s *search) hosted(x *Choice) string {
 // ladder returns the job with settings that need less and less of a device's memory, those that cost least
 // time first: more is computed again, the optimizer's state has 8 bits, parameters and activations are on the host.
 func (s *search) ladder(x *spec.Job) (all []*spec.Job) {
-	add := func(level, optimizer string, host bool) {
-		y := x.Copy()
-		if recompute(y, level); slices.Index(config.Recomputes, level) < slices.Index(config.Recomputes, x.Zero.Recompute) {
-			return
-		}
-		if y.Optimizer.Type = optimizer; host {
-			y.Zero.Stage, y.Zero.Offload.Parameters = 3, "host"
-			y.Zero.Offload.Activations = s.activations()[0]
-		}
-		all = append(all, y)
+	levels, optimizers := slices.Clone(config.Recomputes[slices.Index(config.Recomputes, x.Zero.Recompute):]), []string{x.Optimizer.Type}
+	if len(levels) == len(config.Recomputes) {
+		levels[0], levels[1] = levels[1], levels[0] // elementwise alone precedes the job's own level with 8 bits
 	}
-	const full, eighth = "adamw", "adamw8bit"
-	add("elementwise", x.Optimizer.Type, false)
-	if x.Optimizer.Type == full {
-		add(x.Zero.Recompute, eighth, false)
+	if x.Optimizer.Type == "adamw" {
+		optimizers = append(optimizers, "adamw8bit")
 	}
-	for _, optimizer := range [...]string{x.Optimizer.Type, eighth} {
-		if optimizer == eighth && x.Optimizer.Type != full {
-			break
-		}
-		for _, level := range config.Recomputes[1:] {
-			add(level, optimizer, false)
-		}
-		for _, level := range config.Recomputes[3:] {
-			add(level, optimizer, true)
+	for _, host := range [...]bool{false, true} {
+		for _, level := range levels {
+			for _, optimizer := range optimizers {
+				y := x.Copy()
+				if y.Optimizer.Type = optimizer; host {
+					y.Zero.Stage, y.Zero.Offload.Parameters, y.Zero.Offload.Activations = 3, "host", s.activations()[0]
+				}
+				recompute(y, level)
+				all = append(all, y)
+			}
 		}
 	}
 	return all
