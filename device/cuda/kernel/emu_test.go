@@ -79,7 +79,7 @@ func startMachines(t testing.TB) (all []*machine) {
 		orders = orders[:2]
 	}
 	for i, order := range orders {
-		e, p := startEmulator(t, dir, order, os.Stderr)
+		e, p := startEmulator(t, dir, order, machineMemory, os.Stderr)
 		if i == 0 {
 			firstProcess = p
 			closeIt := e.close
@@ -98,11 +98,11 @@ var (
 
 // startEmulator maps a file at a free address and retries if the process already uses that
 // address.
-func startEmulator(t testing.TB, dir, order string, stderr io.Writer) (e *machine, p *process) {
+func startEmulator(t testing.TB, dir, order string, memory int, stderr io.Writer) (e *machine, p *process) {
 	t.Helper()
 	var err error
 	for range 5 {
-		if e, p, err = tryEmulator(dir, order, stderr); err == nil {
+		if e, p, err = tryEmulator(dir, order, memory, stderr); err == nil {
 			return e, p
 		}
 	}
@@ -110,16 +110,16 @@ func startEmulator(t testing.TB, dir, order string, stderr io.Writer) (e *machin
 	return nil, nil
 }
 
-func tryEmulator(dir, order string, stderr io.Writer) (*machine, *process, error) {
+func tryEmulator(dir, order string, memory int, stderr io.Writer) (*machine, *process, error) {
 	f, err := os.CreateTemp(dir, "memory")
 	if err != nil {
 		return nil, nil, err
 	}
 	defer f.Close()
-	if err := f.Truncate(machineMemory); err != nil {
+	if err := f.Truncate(int64(memory)); err != nil {
 		return nil, nil, err
 	}
-	mem, err := unix.Mmap(int(f.Fd()), 0, machineMemory, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	mem, err := unix.Mmap(int(f.Fd()), 0, memory, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -223,7 +223,7 @@ func TestSanitizerSees(t *testing.T) {
 		t.Skip("without ZEROTH_EMU=asan nobody watches")
 	}
 	started(t)
-	e, _ := startEmulator(t, emulatorIn, "", nil)
+	e, _ := startEmulator(t, emulatorIn, "", machineMemory, nil)
 	defer e.close()
 	x := e.alloc(device.F32, 5, 0)
 	o := &Ops{To: e, Weigh: true}
