@@ -21,8 +21,8 @@ type Ranks struct {
 	Context Group // ranks that divide positions (context parallelism); nil if none do
 	Experts Group // ranks that divide experts, together with those of Tensor; nil if none do
 
-	// Shard and Replica of experts; nil if Experts is.
-	ExpertShard, ExpertReplica Group
+	// Shard, Replica and Joint of experts; nil if Experts is.
+	ExpertShard, ExpertReplica, ExpertJoint Group
 
 	// Links are the rank's pipeline links: groups of two in which rank 0 sends and rank 1 receives.
 	// They are nil without a pipeline.
@@ -58,20 +58,21 @@ const (
 	Experts
 	ExpertShard
 	ExpertReplica
+	ExpertJoint
 	Forward  // links from each stage to the next
 	Backward // links from each stage to the previous one
 	roles
 )
 
 func (r Role) String() string {
-	return [roles]string{"world", "saves", "shard", "replica", "ends", "tensor", "updates", "joint", "context", "experts", "expert shard", "expert replica", "forward link", "backward link"}[r]
+	return [roles]string{"world", "saves", "shard", "replica", "ends", "tensor", "updates", "joint", "context", "experts", "expert shard", "expert replica", "expert joint", "forward link", "backward link"}[r]
 }
 
 // slot returns the field for the group of a role in which the rank has index at, or nil for Saves,
 // which is not a field.
 func (r *Ranks) slot(role Role, at int) *Group {
 	return [roles]*Group{&r.World, nil, &r.Shard, &r.Replica, &r.Ends, &r.Tensor, &r.Updates, &r.Joint, &r.Context,
-		&r.Experts, &r.ExpertShard, &r.ExpertReplica,
+		&r.Experts, &r.ExpertShard, &r.ExpertReplica, &r.ExpertJoint,
 		&r.Links[ToNext+Link(at&1)], &r.Links[ToPrevious+Link(at&1)]}[role]
 }
 
@@ -170,7 +171,7 @@ func dimensions(m shard.Mesh) []groupAxes {
 	}
 	if m.Tensor > 1 {
 		inner := []shard.Axis{shard.Tensor}
-		all = append(all, groupAxes{Tensor, inner}, groupAxes{Updates, inner}, groupAxes{Joint, JointAxes(m)})
+		all = append(all, groupAxes{Tensor, inner}, groupAxes{Updates, inner}, groupAxes{Joint, JointAxes(m, m.Holders)})
 	}
 	if m.Context > 1 {
 		all = append(all, groupAxes{Context, []shard.Axis{shard.Context}})
@@ -178,13 +179,16 @@ func dimensions(m shard.Mesh) []groupAxes {
 	if m.Expert > 1 {
 		share, same := m.ExpertHolders()
 		all = append(all, groupAxes{Experts, []shard.Axis{shard.Expert, shard.Tensor}}, groupAxes{ExpertShard, share}, groupAxes{ExpertReplica, same})
+		if m.Tensor > 1 {
+			all = append(all, groupAxes{ExpertJoint, JointAxes(m, m.ExpertHolders)})
+		}
 	}
 	return all
 }
 
-// JointAxes returns the dimensions along which the ranks of a Joint group differ.
-func JointAxes(m shard.Mesh) []shard.Axis {
-	share, same := m.Holders()
+// JointAxes returns the dimensions along which the ranks of a Joint group differ, given those of Shard and Replica.
+func JointAxes(m shard.Mesh, holders func() (share, same []shard.Axis)) []shard.Axis {
+	share, same := holders()
 	if m.Size(share...) > 1 {
 		return append(share, shard.Tensor)
 	}

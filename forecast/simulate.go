@@ -182,10 +182,11 @@ func groups(m shard.Mesh) map[collective.Role]Group {
 		collective.Context:       {m.Size(shard.Context), m.Size(shard.Tensor)},
 		collective.Tensor:        {m.Size(shard.Tensor), 1},
 		collective.Updates:       {m.Size(shard.Tensor), 1},
-		collective.Joint:         {m.Size(collective.JointAxes(m)...), 1},
+		collective.Joint:         {m.Size(collective.JointAxes(m, m.Holders)...), 1},
 		collective.Experts:       {m.Size(shard.Expert, shard.Tensor), m.Size(shard.Context)},
 		collective.ExpertShard:   {m.Size(experts...), apart(shard.Shard)},
 		collective.ExpertReplica: {m.Size(copies...), copied},
+		collective.ExpertJoint:   {m.Size(collective.JointAxes(m, m.ExpertHolders)...), m.Size(shard.Expert)},
 	}
 }
 

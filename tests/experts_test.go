@@ -585,12 +585,12 @@ func TestExpertsAdapters(t *testing.T) {
 		}
 	}
 	one := m.train(t, 2, "parallel.ranks=1", "model.context=12", from)
-	for _, stage := range []string{"0", "3"} {
-		got := m.train(t, 2, "parallel.ranks=4", "parallel.tensor=2", "model.context=12", "zero.stage="+stage, from)
+	for _, mesh := range [][]string{{"zero.stage=0"}, {"zero.stage=3"}, {"zero.stage=0", "parallel.expert=2"}, {"zero.stage=3", "parallel.expert=2", "parallel.context=2", "parallel.ranks=8"}} {
+		got := m.train(t, 2, append([]string{"parallel.ranks=4", "parallel.tensor=2", "model.context=12", from}, mesh...)...)
 		within(t, "the loss of ranks that divide matrices", got.Losses[1], one.Losses[1], 1e-6)
 		for name, w := range one.State {
 			if param, is := strings.CutPrefix(name, "momentum_buffer "); is {
-				sameGradient(t, "stage "+stage+", tensor 2: "+param, got.State[name], w)
+				sameGradient(t, fmt.Sprint(mesh, ", tensor 2: ", param), got.State[name], w)
 			}
 		}
 	}

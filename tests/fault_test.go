@@ -70,14 +70,14 @@ func running(t *testing.T, c *spec.Job, wrap func(int, collective.Ranks) collect
 	return reports, cause
 }
 
-var groupNames = []string{"world", "shard", "replica", "tensor", "joint", "context", "experts", "expert shard", "expert replica", "to next", "from next"}
+var groupNames = []string{"world", "shard", "replica", "tensor", "joint", "context", "experts", "expert shard", "expert replica", "expert joint", "to next", "from next"}
 
 // peersNames maps the name of a link in the first stage to its name in the second.
 var peersNames = map[string]string{"to next": "from previous", "from next": "to previous"}
 
 func groupOf(g *collective.Ranks, name string) *collective.Group {
 	return map[string]*collective.Group{"world": &g.World, "shard": &g.Shard, "replica": &g.Replica, "tensor": &g.Tensor, "joint": &g.Joint, "context": &g.Context,
-		"experts": &g.Experts, "expert shard": &g.ExpertShard, "expert replica": &g.ExpertReplica, "to next": &g.Links[collective.ToNext],
+		"experts": &g.Experts, "expert shard": &g.ExpertShard, "expert replica": &g.ExpertReplica, "expert joint": &g.ExpertJoint, "to next": &g.Links[collective.ToNext],
 		"from next": &g.Links[collective.FromNext], "from previous": &g.Links[collective.FromPrevious], "to previous": &g.Links[collective.ToPrevious]}[name]
 }
 

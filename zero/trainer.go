@@ -323,14 +323,14 @@ func (c *Config) groups(u nn.Unit, tied bool) (g fsdp.Groups) {
 	if g, ok := c.UnitGroups[u.Name]; ok {
 		return g
 	}
-	g = fsdp.Groups{Shard: c.Groups.Shard, Replica: c.Groups.Replica, Tied: tied}
+	g, joint := fsdp.Groups{Shard: c.Groups.Shard, Replica: c.Groups.Replica, Tied: tied}, c.Groups.Joint
 	if c.Groups.Experts != nil && u.Params[0].Expert {
-		return fsdp.Groups{Shard: c.Groups.ExpertShard, Replica: c.Groups.ExpertReplica}
+		g.Shard, g.Replica, joint = c.Groups.ExpertShard, c.Groups.ExpertReplica, c.Groups.ExpertJoint
 	}
 	if c.Master {
 		g.Shard = collective.Master{Group: g.Shard}
 	}
-	switch joint := c.Groups.Joint; {
+	switch {
 	case tied:
 		g.Replica = c.Groups.Ends
 	case joint == nil || u.Params[0].Cut.Full != nil:
