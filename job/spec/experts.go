@@ -32,6 +32,9 @@ func (r *resolver) resolveExperts() {
 	if c.Parallel.Expert > 1 {
 		r.resolveExpertRanks()
 	}
+	if x.Count > 1 && x.Router.TopK == 1 && x.Router.Normalize {
+		c.note("each token has one expert, weighed by 1 whatever its router computes, so the loss does not train routers; want at least 2 experts for each token")
+	}
 	if c.Parallel.Pipeline > 1 && c.Pipeline.Schedule == string(pipe.ZBH1) {
 		r.Refuse("ZBH1 defers weight gradients, which would keep the rows of all experts for every micro-batch in flight", "want pipeline.schedule: 1F1B", "pipeline.schedule")
 	}

@@ -436,6 +436,17 @@ func TestDate(t *testing.T) {
 	}
 }
 
+// TestUntrainedRouterIsReported checks that a job reports routers whose weights are always 1.
+func TestUntrainedRouterIsReported(t *testing.T) {
+	jobtest.InFolder(t, jobtest.Least)
+	for experts, want := range map[string]bool{"{count: 4, per_token: 1}": true, "{count: 4, per_token: 2}": false, "{count: 1}": false} {
+		c := mustLoad(t, "model.family=llama", "model.experts="+experts)
+		if notes := strings.Join(c.Notes, " "); strings.Contains(notes, "router") != want {
+			t.Errorf("%s: %q", experts, notes)
+		}
+	}
+}
+
 // TestScoreCapIsReported checks that a job on GPUs reports that soft-capped scores exclude tensor
 // cores.
 func TestScoreCapIsReported(t *testing.T) {
