@@ -11,6 +11,7 @@ import (
 	"zeroth/internal/show"
 	"zeroth/job/spec"
 	"zeroth/job/trace"
+	"zeroth/offload"
 	"zeroth/shard"
 	"zeroth/zero"
 )
@@ -197,7 +198,7 @@ func SimulateWith(c *setup.Job, p CostModel) (*Step, error) {
 	if c.Train.Sums == "tree" {
 		n = c.Train.Accumulate // each adds to other sums
 	}
-	few, first := setup.Micros(c, n), (*zero.Trainer).DryRun
+	few, first := coarse(setup.Micros(c, n)), (*zero.Trainer).DryRun
 	if p.Untraced {
 		first = (*zero.Trainer).DryEnds
 	}
@@ -220,6 +221,26 @@ func SimulateWith(c *setup.Job, p CostModel) (*Step, error) {
 	f.extend(fewer, float64((c.Train.Accumulate-n)/round))
 	f.rate(c.Job, p)
 	return f, nil
+}
+
+// coarse sets larger pieces of offloaded state than in a run, if a unit has so many of them that a simulation would
+// have too many tasks. A hundred overlap as well as a thousand.
+func coarse(c *setup.Job) *setup.Job {
+	if !c.Zero.Offload.Any() || c.Hooks.Tile > 0 {
+		return c
+	}
+	most := 0
+	for _, u := range spec.Network(c.Job).Units() {
+		n := 0
+		for _, p := range u.Params {
+			n += p.Numel()
+		}
+		most = max(most, n/(c.Parallel.Shard*c.Parallel.Tensor))
+	}
+	if most > 512*offload.TileLen {
+		c.Hooks.Tile = most / 128
+	}
+	return c
 }
 
 // extend adds as many times what a step has more than one with fewer micro-batches.

@@ -6,6 +6,7 @@ import (
 
 	"zeroth/internal/setup"
 	"zeroth/job/spec/spectest"
+	"zeroth/offload"
 )
 
 // TestUntracedIsTraced checks that merging tasks without a trace does not change the duration and
@@ -35,6 +36,30 @@ func TestUntracedIsTraced(t *testing.T) {
 			if math.Abs(x[0]-x[1]) > 1e-6*traced.Seconds {
 				t.Errorf("%v: %s %v, traced %v", sets, what, x[1], x[0])
 			}
+		}
+	}
+}
+
+// TestCoarseIsFine checks that larger pieces of a large unit's offloaded state take as long as those of a run, to
+// half a percent.
+func TestCoarseIsFine(t *testing.T) {
+	h, err := OpenHardware("h100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sets := range [][]string{{"zero.offload.optimizer=host"}, {"zero.offload.optimizer=disk", "zero.offload.parameters=disk", "zero.offload.path=."}} {
+		m := h.moving(setup.Planned(spectest.Fitted(t, append([]string{"parallel.ranks=1", "train.batch=null", "train.micro_batch=1", "zero.stage=3",
+			"model={family: llama, layers: 2, width: 8192, heads: 64, context: 4096}"}, sets...)...)))
+		costs := m.costs()
+		costs.Untraced = true
+		coarse, err1 := SimulateWith(m.job, costs)
+		m.job.Hooks.Tile = offload.TileLen
+		fine, err2 := SimulateWith(m.job, costs)
+		if err1 != nil || err2 != nil {
+			t.Fatal(err1, err2)
+		}
+		if r := coarse.Seconds / fine.Seconds; r == 1 || math.Abs(r-1) > 5e-3 {
+			t.Errorf("%v: %v s, in small pieces %v s", sets, coarse.Seconds, fine.Seconds)
 		}
 	}
 }
