@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,44 +47,40 @@ type memoryGroup struct {
 // enclosing ones. In a container that sees only its own files, its path may be that of the
 // host; then the top is its own.
 func groupsIn(root string) (all []memoryGroup) {
-	raw, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
-	if err != nil {
-		return nil
+	old := memoryGroup{"", "memory.limit_in_bytes", "memory.usage_in_bytes", []string{"total_active_file", "total_inactive_file"}}
+	for old.folder = range foldersOf(root, "memory", old.limit, "memory") {
+		all = append(all, old)
 	}
-	for line := range strings.Lines(string(raw)) {
-		id, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
-		controllers, path, _ := strings.Cut(rest, ":")
-		switch {
-		case slices.Contains(strings.Split(controllers, ","), "memory"):
-			g := memoryGroup{"", "memory.limit_in_bytes", "memory.usage_in_bytes", []string{"total_active_file", "total_inactive_file"}}
-			all = append(all, g.upFrom(filepath.Join(root, "sys/fs/cgroup/memory"), path)...)
-		case id == "0" && controllers == "":
-			g := memoryGroup{"", "memory.max", "memory.current", []string{"active_file", "inactive_file"}}
-			all = append(all, g.upFrom(filepath.Join(root, "sys/fs/cgroup"), path)...)
-			all = append(all, g.upFrom(filepath.Join(root, "sys/fs/cgroup/unified"), path)...)
-		}
-	}
-	return all
-}
-
-// upFrom returns the group of a path and the enclosing ones, as far as they have files.
-func (g memoryGroup) upFrom(mount, path string) (all []memoryGroup) {
-	for _, folder := range upFrom(mount, path, g.limit) {
-		g.folder = folder
+	g := memoryGroup{"", "memory.max", "memory.current", []string{"active_file", "inactive_file"}}
+	for g.folder = range foldersOf(root, "", g.limit, "", "unified") {
 		all = append(all, g)
 	}
 	return all
 }
 
-// upFrom returns the folder of a path below a mount, and its parents, if they contain the file.
-func upFrom(mount, path, file string) (folders []string) {
-	for path = filepath.Clean("/" + path); ; path = filepath.Dir(path) {
-		folder := filepath.Join(mount, path)
-		if _, err := os.Stat(filepath.Join(folder, file)); err == nil {
-			folders = append(folders, folder)
-		}
-		if path == "/" {
-			return folders
+// foldersOf yields the folders, below the mounts in sys/fs/cgroup, of the process's group for a
+// controller and of the enclosing groups, if they contain the file. The controller of version 2 is "".
+func foldersOf(root, controller, file string, mounts ...string) iter.Seq[string] {
+	raw, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup")) // without it there are no groups
+	return func(yield func(string) bool) {
+		for line := range strings.Lines(string(raw)) {
+			id, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+			controllers, path, _ := strings.Cut(rest, ":")
+			if (controllers == "") != (controller == "") || !slices.Contains(strings.Split(controllers, ","), controller) ||
+				controller == "" && id != "0" {
+				continue
+			}
+			for _, mount := range mounts {
+				for at := filepath.Clean("/" + path); ; at = filepath.Dir(at) {
+					folder := filepath.Join(root, "sys/fs/cgroup", mount, at)
+					if _, err := os.Stat(filepath.Join(folder, file)); err == nil && !yield(folder) {
+						return
+					}
+					if at == "/" {
+						break
+					}
+				}
+			}
 		}
 	}
 }
@@ -101,29 +98,17 @@ func Processors() Cores {
 
 // coresIn reads the quotas of control groups from the files below root.
 func coresIn(root string) (c Cores) {
-	raw, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
-	if err != nil {
-		return c
+	for folder := range foldersOf(root, "cpu", "cpu.cfs_quota_us", "cpu") {
+		quota, _ := number64(filepath.Join(folder, "cpu.cfs_quota_us"))
+		period, _ := number64(filepath.Join(folder, "cpu.cfs_period_us"))
+		c.bound(quota, period, folder)
 	}
-	for line := range strings.Lines(string(raw)) {
-		id, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
-		controllers, path, _ := strings.Cut(rest, ":")
-		switch {
-		case slices.Contains(strings.Split(controllers, ","), "cpu"):
-			for _, folder := range upFrom(filepath.Join(root, "sys/fs/cgroup/cpu"), path, "cpu.cfs_quota_us") {
-				quota, _ := number64(filepath.Join(folder, "cpu.cfs_quota_us"))
-				period, _ := number64(filepath.Join(folder, "cpu.cfs_period_us"))
-				c.bound(quota, period, folder)
-			}
-		case id == "0" && controllers == "":
-			for _, folder := range upFrom(filepath.Join(root, "sys/fs/cgroup"), path, "cpu.max") {
-				raw, _ := os.ReadFile(filepath.Join(folder, "cpu.max")) // "max 100000", or two numbers
-				if words := strings.Fields(string(raw)); len(words) == 2 {
-					quota, _ := strconv.ParseInt(words[0], 10, 64)
-					period, _ := strconv.ParseInt(words[1], 10, 64)
-					c.bound(quota, period, folder)
-				}
-			}
+	for folder := range foldersOf(root, "", "cpu.max", "") {
+		raw, _ := os.ReadFile(filepath.Join(folder, "cpu.max")) // "max 100000", or two numbers
+		if words := strings.Fields(string(raw)); len(words) == 2 {
+			quota, _ := strconv.ParseInt(words[0], 10, 64)
+			period, _ := strconv.ParseInt(words[1], 10, 64)
+			c.bound(quota, period, folder)
 		}
 	}
 	return c
