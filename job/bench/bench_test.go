@@ -116,8 +116,9 @@ func TestBenchReport(t *testing.T) {
 		{Group: "collective", Name: "x", Seconds: 12.5e-6, Rate: 50e9, Unit: "B/s", Limit: 100e9, LimitName: "copy", Share: 0.5, Samples: 3},
 		{Group: "gpu", Name: "y", Seconds: 2, Rate: 512, Unit: "launch/s", Samples: 1},
 	}}
-	var table, markdown, raw strings.Builder
-	if err := errors.Join(r.Table(&table, false), r.Table(&markdown, true), r.JSON(&raw)); err != nil {
+	var table, markdown strings.Builder
+	raw, err := json.Marshal(r)
+	if err := errors.Join(err, r.Table(&table, false), r.Table(&markdown, true)); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"linux/amd64, 2 processors", "10.1 ms     12.3 GB/s", "12 µs     50.0 GB/s  0.50 of copy        3", "512 launch/s"} {
@@ -129,7 +130,7 @@ func TestBenchReport(t *testing.T) {
 		t.Errorf("no %q in\n%s", want, &markdown)
 	}
 	var back Report
-	if err := json.Unmarshal([]byte(raw.String()), &back); err != nil || fmt.Sprint(back) != fmt.Sprint(r) {
+	if err := json.Unmarshal(raw, &back); err != nil || fmt.Sprint(back) != fmt.Sprint(r) {
 		t.Errorf("%v: %+v", err, back)
 	}
 }

@@ -127,6 +127,23 @@ func (g *gpuBench) noise(t device.DType, n int) device.Buffer {
 	return x
 }
 
+// noise returns n elements between -1 and 1.
+func noise(t device.DType, n int) device.Buffer {
+	wide := device.OfF32(make([]float32, n))
+	fillNoise(wide.F32())
+	if t == device.F32 {
+		return wide
+	}
+	d := cpu.NewHost(1)
+	defer d.Close()
+	q := d.NewQueue("bench")
+	defer q.Close()
+	narrow := device.OfU16(t, make([]uint16, n))
+	q.Cast(narrow, wide)
+	_ = q.Wait() // a cast does not fail
+	return narrow
+}
+
 // ids returns n numbers below most.
 func (g *gpuBench) ids(n, most int) device.Buffer {
 	x, host := g.alloc(device.I32, n), make([]int32, n)
@@ -307,20 +324,28 @@ func (g *gpuBench) squares() error {
 
 // products measures the products of a block and of the head, relative to the square one.
 func (g *gpuBench) products() error {
-	padded := (g.vocab + 63) / 64 * 64 // as in training
-	s := benchShape{rows: g.rows, T: g.T, width: g.width, vocab: padded, chunk: g.rows}
-	for _, p := range s.products() {
+	r, c, vocab := g.rows, g.width, (g.vocab+63)/64*64 // padded as in training
+	for _, p := range []struct {
+		name    string
+		m, n, k int // (m, n) with inner dimension k
+		ta, tb  bool
+		out     device.DType
+	}{
+		{"qkv", r, 3 * c, c, false, false, device.BF16},
+		{"mlp in", r, 4 * c, c, false, false, device.BF16},
+		{"mlp out", r, c, 4 * c, false, false, device.BF16},
+		{"d mlp in", r, c, 4 * c, false, true, device.BF16},
+		{"dW mlp in", c, 4 * c, r, true, false, device.F32}, // as gradients of parameters are
+		{"logits", r, vocab, c, false, true, device.BF16},
+		{"d logits", r, c, vocab, false, false, device.BF16},
+	} {
 		mat := func(t device.DType, rows, cols int, trans bool) device.Mat {
 			if trans {
 				return device.Matrix(g.noise(t, rows*cols), cols, rows).T()
 			}
 			return device.Matrix(g.noise(t, rows*cols), rows, cols)
 		}
-		out := device.BF16
-		if p.f32 {
-			out = device.F32
-		}
-		c, x, y := mat(out, p.m, p.n, false), mat(device.BF16, p.m, p.k, p.ta), mat(device.BF16, p.k, p.n, p.tb)
+		c, x, y := mat(p.out, p.m, p.n, false), mat(device.BF16, p.m, p.k, p.ta), mat(device.BF16, p.k, p.n, p.tb)
 		err := g.line("product "+p.name, 2*float64(p.m)*float64(p.n)*float64(p.k), "FLOP/s", "bf16 product", func() { g.q.MatMul(c, x, y, device.Buffer{}, false) })
 		if err != nil {
 			return err

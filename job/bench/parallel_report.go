@@ -14,20 +14,9 @@ import (
 func (x *Comparison) Table(w io.Writer, markdown bool) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d ranks, %d sequences of %s tokens a step, %s; medians of steps %d to %d of %d turns\n", x.Ranks, x.Batch, show.Grouped(int64(x.Context)), x.Precision, warmSteps+1, warmSteps+x.Steps, turns)
-	for _, line := range []string{prefixed("predicted seconds: simulated on ", x.Hardware), prefixed("no predicted seconds: ", x.Unknown)} {
-		b.WriteString(line)
-	}
-	if markdown {
-		b.WriteString("\n")
-	}
-	if rows := x.rows(); len(rows) > 1 && markdown {
-		b.WriteString(asMarkdown(rows))
-	} else if len(rows) > 1 {
-		t := show.Columns{Align: "ll" + strings.Repeat("r", len(rows[0])-2)}
-		for _, row := range rows {
-			t.Add(row...)
-		}
-		b.WriteString("\n" + t.Within(show.Width(w)))
+	b.WriteString(prefixed("predicted seconds: simulated on ", x.Hardware) + prefixed("no predicted seconds: ", x.Unknown))
+	if rows := x.rows(); len(rows) > 1 {
+		b.WriteString("\n" + table(w, rows, markdown))
 	}
 	switch most := x.mostDifferent(); {
 	case most.Difference > 0:
@@ -68,18 +57,6 @@ func (x *Comparison) rows() [][]string {
 		rows = append(rows, []string{y.Way, y.Mesh, r[0], fmt.Sprintf("%.0f %%", 100*y.Run.Spread), p[0], ratio, r[1], p[1], r[2], p[2], r[3], p[3], fmt.Sprintf("%.0e", y.Difference)})
 	}
 	return rows
-}
-
-// asMarkdown returns a Markdown table. All columns but the first two contain numbers.
-func asMarkdown(rows [][]string) string {
-	var b strings.Builder
-	for i, row := range rows {
-		fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
-		if i == 0 {
-			fmt.Fprintf(&b, "|---|---|%s\n", strings.Repeat("---:|", len(row)-2))
-		}
-	}
-	return b.String()
 }
 
 // words returns the figures as text, "" for unknown ones.

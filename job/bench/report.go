@@ -1,27 +1,18 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 
 	"zeroth/internal/show"
 )
-
-// JSON writes the report as JSON.
-func (r *Report) JSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
-}
 
 // Table writes the report as a table, in Markdown if markdown is set.
 func (r *Report) Table(w io.Writer, markdown bool) error {
 	m := r.Host
 	text := fmt.Sprintf("%s/%s, %d processors, %s; products: fp32 %s, bf16 %s\n", m.OS, m.Arch, m.Processors, m.Go, m.F32, m.BF16)
-	for _, line := range []string{m.GPU, r.Between} {
-		text += prefixed("", line)
-	}
+	text += prefixed("", m.GPU) + prefixed("", r.Between)
 	rows, group := [][]string{{"", "what", "one takes", "rate", "of the limit", "samples"}}, ""
 	for _, l := range r.Lines {
 		row := []string{l.Group, l.Name, "", l.rate(), l.share(), fmt.Sprint(l.Samples)}
@@ -34,13 +25,27 @@ func (r *Report) Table(w io.Writer, markdown bool) error {
 		group, rows = l.Group, append(rows, row)
 	}
 	if markdown {
-		return show.Print(w, text+"\n"+asMarkdown(rows))
+		text += "\n"
 	}
-	t := show.Columns{Align: "llrrrr"}
-	for _, row := range rows {
+	return show.Print(w, text+table(w, rows, markdown))
+}
+
+// table returns rows as a table. All columns but the first two contain numbers.
+func table(w io.Writer, rows [][]string, markdown bool) string {
+	numbers := len(rows[0]) - 2
+	t := show.Columns{Align: "ll" + strings.Repeat("r", numbers)}
+	var b strings.Builder
+	for i, row := range rows {
 		t.Add(row...)
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
+		if i == 0 {
+			fmt.Fprintf(&b, "|---|---|%s\n", strings.Repeat("---:|", numbers))
+		}
 	}
-	return show.Print(w, text+t.Within(show.Width(w)))
+	if markdown {
+		return b.String()
+	}
+	return t.Within(show.Width(w))
 }
 
 func (l Row) rate() string {
