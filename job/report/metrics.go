@@ -3,6 +3,7 @@ package report
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -482,33 +483,20 @@ func parseMetric(line []byte) (Step, *Eval, error) {
 	}
 	nan := math.NaN()
 	s := Step{Loss: nan, LR: nan, GradNorm: nan, TokensPerSecond: nan, StepSeconds: nan}
+	p := &s.Parts
 	raw := struct {
-		Step            *int                `json:"step"`
-		Loss            *float64            `json:"loss"`
-		LR              *float64            `json:"lr"`
-		GradNorm        *float64            `json:"grad_norm"`
-		Tokens          *int64              `json:"tokens"`
-		TokensPerSecond *float64            `json:"tokens_per_second"`
-		StepSeconds     *float64            `json:"step_seconds"`
-		Skipped         *int                `json:"skipped"`
-		Waited          *float64            `json:"waited_seconds"`
-		Slowest         *int                `json:"slowest_rank"`
-		Behind          *float64            `json:"behind"`
-		ValLoss         *float64            `json:"val_loss"`
-		Time            *float64            `json:"time"`
-		Data            *float64            `json:"data_seconds"`
-		MFU             *float64            `json:"mfu"`
-		RankSeconds     spread              `json:"rank_seconds"`
-		RankWaits       spread              `json:"rank_waits"`
-		Measured        *float64            `json:"measured_seconds"`
-		Compute         *float64            `json:"compute_seconds"`
-		Exposed         *float64            `json:"exposed_seconds"`
-		Peers           *float64            `json:"peers_seconds"`
-		Offload         *float64            `json:"offload_seconds"`
-		Idle            *float64            `json:"idle_seconds"`
-		Metrics         map[string]*float64 `json:"metrics"`
-	}{Time: &s.Time, Data: &s.DataSeconds, MFU: &s.MFU, Measured: &s.Parts.Seconds, Compute: &s.Parts.Compute, Exposed: &s.Parts.Exposed, Peers: &s.Parts.Peers, Offload: &s.Parts.Offload, Idle: &s.Parts.Idle, Step: &s.Step, Loss: &s.Loss, LR: &s.LR, GradNorm: &s.GradNorm, Tokens: &s.Tokens,
-		TokensPerSecond: &s.TokensPerSecond, StepSeconds: &s.StepSeconds, Skipped: &s.Skipped, Waited: &s.Waited, Slowest: &s.Slowest, Behind: &s.Behind}
+		*Step
+		ValLoss     *float64            `json:"val_loss"`
+		RankSeconds spread              `json:"rank_seconds"`
+		RankWaits   spread              `json:"rank_waits"`
+		Measured    *float64            `json:"measured_seconds"`
+		Compute     *float64            `json:"compute_seconds"`
+		Exposed     *float64            `json:"exposed_seconds"`
+		Peers       *float64            `json:"peers_seconds"`
+		Offload     *float64            `json:"offload_seconds"`
+		Idle        *float64            `json:"idle_seconds"`
+		Metrics     map[string]*float64 `json:"metrics"`
+	}{Step: &s, Measured: &p.Seconds, Compute: &p.Compute, Exposed: &p.Exposed, Peers: &p.Peers, Offload: &p.Offload, Idle: &p.Idle}
 	if err := json.Unmarshal(line, &raw); err != nil {
 		return Step{}, nil, err
 	}
@@ -518,11 +506,11 @@ func parseMetric(line []byte) (Step, *Eval, error) {
 	if raw.Metrics != nil {
 		s.Metrics = map[string]float64{}
 		for name, x := range raw.Metrics {
-			s.Metrics[name] = or(x, nan)
+			s.Metrics[name] = *cmp.Or(x, &nan)
 		}
 	}
 	if bytes.Contains(line, []byte(`"val_loss"`)) {
-		return Step{}, &Eval{Step: s.Step, ValLoss: or(raw.ValLoss, nan), Metrics: s.Metrics}, nil
+		return Step{}, &Eval{Step: s.Step, ValLoss: *cmp.Or(raw.ValLoss, &nan), Metrics: s.Metrics}, nil
 	}
 	s.RankSeconds, s.RankWaits = raw.RankSeconds.of(), raw.RankWaits.of()
 	if s.Parts.Seconds > 0 {
@@ -540,10 +528,3 @@ type spread struct {
 }
 
 func (s spread) of() Spread { return Spread{RankValue{s.Min, s.MinRank}, RankValue{s.Max, s.MaxRank}} }
-
-func or[T any](p *T, otherwise T) T {
-	if p == nil {
-		return otherwise
-	}
-	return *p
-}

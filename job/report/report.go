@@ -44,29 +44,29 @@ type Header struct {
 
 // Step is one update, as in a line of metrics.jsonl.
 type Step struct {
-	Step            int     // counted from 1
-	Loss            float64 // nats per token, mean over the global batch
-	LR              float64
-	GradNorm        float64 // norm of the whole gradient, before clipping
-	Tokens          int64   // tokens trained on so far, including this step
-	TokensPerSecond float64
-	StepSeconds     float64
-	Skipped         int     // steps skipped so far because a gradient was not finite
-	Time            float64 // end of the step: seconds since 1970, in whole milliseconds
-	DataSeconds     float64 // time in which rank 0 read its samples
-	MFU             float64 // model operations per second, as a share of the peak; 0 if the peak is unknown
+	Step            int     `json:"step"` // counted from 1
+	Loss            float64 `json:"loss"` // nats per token, mean over the global batch
+	LR              float64 `json:"lr"`
+	GradNorm        float64 `json:"grad_norm"` // norm of the whole gradient, before clipping
+	Tokens          int64   `json:"tokens"`    // tokens trained on so far, including this step
+	TokensPerSecond float64 `json:"tokens_per_second"`
+	StepSeconds     float64 `json:"step_seconds"`
+	Skipped         int     `json:"skipped"`      // steps skipped so far because a gradient was not finite
+	Time            float64 `json:"time"`         // end of the step: seconds since 1970, in whole milliseconds
+	DataSeconds     float64 `json:"data_seconds"` // time in which rank 0 read its samples
+	MFU             float64 `json:"mfu"`          // model operations per second, as a share of the peak; 0 if the peak is unknown
 
-	Parts trace.Exposure // of rank 0's step; without steps if it was not measured
+	Parts trace.Exposure `json:"-"` // of rank 0's step; without steps if it was not measured
 
 	// For the previous step, with several ranks: the median time that ranks waited for each other,
 	// the slowest rank, and how far it was behind; see Behind.
-	Waited  float64 // seconds
-	Slowest int     // rank
-	Behind  float64 // 0.2: the step took 20 % longer than it would have without this rank
+	Waited  float64 `json:"waited_seconds"`
+	Slowest int     `json:"slowest_rank"`
+	Behind  float64 `json:"behind"` // 0.2: the step took 20 % longer than it would have without this rank
 
-	RankSeconds, RankWaits Spread // also of the previous step: each rank's time and wait
+	RankSeconds, RankWaits Spread `json:"-"` // also of the previous step: each rank's time and wait
 
-	Metrics map[string]float64 // of a program's network: means over the global batch; nil: none
+	Metrics map[string]float64 `json:"-"` // of a program's network: means over the global batch; nil: none
 }
 
 // Spread is the smallest and the largest value of a quantity over ranks, with their ranks.
