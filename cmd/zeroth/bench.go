@@ -92,7 +92,7 @@ func (a *app) runBench(ctx context.Context, o benching) error {
 	o.Progress = func(doing string) { progress("measuring " + doing) }
 	show := func(r *bench.Report) error {
 		if o.json {
-			return r.JSON(a.out)
+			return a.writeJSON(r)
 		}
 		return r.Table(a.out, o.markdown)
 	}
@@ -131,26 +131,13 @@ func (o *benching) readProducts() error {
 
 // checkBench reports all invalid flags at once.
 func checkBench(o *benching) error {
-	var wrong []error
-	if o.machineFile != "" && !o.Asks("gpu") {
-		wrong = append(wrong, errors.New("--write-machine describes a GPU; add the group gpu"))
-	}
-	if err := o.readProducts(); err != nil {
-		wrong = append(wrong, err)
-	}
-	if err := o.CheckGPU(); err != nil {
-		wrong = append(wrong, err)
-	}
-	if !(o.Seconds > 0) || o.Seconds > 3600 {
-		wrong = append(wrong, fmt.Errorf("--seconds %v; want more than 0 and at most 3600", o.Seconds))
-	}
-	if info, err := os.Stat(o.Dir); o.Dir != "" && (err != nil || !info.IsDir()) {
-		wrong = append(wrong, fmt.Errorf("--dir %s; want an existing folder", o.Dir))
-	}
-	if len(wrong) == 0 {
-		return nil
-	}
-	return input.BadInput(errors.Join(wrong...))
+	var wrong input.Problems
+	wrong.If(o.machineFile != "" && !o.Asks("gpu"), "--write-machine describes a GPU; add the group gpu")
+	wrong = append(wrong, o.readProducts(), o.CheckGPU())
+	wrong.If(!(o.Seconds > 0) || o.Seconds > 3600, "--seconds %v; want more than 0 and at most 3600", o.Seconds)
+	info, err := os.Stat(o.Dir)
+	wrong.If(o.Dir != "" && (err != nil || !info.IsDir()), "--dir %s; want an existing folder", o.Dir)
+	return wrong.Err()
 }
 
 // showProgress returns a function that shows the current activity on a terminal, and one that

@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -84,27 +82,16 @@ func (o *comparing) check() (hardware *forecast.Hardware, err error) {
 	if o.ways == nil {
 		o.ways = bench.Ways()
 	}
-	var wrong []error
+	var wrong input.Problems
 	for _, name := range o.ways {
-		if !slices.Contains(bench.Ways(), name) {
-			wrong = append(wrong, fmt.Errorf("--ways: unknown way %q; want one or more of %s", name, strings.Join(bench.Ways(), ", ")))
-		}
+		wrong.If(!slices.Contains(bench.Ways(), name), "--ways: unknown way %q; want one or more of %s", name, strings.Join(bench.Ways(), ", "))
 	}
-	if o.steps < 1 || o.steps > 1000 {
-		wrong = append(wrong, fmt.Errorf("--steps %d; want 1 to 1000", o.steps))
-	}
-	if o.file == "-" {
-		wrong = append(wrong, errors.New("the job is read once for each way, so it cannot be standard input; want a file"))
-	}
+	wrong.If(o.steps < 1 || o.steps > 1000, "--steps %d; want 1 to 1000", o.steps)
+	wrong.If(o.file == "-", "the job is read once for each way, so it cannot be standard input; want a file")
 	if o.machine != "here" {
-		if hardware, err = openHardware(o.machine, forecast.Machine{}); err != nil {
-			wrong = append(wrong, err)
-		}
+		hardware, err = openHardware(o.machine, forecast.Machine{})
 	}
-	if len(wrong) > 0 {
-		return nil, input.BadInput(errors.Join(wrong...))
-	}
-	return hardware, nil
+	return hardware, append(wrong, err).Err()
 }
 
 // runParallel compares the ways and prints the results.

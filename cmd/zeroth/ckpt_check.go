@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,23 +48,20 @@ type (
 )
 
 func (a *app) verify(cmd *cobra.Command, dir string, asJSON bool) error {
-	path, found, speed, err := a.verified(cmd, dir)
+	path, bad, speed, err := a.verified(cmd, dir)
 	if err != nil {
 		return err
 	}
 	if asJSON {
-		v := verification{path, len(found) == 0, []damage{}}
-		for _, d := range found {
+		v := verification{path, len(bad) == 0, []damage{}}
+		for _, d := range bad {
 			v.Damage = append(v.Damage, damage{d.File, d.Offset, d.Name, d.Kind, d.Range.Lo, d.Range.Hi, d.Why})
 		}
 		err = a.writeJSON(v)
 	} else {
-		a.printDamage(path, found, speed)
+		a.printDamage(path, bad, speed)
 	}
-	if err == nil && len(found) > 0 {
-		return errFound
-	}
-	return err
+	return cmp.Or(err, found(len(bad) == 0))
 }
 
 // verified verifies the checkpoint that dir means and returns the damage found, including damage
@@ -141,10 +139,7 @@ func (a *app) diff(cmd *cobra.Command, dirs []string, all, asJSON bool) error {
 	} else {
 		a.printDifferences(x, y, ds, all, speed)
 	}
-	if err == nil && differ {
-		return errFound
-	}
-	return err
+	return cmp.Or(err, found(!differ))
 }
 
 // sharedBytes returns the total size of the tensors that both checkpoints have.

@@ -93,18 +93,12 @@ pytorch_model.bin.`
 var formats = []string{"hf", "dcp", "torch"}
 
 func exportOptions(dtype, size string) (e checkpoint.Export, err error) {
-	var wrong []error
+	var wrong input.Problems
 	e.DType = dtypes[dtype]
-	if e.DType == "" {
-		wrong = append(wrong, fmt.Errorf("--dtype %s; want fp32, bf16 or fp16", dtype))
-	}
-	if e.PartSize, err = config.ParseSize(size); err != nil {
-		wrong = append(wrong, fmt.Errorf("--shard-size: %w", err))
-	}
-	if len(wrong) > 0 {
-		return e, input.BadInput(errors.Join(wrong...))
-	}
-	return e, nil
+	wrong.If(e.DType == "", "--dtype %s; want fp32, bf16 or fp16", dtype)
+	e.PartSize, err = config.ParseSize(size)
+	wrong.If(err != nil, "--shard-size: %w", err)
+	return e, wrong.Err()
 }
 
 // The JSON of export and import. Bytes is the total size of the written files; Checkpoint and

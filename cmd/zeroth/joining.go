@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -34,15 +33,11 @@ func (m *joining) addFlags(f *pflag.FlagSet) {
 
 // check reports invalid flags, and sets m from the others and the environment.
 func (m *joining) check() error {
-	var wrong []error
-	if m.transport == "local" || !slices.Contains(config.Transports, m.transport) {
-		wrong = append(wrong, fmt.Errorf("--transport %s; want auto, unix, tcp or mpi", m.transport))
-	}
-	if m.join <= 0 {
-		wrong = append(wrong, fmt.Errorf("--join %v; want more than 0", m.join))
-	}
-	if err := errors.Join(wrong...); err != nil {
-		return input.BadInput(err)
+	var wrong input.Problems
+	wrong.If(m.transport == "local" || !slices.Contains(config.Transports, m.transport), "--transport %s; want auto, unix, tcp or mpi", m.transport)
+	wrong.If(m.join <= 0, "--join %v; want more than 0", m.join)
+	if err := wrong.Err(); err != nil {
+		return err
 	}
 	return m.find()
 }

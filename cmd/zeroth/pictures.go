@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -24,14 +23,9 @@ func (p *pictures) addFlags(f *pflag.FlagSet) {
 // check reports files in other formats.
 func (p *pictures) check() error {
 	_, timeline := timelineFormat(p.timeline)
-	var stages error
-	if p.stages != "" && filepath.Ext(p.stages) != ".svg" {
-		stages = fmt.Errorf("--stages %s: want a file name that ends in .svg", p.stages)
-	}
-	if err := errors.Join(timeline, stages); err != nil {
-		return input.BadInput(err)
-	}
-	return nil
+	wrong := input.Problems{timeline}
+	wrong.If(p.stages != "" && filepath.Ext(p.stages) != ".svg", "--stages %s: want a file name that ends in .svg", p.stages)
+	return wrong.Err()
 }
 
 // timelineFormat returns the function that writes a plan in the format of path's extension,

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -120,15 +119,13 @@ func (f *fitting) limits(c *spec.Job, memory int64) (forecast.Limits, error) {
 	if err != nil {
 		return forecast.Limits{}, err
 	}
-	var errs []error
+	var wrong input.Problems
 	read := func(flag, s string, share int) int64 {
 		if s == "" {
 			return 0
 		}
 		n, err := config.ParseSize(s)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
-		}
+		wrong.If(err != nil, "--%s: %w", flag, err)
 		return n / int64(max(1, share))
 	}
 	sharers := min(f.node, ranks) // ranks of a machine
@@ -154,27 +151,14 @@ func (f *fitting) limits(c *spec.Job, memory int64) (forecast.Limits, error) {
 	}
 	l := forecast.Limits{Ranks: ranks, Memory: memory, GPU: true, Host: read("host-memory", f.host, sharers), Disk: read("disk", f.disk, sharers),
 		Hardware: h}
-	if memory == 0 {
-		errs = append(errs, errors.New("--gpu-memory is missing; want the memory of each GPU, such as --gpu-memory 80GiB"))
+	wrong.If(memory == 0, "--gpu-memory is missing; want the memory of each GPU, such as --gpu-memory 80GiB")
+	wrong.If(f.replaced("flops") && !(f.flops >= 1 && f.flops <= 1e24), "--flops %v; want a number from 1 to 1e24", f.flops)
+	wrong.If(f.node < 1, "--gpus-per-node %d; want at least 1", f.node)
+	wrong.If(l.Disk > 0 && l.Host == 0, "--disk needs --host-memory, because state on disk passes through it")
+	if err := wrong.Err(); err != nil {
+		return l, err
 	}
-	if f.replaced("flops") && !(f.flops >= 1 && f.flops <= 1e24) {
-		errs = append(errs, fmt.Errorf("--flops %v; want a number from 1 to 1e24", f.flops))
-	}
-	if f.node < 1 {
-		errs = append(errs, fmt.Errorf("--gpus-per-node %d; want at least 1", f.node))
-	}
-	if l.Disk > 0 && l.Host == 0 {
-		errs = append(errs, errors.New("--disk needs --host-memory, because state on disk passes through it"))
-	}
-	if len(errs) == 0 {
-		if err := h.Serves(setup.Planned(c), l.Host > 0, l.Disk > 0); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	if len(errs) > 0 {
-		return l, input.BadInput(errors.Join(errs...))
-	}
-	return l, nil
+	return l, input.BadInput(h.Serves(setup.Planned(c), l.Host > 0, l.Disk > 0))
 }
 
 func (a *app) largest(c *spec.Job, l forecast.Limits, quantity string, asJSON bool) error {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -24,7 +23,7 @@ or more runs as an SVG. Runs may still be training.`,
   zeroth plot runs/* --out runs.svg`,
 		RunE: a.do(func(_ *cobra.Command, args []string) error {
 			if err := plottable(args, out); err != nil {
-				return input.BadInput(err)
+				return err
 			}
 			runs, err := a.metricsOf(args)
 			if err != nil {
@@ -42,31 +41,23 @@ or more runs as an SVG. Runs may still be training.`,
 
 // plottable reports invalid arguments before anything is read.
 func plottable(folders []string, out string) error {
-	var errs []error
-	if n := len(folders); n < 1 || n > report.MostRuns {
-		errs = append(errs, fmt.Errorf("want 1 to %d run folders, such as: zeroth plot run1 --out run1.svg (%d given)", report.MostRuns, n))
-	}
-	switch {
-	case out == "":
-		errs = append(errs, errors.New("--out is missing; name the file to draw to, such as --out run1.svg"))
-	case filepath.Ext(out) != ".svg":
-		errs = append(errs, fmt.Errorf("--out %s: want a file name that ends in .svg", out))
-	}
-	return errors.Join(errs...)
+	var wrong input.Problems
+	n := len(folders)
+	wrong.If(n < 1 || n > report.MostRuns, "want 1 to %d run folders, such as: zeroth plot run1 --out run1.svg (%d given)", report.MostRuns, n)
+	wrong.If(out == "", "--out is missing; name the file to draw to, such as --out run1.svg")
+	wrong.If(out != "" && filepath.Ext(out) != ".svg", "--out %s: want a file name that ends in .svg", out)
+	return wrong.Err()
 }
 
 // metricsOf reads the metrics that runs have written so far. It prints how many lines cannot be
 // read, and skips them.
 func (a *app) metricsOf(folders []string) (runs []report.Run, err error) {
-	var errs []error
+	var wrong input.Problems
 	for _, folder := range folders {
 		r, err := a.readMetrics(folder)
-		runs, errs = append(runs, r), append(errs, err)
+		runs, wrong = append(runs, r), append(wrong, err)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, input.BadInput(err)
-	}
-	return runs, nil
+	return runs, wrong.Err()
 }
 
 func (a *app) readMetrics(folder string) (report.Run, error) {

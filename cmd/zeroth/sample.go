@@ -230,15 +230,10 @@ const (
 
 // check reports all invalid flags at once, and returns the prompts.
 func (o sampling) check() ([]string, error) {
-	var wrong []error
-	refuse := func(bad bool, format string, args ...any) {
-		if bad {
-			wrong = append(wrong, fmt.Errorf(format, args...))
-		}
-	}
-	refuse(o.Device != "auto" && o.Device != "cpu" && o.Device != "cuda", "--device %q; want auto, cpu or cuda", show.Brief(o.Device))
-	refuse(o.Precision != "fp32" && o.Precision != "bf16", "--precision %q; want fp32 or bf16", show.Brief(o.Precision))
-	refuse(o.Batch < 1 || o.Batch > maxBatch, "--batch %d; want 1 to %d", o.Batch, maxBatch)
+	var wrong input.Problems
+	wrong.If(o.Device != "auto" && o.Device != "cpu" && o.Device != "cuda", "--device %q; want auto, cpu or cuda", show.Brief(o.Device))
+	wrong.If(o.Precision != "fp32" && o.Precision != "bf16", "--precision %q; want fp32 or bf16", show.Brief(o.Precision))
+	wrong.If(o.Batch < 1 || o.Batch > maxBatch, "--batch %d; want 1 to %d", o.Batch, maxBatch)
 	prompts := o.prompts
 	if o.file != "" {
 		if !o.given {
@@ -249,23 +244,20 @@ func (o sampling) check() ([]string, error) {
 	} else if o.Chat && !o.given {
 		prompts = nil // a conversation
 	}
-	refuse(slices.Contains(o.prompts, ""), "--prompt is empty; want at least one character")
-	refuse(len(prompts) > maxPrompts, "%d prompts; want at most %d", len(prompts), maxPrompts)
-	refuse(o.Tokens < 1 || o.Tokens > maxSampled, "--tokens %d; want 1 to %d", o.Tokens, maxSampled)
-	refuse(!(o.Temperature >= 0) || math.IsInf(o.Temperature, 0), "--temperature %v; want a number of at least 0", o.Temperature)
-	refuse(o.TopK < 0, "--top-k %d; want at least 0, where 0 is all tokens", o.TopK)
-	refuse(!(o.TopP > 0 && o.TopP <= 1), "--top-p %v; want a number above 0 and at most 1, where 1 is all tokens", o.TopP)
-	refuse(!(o.MinP >= 0 && o.MinP <= 1), "--min-p %v; want a number from 0 to 1", o.MinP)
-	refuse(!(o.Penalty > 0) || math.IsInf(o.Penalty, 0), "--repetition-penalty %v; want a number above 0, where 1 is none", o.Penalty)
-	refuse(o.Context < 0, "--context %d; want at least 0, where 0 is the default", o.Context)
-	refuse(len(o.Stop) > maxStops, "--stop %d times; want at most %d", len(o.Stop), maxStops)
-	refuse(slices.ContainsFunc(o.Stop, func(s string) bool { return s == "" || len(s) > maxStop }), "--stop is empty or longer than %d bytes; want a text", maxStop)
-	refuse(o.System != "" && !o.Chat, "--system needs --chat")
-	refuse(len(o.Variables) > 0 && !o.Chat, "--template-arg needs --chat")
-	if err := errors.Join(wrong...); err != nil {
-		return nil, input.BadInput(err)
-	}
-	return prompts, nil
+	wrong.If(slices.Contains(o.prompts, ""), "--prompt is empty; want at least one character")
+	wrong.If(len(prompts) > maxPrompts, "%d prompts; want at most %d", len(prompts), maxPrompts)
+	wrong.If(o.Tokens < 1 || o.Tokens > maxSampled, "--tokens %d; want 1 to %d", o.Tokens, maxSampled)
+	wrong.If(!(o.Temperature >= 0) || math.IsInf(o.Temperature, 0), "--temperature %v; want a number of at least 0", o.Temperature)
+	wrong.If(o.TopK < 0, "--top-k %d; want at least 0, where 0 is all tokens", o.TopK)
+	wrong.If(!(o.TopP > 0 && o.TopP <= 1), "--top-p %v; want a number above 0 and at most 1, where 1 is all tokens", o.TopP)
+	wrong.If(!(o.MinP >= 0 && o.MinP <= 1), "--min-p %v; want a number from 0 to 1", o.MinP)
+	wrong.If(!(o.Penalty > 0) || math.IsInf(o.Penalty, 0), "--repetition-penalty %v; want a number above 0, where 1 is none", o.Penalty)
+	wrong.If(o.Context < 0, "--context %d; want at least 0, where 0 is the default", o.Context)
+	wrong.If(len(o.Stop) > maxStops, "--stop %d times; want at most %d", len(o.Stop), maxStops)
+	wrong.If(slices.ContainsFunc(o.Stop, func(s string) bool { return s == "" || len(s) > maxStop }), "--stop is empty or longer than %d bytes; want a text", maxStop)
+	wrong.If(o.System != "" && !o.Chat, "--system needs --chat")
+	wrong.If(len(o.Variables) > 0 && !o.Chat, "--template-arg needs --chat")
+	return prompts, wrong.Err()
 }
 
 // readPrompts reads one prompt per line and skips empty lines.
