@@ -31,13 +31,13 @@ func header(j *setup.Job, set *data.Set, out string, ranks []*setup.Rank) report
 	for _, p := range spec.Parameters(c) {
 		n += p.Numel()
 	}
-	mesh, host := spec.Mesh(c), int64(0)
+	host := int64(0)
 	if h := ranks[0].Host; h != nil {
 		host = h.Usage().Peak.Total()
 	}
 	return report.Header{
 		Model: hf.Title(spec.Network(c)), Parameters: int64(n), Groups: spec.Groups(c),
-		Ranks: c.Parallel.Ranks, Pipeline: c.Parallel.Pipeline, Context: c.Parallel.Context, Tensor: c.Parallel.Tensor, Expert: c.Parallel.Expert, Master: c.Parallel.Master, Shard: mesh.Shard, Replicate: mesh.Replicate, Stage: c.Zero.Stage,
+		Ranks: c.Parallel.Ranks, Mesh: spec.Mesh(c), Master: c.Parallel.Master, Stage: c.Zero.Stage,
 		Precision: c.Precision.String(), Device: setup.Where(j), GlobalBatch: c.Train.Batch, TokensPerStep: spec.TokensPerStep(c), Steps: c.Train.Steps, Epochs: c.Train.Epochs,
 		DataTokens: int64(set.Train.Positions(0, set.Train.Windows())), Unit: spec.Unit(c), Out: out, MemoryPerRank: peak(ranks),
 		HostPerRank: host, DiskPerRank: ranks[0].Trainer.DiskBytes(), Offload: c.Zero.Offload.String(),

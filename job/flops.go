@@ -4,14 +4,13 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"zeroth/config"
 
+	"zeroth/config"
 	"zeroth/forecast"
 	"zeroth/internal/setup"
 	"zeroth/job/report"
 	"zeroth/job/spec"
 	"zeroth/job/state"
-	"zeroth/shard"
 )
 
 // countFlops determines the model's operations in a step and the peak rate of the devices, on
@@ -47,6 +46,6 @@ func (r *run) begins(h report.Header) report.Start {
 	s.Step, s.Time, s.Version = r.start.Step, report.Now(), state.Version()
 	s.Model, s.Parameters, s.Ranks, s.Stage, s.Precision, s.Device, s.Steps, s.TokensPerStep = h.Model, h.Parameters, h.Ranks, h.Stage, h.Precision, h.Device, h.Steps, h.TokensPerStep
 	s.Unit = h.Unit
-	s.Mesh = shard.Mesh{Pipeline: h.Pipeline, Replicate: h.Replicate, Shard: h.Shard, Expert: h.Expert, Context: h.Context, Tensor: h.Tensor}.Dimensions()
+	s.Mesh = h.Dimensions()
 	return s
 }

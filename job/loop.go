@@ -106,7 +106,7 @@ func newLoop(of *run, r *setup.Rank) *loop {
 		l.host = of.self.Hosts[r.Rank]
 	}
 	if of.Trace == nil && c.Report.Every > 0 && c.Report.Every <= c.Train.Steps {
-		l.sample = trace.NewSample(r)
+		l.sample = trace.NewSample(r, trace.Short)
 	}
 	if b.from != nil && vfs.Parent(b.from.Path) == vfs.Join(c.Checkpoint.Dir) {
 		l.kept = b.Step

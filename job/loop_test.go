@@ -26,6 +26,7 @@ import (
 	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
 	"zeroth/job/state"
+	"zeroth/shard"
 	"zeroth/tests/nightly"
 )
 
@@ -131,7 +132,7 @@ func TestHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer set.Close()
-	want := report.Header{Model: "GPT-2 3.0k", Parameters: parameters, Ranks: 4, Pipeline: 1, Context: 1, Tensor: 1, Expert: 1, Shard: 2, Replicate: 2, Stage: 3, Precision: "bf16", Device: "cpu",
+	want := report.Header{Model: "GPT-2 3.0k", Parameters: parameters, Ranks: 4, Mesh: shard.Mesh{Pipeline: 1, Context: 1, Tensor: 1, Expert: 1, Shard: 2, Replicate: 2}, Stage: 3, Precision: "bf16", Device: "cpu",
 		GlobalBatch: 8, TokensPerStep: 64, Steps: 1, DataTokens: set.Train.Windows() * 8, Out: "run", MemoryPerRank: plan.Device.Total(), HostPerRank: plan.Host.Total()}
 	if !reflect.DeepEqual(h.header, want) {
 		t.Errorf("got  %+v\nwant %+v", h.header, want)

@@ -130,7 +130,7 @@ func (l *loop) wantTrace() int {
 // beginSample begins to measure the parts of one step in report.every, or a trace.
 func (l *loop) beginSample() {
 	if l.tracing > 0 && l.traced == nil && l.trace == nil {
-		l.traced = trace.NewLongSample(l.rank)
+		l.traced = trace.NewSample(l.rank, trace.Long)
 		l.traced.Begin()
 	}
 	if l.sampling = l.tracing == 0 && l.sample != nil && (l.at+1)%l.c.Report.Every == 0; l.sampling {

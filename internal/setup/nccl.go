@@ -106,12 +106,6 @@ func Communicators(c *Job) (ranks []int) {
 	return ranks
 }
 
-// connect creates the NCCL communicators of the ranks' groups.
-func connect(c *Job, ranks []*Rank) error { return allAtOnce(c, ranks, (*Rank).connect) }
-
-// register registers the ranks' memory with their communicators.
-func register(c *Job, ranks []*Rank) error { return allAtOnce(c, ranks, (*Rank).register) }
-
 // allAtOnce runs do for every rank concurrently, if the job has communicators. Each call blocks
 // until all ranks take part.
 func allAtOnce(c *Job, ranks []*Rank, do func(*Rank) error) error {
@@ -136,8 +130,8 @@ func allAtOnce(c *Job, ranks []*Rank, do func(*Rank) error) error {
 	return errors.Join(errs...)
 }
 
-// connect joins communicators in an order consistent over all ranks, because joining waits for the
-// others.
+// connect joins the NCCL communicators of the rank's groups in an order consistent over all ranks,
+// because joining waits for the others.
 func (r *Rank) connect() error {
 	d, ok := r.Device.(joins)
 	if !ok {
@@ -165,6 +159,7 @@ type joined struct {
 	end   end
 }
 
+// register registers the rank's memory with its communicators.
 func (r *Rank) register() error {
 	for _, j := range r.joined {
 		start := time.Now()

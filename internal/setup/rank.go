@@ -78,7 +78,7 @@ func Open(j *Job) (ranks []*Rank, err error) {
 			return ranks, fmt.Errorf("rank %d: %w", r, err)
 		}
 	}
-	if err := connect(j, ranks); err != nil {
+	if err := allAtOnce(j, ranks, (*Rank).connect); err != nil {
 		return ranks, err
 	}
 	if ask := j.Connection.OnLate; ask != nil {
@@ -98,7 +98,7 @@ func Open(j *Job) (ranks []*Rank, err error) {
 			return ranks, fmt.Errorf("rank %d: %w", rank.Rank, err)
 		}
 	}
-	return ranks, register(j, ranks)
+	return ranks, allAtOnce(j, ranks, (*Rank).register)
 }
 
 // equip allocates the memory of a connected rank and builds its trainer. On a rank that only

@@ -19,13 +19,8 @@ type Header struct {
 	Parameters    int64
 	Groups        []spec.Grouped // of parameters; nil for a job without groups
 	Ranks         int
-	Pipeline      int
+	shard.Mesh         // of the ranks
 	Master        bool // rank 0 is one
-	Context       int
-	Tensor        int
-	Expert        int
-	Shard         int
-	Replicate     int
 	Stage         int
 	Precision     string
 	Device        string // device of the ranks: "cpu", "cuda: GPU 0 (NVIDIA H200)"
@@ -253,8 +248,7 @@ func (h Header) perStep() string {
 func (h Header) Rows() [][2]string {
 	ranks := fmt.Sprintf("%d, stage %d, %s", h.Ranks, h.Stage, h.Precision)
 	if max(h.Pipeline, h.Context, h.Tensor, h.Expert) > 1 {
-		mesh := shard.Mesh{Pipeline: h.Pipeline, Replicate: h.Replicate, Shard: h.Shard, Expert: h.Expert, Context: h.Context, Tensor: h.Tensor}
-		ranks = fmt.Sprintf("%d = %s, stage %d, %s", h.Ranks, mesh.Dimensions(), h.Stage, h.Precision)
+		ranks = fmt.Sprintf("%d = %s, stage %d, %s", h.Ranks, h.Dimensions(), h.Stage, h.Precision)
 	} else if h.Replicate > 1 {
 		ranks = fmt.Sprintf("%d = shard %d × replicate %d, stage %d, %s", h.Ranks, h.Shard, h.Replicate, h.Stage, h.Precision)
 	}

@@ -17,6 +17,7 @@ import (
 	"zeroth/internal/show"
 	"zeroth/job/jobtest"
 	"zeroth/job/trace"
+	"zeroth/shard"
 )
 
 func TestMetricsLines(t *testing.T) {
@@ -146,7 +147,7 @@ func TestMetricsStepAllocatesNothing(t *testing.T) {
 	}
 }
 
-var header = Header{Model: "GPT-2 10.7M", Parameters: 10745856, Ranks: 4, Shard: 2, Replicate: 2, Stage: 3, Precision: "bf16",
+var header = Header{Model: "GPT-2 10.7M", Parameters: 10745856, Ranks: 4, Mesh: shard.Mesh{Shard: 2, Replicate: 2}, Stage: 3, Precision: "bf16",
 	GlobalBatch: 16, TokensPerStep: 4096, Steps: 1000, DataTokens: 58123456, Out: "runs/x", MemoryPerRank: 123456789}
 
 func TestLines(t *testing.T) {

@@ -16,21 +16,14 @@ type Sample struct {
 	from  time.Time
 }
 
-// sampledSpans is the default number of tasks that a sample keeps per queue: several steps of a
-// model of a hundred layers.
-const sampledSpans = 1 << 12
+// Short is the number of tasks per queue in several steps of a model of a hundred layers.
+const Short = 1 << 12
 
-// NewSample returns a sample of a rank's steps. Begin may be called again after End.
-func NewSample(r *setup.Rank) *Sample {
+// NewSample returns a sample of a rank's steps that keeps up to spans tasks per queue. Begin may be
+// called again after End.
+func NewSample(r *setup.Rank, spans int) *Sample {
 	s := &Sample{rank: r, trace: Trace{origin: time.Now()}}
-	s.trace.open(r, sampledSpans)
-	return s
-}
-
-// NewLongSample is like NewSample, with as much memory as the trace of a whole run.
-func NewLongSample(r *setup.Rank) *Sample {
-	s := &Sample{rank: r, trace: Trace{origin: time.Now()}}
-	s.trace.open(r, tracedSpans)
+	s.trace.open(r, spans)
 	return s
 }
 

@@ -14,7 +14,7 @@ import (
 	"zeroth/internal/setup"
 )
 
-// Trace records the work of every rank's queues: the last tracedSpans tasks of each, in memory
+// Trace records the work of every rank's queues: the last Long tasks of each, in memory
 // allocated at the start. Write writes it in Chrome's trace format (for ui.perfetto.dev), with a
 // process for each rank, a thread for each queue and one for steps, and counters of memory in use
 // by category.
@@ -39,9 +39,9 @@ type Usage struct {
 	Bytes []int64 // one for each name
 }
 
-// tracedSpans is the number of tasks kept per queue, 48 bytes each: about a hundred steps of a
+// Long is the number of tasks per queue in the trace of a whole run, 48 bytes each: about a hundred steps of a
 // model of ten layers.
-const tracedSpans = 1 << 15
+const Long = 1 << 15
 
 // Track is the work of one queue. It belongs to the queue's goroutine until the queue is idle.
 type Track struct {
@@ -129,7 +129,7 @@ func (t *Trace) Attach(ranks []*setup.Rank, memory MemoryInUse) {
 	}
 	t.Memory = memory
 	for _, r := range ranks {
-		own := t.open(r, tracedSpans)
+		own := t.open(r, Long)
 		for _, s := range r.Opening {
 			own.host().Add(t.span(s.Label, s.Task, s.Start, s.End))
 		}
