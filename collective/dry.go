@@ -49,14 +49,12 @@ func (d Dry) ReduceScatter(_ device.Queue, own, _ device.Buffer) { d.sum(own, d.
 func (d Dry) Exchange(_ device.Queue, _, _ device.Buffer)        {}
 func (d Dry) Close() error                                       { return nil }
 
-// Broadcast implements Group.
 func (d Dry) Broadcast(_ device.Queue, b device.Buffer) {
 	if d.At == 0 && d.Sent != nil {
 		*d.Sent += int64(b.Bytes())
 	}
 }
 
-// Reduce implements Group.
 func (d Dry) Reduce(_ device.Queue, b device.Buffer) {
 	if d.At == 0 { // the others only send
 		d.sum(b, 1)

@@ -251,7 +251,6 @@ func (g *Engined) end(why error) {
 	g.engine.Abort()
 }
 
-// Abort implements Inspectable.
 func (g *Engined) Abort(err error) {
 	g.agreeing.Abort(err)
 	if why := Ended(g.agreeing); why != nil { // the first reason counts
@@ -278,7 +277,6 @@ func (g *Engined) Missing() []int {
 	return others
 }
 
-// Close implements Group.
 func (g *Engined) Close() error {
 	err := g.agreeing.Close()
 	g.close.Do(func() { close(g.closed) })

@@ -136,13 +136,8 @@ func newLocal(names []int, failures []*failure) []*Local {
 	return ls
 }
 
-// Rank implements Group.
-func (l *Local) Rank() int { return l.rank }
-
-// Size implements Group.
-func (l *Local) Size() int { return len(l.shared.names) }
-
-// Name implements Inspectable.
+func (l *Local) Rank() int      { return l.rank }
+func (l *Local) Size() int      { return len(l.shared.names) }
 func (l *Local) Name(r int) int { return l.shared.names[r] }
 
 // Waiting names the phases of an operation in which a rank waits for others, in traces. The working
@@ -384,7 +379,6 @@ func (l *Local) why() error {
 	return l.shared.ended
 }
 
-// Close implements Group.
 func (l *Local) Close() error {
 	reason := l.failure.reason()
 	l.shared.mu.Lock()
@@ -393,7 +387,6 @@ func (l *Local) Close() error {
 	return nil
 }
 
-// Abort implements Inspectable.
 func (l *Local) Abort(err error) {
 	l.shared.mu.Lock()
 	defer l.shared.mu.Unlock()
@@ -409,7 +402,6 @@ func (r *rendezvous) end(why error) {
 	}
 }
 
-// Missing implements Inspectable.
 func (l *Local) Missing() (names []int) {
 	r := l.shared
 	r.mu.Lock()

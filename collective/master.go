@@ -10,13 +10,11 @@ import (
 // becomes a broadcast and ReduceScatter a reduce, both in place.
 type Master struct{ Group }
 
-// AllGather implements Group.
 func (g Master) AllGather(q device.Queue, whole, own device.Buffer) {
 	g.inPlace(whole, own)
 	g.Broadcast(q, whole)
 }
 
-// ReduceScatter implements Group.
 func (g Master) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	g.inPlace(whole, own)
 	g.Reduce(q, whole)

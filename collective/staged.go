@@ -27,7 +27,6 @@ func Staged(g Group, stage device.Buffer) Group {
 	return &staged{Under{g}, stage}
 }
 
-// AllGather implements Group.
 func (g *staged) AllGather(q device.Queue, whole, own device.Buffer) {
 	if whole.Host && own.Host {
 		g.Group.AllGather(q, whole, own)
@@ -51,7 +50,6 @@ func (g *staged) AllGather(q device.Queue, whole, own device.Buffer) {
 	})
 }
 
-// ReduceScatter implements Group.
 func (g *staged) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	if whole.Host && own.Host {
 		g.Group.ReduceScatter(q, own, whole)
@@ -72,12 +70,10 @@ func (g *staged) ReduceScatter(q device.Queue, own, whole device.Buffer) {
 	})
 }
 
-// Broadcast implements Group.
 func (g *staged) Broadcast(q device.Queue, b device.Buffer) {
 	g.through(q, b, g.Rank() == 0, g.Rank() > 0, g.Group.Broadcast)
 }
 
-// Reduce implements Group.
 func (g *staged) Reduce(q device.Queue, b device.Buffer) {
 	g.through(q, b, true, g.Rank() == 0, g.Group.Reduce)
 }

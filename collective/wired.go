@@ -122,13 +122,8 @@ func (g *Wired) during() string {
 	return fmt.Sprintf("operation %d (%v%s)", c.seq, c, after(": ", c.about()))
 }
 
-// Rank implements Group.
-func (g *Wired) Rank() int { return g.wire.Rank() }
-
-// Size implements Group.
-func (g *Wired) Size() int { return g.wire.Size() }
-
-// Name implements Inspectable.
+func (g *Wired) Rank() int      { return g.wire.Rank() }
+func (g *Wired) Size() int      { return g.wire.Size() }
 func (g *Wired) Name(r int) int { return g.wire.Name(r) }
 
 func (g *Wired) issue(q device.Queue, o Op, whole, own device.Buffer) {
@@ -335,13 +330,11 @@ func (g *Wired) why() error {
 	return why
 }
 
-// Close implements Group.
 func (g *Wired) Close() error {
 	g.wire.Abort(g.failure.reason())
 	return nil
 }
 
-// Abort implements Inspectable.
 func (g *Wired) Abort(err error) {
 	g.wire.Abort(err)
 	_ = g.why() // passes on the reason

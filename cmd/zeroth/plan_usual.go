@@ -35,7 +35,6 @@ func gpusVar(f *pflag.FlagSet, p *planned) {
 	f.Var(gpus{decimal[int]{&p.gpus, strconv.Atoi}, &p.auto}, "gpus", "`number` of GPUs to plan for, one per rank; auto is the smallest power of two that suffices")
 }
 
-// Set implements pflag.Value.
 func (g gpus) Set(s string) error {
 	if *g.auto = s == "auto"; *g.auto {
 		return nil

@@ -127,7 +127,6 @@ type waiting struct {
 	lead  func() report.Progress // of a process that reports for the run from now on
 }
 
-// Event implements report.Observer.
 func (w *waiting) Event(e report.Event) {
 	switch e.(type) {
 	case report.Header:

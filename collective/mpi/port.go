@@ -82,19 +82,11 @@ func newPort(n *Net, channel, rank int, names []int) *port {
 	return p
 }
 
-// Rank implements collective.Wire.
-func (p *port) Rank() int { return p.rank }
-
-// Size implements collective.Wire.
-func (p *port) Size() int { return len(p.names) }
-
-// Name implements collective.Wire.
+func (p *port) Rank() int      { return p.rank }
+func (p *port) Size() int      { return len(p.names) }
 func (p *port) Name(r int) int { return p.names[r] }
-
-// Host implements collective.Wire.
 func (p *port) Host(r int) int { return p.net.host(p.names[r]) }
 
-// Note implements collective.Wire.
 func (p *port) Note(to int, n collective.Note) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,7 +95,6 @@ func (p *port) Note(to int, n collective.Note) {
 	}
 }
 
-// Send implements collective.Wire.
 func (p *port) Send(to int, b []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,7 +106,6 @@ func (p *port) Send(to int, b []byte) {
 	p.push(to, dataOut, r, err)
 }
 
-// Recv implements collective.Wire.
 func (p *port) Recv(from int, b []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,7 +118,6 @@ func (p *port) Recv(from int, b []byte) {
 // Done implements collective.Wire: nothing is lent.
 func (p *port) Done(int) {}
 
-// Poll implements collective.Wire.
 func (p *port) Poll() (collective.Event, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,14 +145,12 @@ func (p *port) Poll() (collective.Event, error) {
 	return collective.Event{}, p.ended
 }
 
-// Ended implements collective.Wire.
 func (p *port) Ended() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ended
 }
 
-// Abort implements collective.Wire.
 func (p *port) Abort(why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

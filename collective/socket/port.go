@@ -50,16 +50,9 @@ func newPort(n *Net, group, rank int, names []int) *port {
 	return p
 }
 
-// Rank implements collective.Wire.
-func (p *port) Rank() int { return p.rank }
-
-// Size implements collective.Wire.
-func (p *port) Size() int { return len(p.names) }
-
-// Name implements collective.Wire.
+func (p *port) Rank() int      { return p.rank }
+func (p *port) Size() int      { return len(p.names) }
 func (p *port) Name(r int) int { return p.names[r] }
-
-// Host implements collective.Wire.
 func (p *port) Host(r int) int { return p.net.host(p.names[r]) }
 
 // During sets the function that names the current operation, or returns "".
@@ -83,7 +76,6 @@ func (p *port) doing() string {
 // localPeer returns the port of a peer in this process, or nil.
 func (p *port) localPeer(peer int) *port { return p.net.ports()[end{p.group, peer}] }
 
-// Note implements collective.Wire.
 func (p *port) Note(to int, n collective.Note) {
 	if q := p.localPeer(to); q != nil {
 		_ = q.noted(p.rank, n, nil) // ranks of this process do not violate the protocol
@@ -92,7 +84,6 @@ func (p *port) Note(to int, n collective.Note) {
 	p.net.link(p.names[to]).push(out{kind: kindNote, p: p, to: to, note: n})
 }
 
-// NoteLending implements collective.Lender.
 func (p *port) NoteLending(to int, n collective.Note, b []byte) bool {
 	if len(b) == 0 {
 		return false
@@ -111,7 +102,6 @@ func (p *port) NoteLending(to int, n collective.Note, b []byte) bool {
 	return ok
 }
 
-// Borrow implements collective.Lender.
 func (p *port) Borrow(from int) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +126,6 @@ func (p *port) refuse(from int) {
 	}
 }
 
-// Send implements collective.Wire.
 func (p *port) Send(to int, b []byte) {
 	if q := p.localPeer(to); q != nil {
 		p.lend(to)
@@ -178,7 +167,6 @@ func (p *port) borrow(from int, b []byte) error {
 	return nil
 }
 
-// Done implements collective.Wire.
 func (p *port) Done(from int) {
 	p.mu.Lock()
 	any := p.from[from].lent > 0
@@ -243,14 +231,12 @@ func (p *port) out(to int) {
 	}
 }
 
-// Recv implements collective.Wire.
 func (p *port) Recv(from int, b []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.from[from].posted.push(b)
 }
 
-// Poll implements collective.Wire.
 func (p *port) Poll() (collective.Event, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -295,7 +281,6 @@ func (p *port) reading() bool {
 	return false
 }
 
-// Ended implements collective.Wire.
 func (p *port) Ended() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -319,7 +304,6 @@ func (p *port) breaks(peer int, why error) bool {
 	return news
 }
 
-// Abort implements collective.Wire.
 func (p *port) Abort(why error) {
 	if !p.end(why) {
 		return

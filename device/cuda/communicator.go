@@ -108,7 +108,6 @@ var types = map[device.DType]int{
 	device.F64: driver.NCCLFloat64, device.I32: driver.NCCLInt32, device.I64: driver.NCCLInt64,
 }
 
-// AllGather implements collective.Engine.
 func (c *Communicator) AllGather(on device.Queue, whole, own device.Buffer) error {
 	q := c.streamOf(on, whole, own)
 	return c.run(q, func() error { return c.comm.AllGather(q.stream, whole.Ptr, own.Ptr, own.N, types[own.Type]) })
@@ -123,7 +122,6 @@ func (c *Communicator) ReduceScatter(on device.Queue, own, whole device.Buffer) 
 	return c.run(q, func() error { return c.comm.ReduceScatter(q.stream, own.Ptr, whole.Ptr, own.N, types[own.Type]) })
 }
 
-// Broadcast implements collective.Engine.
 func (c *Communicator) Broadcast(on device.Queue, b device.Buffer) error {
 	q := c.streamOf(on, b)
 	return c.run(q, func() error { return c.comm.Broadcast(q.stream, c.rank, c.ranks, b.Ptr, b.Bytes()) })
@@ -182,7 +180,6 @@ func (c *Communicator) run(q *Queue, f func() error) error {
 	return err
 }
 
-// Pending implements collective.Engine.
 func (c *Communicator) Pending() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,7 +202,6 @@ func (c *Communicator) Err() error {
 	return nil
 }
 
-// Abort implements collective.Engine.
 func (c *Communicator) Abort() {
 	c.ending.Store(true)
 	c.mu.Lock()
@@ -217,7 +213,6 @@ func (c *Communicator) Abort() {
 	c.begun = false
 }
 
-// Close implements collective.Engine.
 func (c *Communicator) Close(most time.Duration) {
 	c.mu.Lock()
 	if c.comm == nil {

@@ -126,7 +126,6 @@ func (r *reservation) take(bytes int64) (unsafe.Pointer, error) {
 	return p, nil
 }
 
-// Free implements device.Device.
 func (d *Device) Free(b device.Buffer) {
 	if b.N == 0 {
 		return
@@ -144,7 +143,6 @@ func (d *Device) Free(b device.Buffer) {
 	}
 }
 
-// Usage implements device.Device.
 func (d *Device) Usage() device.Usage {
 	d.mu.Lock()
 	defer d.mu.Unlock()

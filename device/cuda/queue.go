@@ -148,7 +148,6 @@ func (q *Queue) end() {
 	}
 }
 
-// Label implements device.Queue.
 func (q *Queue) Label(what string) {
 	if what != q.label {
 		q.flush()
@@ -156,10 +155,8 @@ func (q *Queue) Label(what string) {
 	}
 }
 
-// Labelled implements device.Queue.
 func (q *Queue) Labelled() string { return q.label }
 
-// Mark implements device.Queue.
 func (q *Queue) Mark() device.Event {
 	q.marked++
 	q.told.note(q.marked, q.label)
@@ -206,7 +203,6 @@ func (q *Queue) AfterPeer(e device.Event) {
 	}
 }
 
-// Await implements device.Fence.
 func (q *Queue) Await(seq uint64) error {
 	if !q.leftOut("host", q.told.of(seq), q.name) {
 		q.fail(q.marks[seq%markRing].Await())
@@ -214,7 +210,6 @@ func (q *Queue) Await(seq uint64) error {
 	return q.failed()
 }
 
-// Wait implements device.Queue.
 func (q *Queue) Wait() error {
 	q.flush()
 	q.fail(q.stream.Wait())
@@ -250,7 +245,6 @@ func (q *Queue) Now(name string, f func() error) {
 	}
 }
 
-// Copy implements device.Queue.
 func (q *Queue) Copy(dst, src device.Buffer) {
 	if dst.Type != src.Type || dst.N != src.N {
 		panic(fmt.Sprintf("cuda: copy of %d %v to %d %v", src.N, src.Type, dst.N, dst.Type))
@@ -330,7 +324,6 @@ func (q *Queue) SumAll(_ string, dst, src []device.Buffer) {
 // goroutine.
 func (q *Queue) AddUp(dst device.Buffer, src []device.Buffer) { processor.AddUp(dst, src) }
 
-// Launch implements kernel.Launcher.
 func (q *Queue) Launch(c *kernel.Call) {
 	if !q.begin(c.Kernel.Name) {
 		return

@@ -108,20 +108,15 @@ func (t *Transfer) issue(x transfer) {
 	t.tasks <- x
 }
 
-// Label implements device.Queue.
 func (t *Transfer) Label(what string) { t.label = what }
+func (t *Transfer) Labelled() string  { return t.label }
 
-// Labelled implements device.Queue.
-func (t *Transfer) Labelled() string { return t.label }
-
-// Launch implements kernel.Launcher.
 func (t *Transfer) Launch(c *kernel.Call) {
 	mine := t.calls.Get().(*kernel.Call)
 	*mine = *c
 	t.issue(transfer{kind: launch, call: mine})
 }
 
-// Copy implements device.Queue.
 func (t *Transfer) Copy(dst, src device.Buffer) {
 	if dst.Type != src.Type || dst.N != src.N {
 		panic(fmt.Sprintf("cuda: copy of %d %v to %d %v", src.N, src.Type, dst.N, dst.Type))
@@ -150,9 +145,7 @@ func (t *Transfer) MatMulActivateGrad(_, _, _, _ device.Mat, _ device.Activation
 
 // WeightGrad panics.
 func (t *Transfer) WeightGrad(_ device.Mat, _ device.Buffer, _, _ device.Mat) { panic(noProducts) }
-
-// Do implements device.Queue.
-func (t *Transfer) Do(f func() error) { t.Call("do", f) }
+func (t *Transfer) Do(f func() error)                                         { t.Call("do", f) }
 
 // Call is Do with a name for traces.
 func (t *Transfer) Call(name string, f func() error) {
@@ -162,14 +155,12 @@ func (t *Transfer) Call(name string, f func() error) {
 // AddUp sets dst to the sum of src, immediately and in host memory, as defined by collective.Group.
 func (t *Transfer) AddUp(dst device.Buffer, src []device.Buffer) { t.stream.AddUp(dst, src) }
 
-// After implements device.Queue.
 func (t *Transfer) After(e device.Event) {
 	if e.On != nil && e.On != device.Fence(t) {
 		t.issue(transfer{kind: waiting, after: e})
 	}
 }
 
-// Mark implements device.Queue.
 func (t *Transfer) Mark() device.Event {
 	t.mu.Lock()
 	t.issued++
@@ -188,13 +179,11 @@ func (t *Transfer) sink(seq uint64) {
 	}
 }
 
-// Await implements device.Fence.
 func (t *Transfer) Await(seq uint64) error {
 	t.sink(seq)
 	return t.stream.Await(seq)
 }
 
-// Wait implements device.Queue.
 func (t *Transfer) Wait() error {
 	t.sink(t.Mark().Seq)
 	return t.stream.Wait()
