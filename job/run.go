@@ -173,7 +173,7 @@ func newRun(c *spec.Job, o Options) *run {
 
 // close releases what the steps have opened, the latest first.
 func (r *run) close(ctx context.Context, err error) {
-	if r.rec != nil && !r.written && r.self.Process == 0 {
+	if r.rec != nil && r.rec.metrics != nil && !r.written { // a process that could not take over has none
 		_ = r.rec.close(r.ending(ctx, err)) // err is the one to report
 	}
 	if r.flights != nil {

@@ -374,7 +374,11 @@ func (w *World) Explain(err error) error {
 		if !errors.As(err, &lost) {
 			return err
 		}
-		w.star.Lose(w.processOf(lost.Rank/w.cfg.PerProcess), "connection lost") // process 0 may have missed it: the ranks noticed it on their data connections
+		process := w.processOf(lost.Rank / w.cfg.PerProcess)
+		if process < 0 {
+			return err // the world goes on without it
+		}
+		w.star.Lose(process, "connection lost") // process 0 may have missed it: the ranks noticed it on their data connections
 	}
 	return fmt.Errorf("%w: %w", err, w.star.Err())
 }
