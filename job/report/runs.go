@@ -106,6 +106,9 @@ func fitSteps(c *show.Chart) []float64 {
 	}
 	xs, ys := show.Extent(all)
 	c.X.Hi = 1.02 * slices.Max(append(xs, 1))
+	if first := slices.Min(append(xs, c.X.Hi)); first > c.X.Hi/4 { // the run goes on from a checkpoint
+		c.X.Lo = first
+	}
 	return ys
 }
 
