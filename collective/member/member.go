@@ -17,10 +17,16 @@
 // Why no step is done by halves: a node counts a step once it has the verdict on it, which needs the
 // votes of all nodes of the view. A node without the verdict keeps the gradients that it voted for
 // until it enters a view, which has the largest number of steps of its nodes and the last verdict.
+//
+// Newcomers: a node that wants to join reports to the leader, and waits. When all nodes are between two steps,
+// a change takes in one unit of newcomers. They have no state yet, so they are guests of that view: its other
+// nodes give them theirs instead of training, and guests do not count in majorities. The next
+// change makes those that have got it full nodes. A newcomer that loses a node before it has entered gives up.
 package member
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -30,10 +36,17 @@ import (
 type View struct {
 	Epoch int   `json:"epoch"`
 	Nodes []int `json:"nodes"` // ascending
+	// Guests are those of Nodes that have no state, ascending. While there are any, the nodes do not train.
+	Guests []int `json:"guests,omitempty"`
 }
 
 // Has reports whether the view contains a node.
 func (v View) Has(node int) bool { return slices.Contains(v.Nodes, node) }
+
+// voters returns the nodes that are no guests.
+func (v View) voters() []int {
+	return slices.DeleteFunc(slices.Clone(v.Nodes), func(n int) bool { return slices.Contains(v.Guests, n) })
+}
 
 // Kind is the purpose of a Message.
 type Kind string
@@ -58,6 +71,8 @@ type Message struct {
 	Duty    int    `json:"duty,omitempty"`    // work that follows a step: how much of it is done
 	Verdict string `json:"verdict,omitempty"` // on step Steps
 	Lost    []int  `json:"lost,omitempty"`    // of a report: by the sender, ascending
+	Guest   bool   `json:"guest,omitempty"`   // of a report: the sender has no state
+	Mates   []int  `json:"mates,omitempty"`   // of a newcomer's report: the nodes of its unit, ascending
 }
 
 // Deed is what an Action asks for.
@@ -91,6 +106,7 @@ type Config struct {
 	Unit func(node int) int // nodes of a unit are lost together
 	Size func(unit int) int // number of nodes of a unit
 	Min  int                // fewest units to go on with
+	Duty int                // of a node that is between two steps, and so ready to take in others
 }
 
 // Machine is a node's state.
@@ -104,6 +120,10 @@ type Machine struct {
 	lost    []int // ascending
 	changes bool  // operations of entered have ended
 	over    bool
+	guest   bool  // it has no state
+	mates   []int // of a newcomer: the nodes of its unit
+
+	waiting map[int]Message // of a leader: reports of newcomers
 
 	// of a leader during a change
 	reports  map[int]Message
@@ -115,6 +135,25 @@ type Machine struct {
 // New returns a node that has entered a view with a number of steps done.
 func New(cfg Config, v View, steps int) *Machine {
 	return &Machine{cfg: cfg, view: v, entered: v, steps: steps, high: v.Epoch}
+}
+
+// Join returns a newcomer, which knows that the nodes of a view train, and is connected to them and to its
+// mates, itself included.
+func Join(cfg Config, v View, mates []int) *Machine {
+	return &Machine{cfg: cfg, view: v, entered: v, high: v.Epoch, guest: true, mates: mates, changes: true}
+}
+
+// Knock asks the leader to take this newcomer in.
+func (m *Machine) Knock() []Action {
+	return []Action{{Deed: Send, To: m.Leader(), Message: m.report()}}
+}
+
+// Filled records that this guest has the state of the others.
+func (m *Machine) Filled() { m.guest = false }
+
+// Wanted reports whether a change would take in newcomers.
+func (m *Machine) Wanted() bool {
+	return !m.over && m.Leader() == m.cfg.Me && m.newcomers(m.entered.Nodes) != nil
 }
 
 // View returns the view that was entered last.
@@ -150,9 +189,12 @@ func (m *Machine) Lose(node int) []Action {
 	}
 	at, _ := slices.BinarySearch(m.lost, node)
 	m.lost = slices.Insert(m.lost, at, node)
+	delete(m.waiting, node)
 	switch {
-	case !m.view.Has(node) && !m.entered.Has(node):
+	case !m.view.Has(node) && !m.entered.Has(node) && !slices.Contains(m.mates, node):
 		return nil
+	case !m.entered.Has(m.cfg.Me):
+		return m.giveUp("a process was lost while this one joined")
 	case m.cfg.Unit(node) == m.cfg.Unit(m.cfg.Me):
 		return m.giveUp("another process of this replica was lost")
 	}
@@ -181,7 +223,7 @@ func (m *Machine) begin() (do []Action) {
 	}
 	if m.reports == nil {
 		m.reports = map[int]Message{}
-		for _, n := range m.entered.Nodes {
+		for _, n := range m.asked() {
 			if n != m.cfg.Me && !m.Lost(n) {
 				do = append(do, Action{Deed: Send, To: n, Message: Message{Kind: Ask, View: m.view}})
 			}
@@ -190,8 +232,15 @@ func (m *Machine) begin() (do []Action) {
 	return append(do, m.propose()...)
 }
 
+// asked returns the nodes that a leader needs reports of: others may have entered the view that this one has
+// only accepted.
+func (m *Machine) asked() []int {
+	all := slices.Sorted(slices.Values(slices.Concat(m.entered.Nodes, m.view.Nodes)))
+	return slices.Compact(all)
+}
+
 func (m *Machine) report() Message {
-	return Message{Kind: Report, View: m.view, Entered: m.entered, Steps: m.steps, Duty: m.duty, Verdict: m.verdict, Lost: slices.Clone(m.lost)}
+	return Message{Kind: Report, View: m.view, Entered: m.entered, Steps: m.steps, Duty: m.duty, Verdict: m.verdict, Lost: slices.Clone(m.lost), Guest: m.guest, Mates: m.mates}
 }
 
 // Hear processes a message.
@@ -203,7 +252,14 @@ func (m *Machine) Hear(from int, msg Message) []Action {
 		return m.giveUp(fmt.Sprintf("the others went on without this process in epoch %d", msg.View.Epoch))
 	}
 	if !m.view.Has(from) && !m.entered.Has(from) {
-		return []Action{{Deed: Send, To: from, Message: Message{Kind: Out, View: m.view}}}
+		if msg.Mates == nil || m.Leader() != m.cfg.Me || !covers(msg, m.entered.Nodes) {
+			return []Action{m.out(from)}
+		}
+		if m.waiting == nil {
+			m.waiting = map[int]Message{}
+		}
+		m.waiting[from] = msg
+		return nil
 	}
 	leads := m.Leader() == from
 	switch msg.Kind {
@@ -242,6 +298,35 @@ func (m *Machine) Hear(from int, msg Message) []Action {
 	return nil
 }
 
+func (m *Machine) out(node int) Action {
+	return Action{Deed: Send, To: node, Message: Message{Kind: Out, View: m.view}}
+}
+
+// covers reports whether a newcomer is connected to nodes.
+func covers(r Message, nodes []int) bool {
+	return !slices.ContainsFunc(nodes, func(n int) bool { return !r.Entered.Has(n) || slices.Contains(r.Lost, n) })
+}
+
+// newcomers returns a unit of newcomers that some nodes can take in, ascending, or nil.
+func (m *Machine) newcomers(nodes []int) []int {
+	for _, first := range slices.Sorted(maps.Keys(m.waiting)) {
+		mates := m.waiting[first].Mates
+		ready := !slices.ContainsFunc(mates, func(n int) bool {
+			r, ok := m.waiting[n]
+			return !ok || !slices.Equal(r.Mates, mates) || !covers(r, nodes) || m.lostBy(nodes, n)
+		})
+		if ready && !slices.ContainsFunc(nodes, func(n int) bool { return m.cfg.Unit(n) == m.cfg.Unit(first) }) {
+			return mates
+		}
+	}
+	return nil
+}
+
+// lostBy reports whether some nodes report that they have lost another.
+func (m *Machine) lostBy(nodes []int, node int) bool {
+	return slices.ContainsFunc(nodes, func(n int) bool { return slices.Contains(m.reports[n].Lost, node) })
+}
+
 // accept accepts a proposal of the leader, which may be this node.
 func (m *Machine) accept(p Message) []Action {
 	m.view = p.View
@@ -254,13 +339,23 @@ func (m *Machine) accept(p Message) []Action {
 
 // enter enters the view that was accepted. A node of it may be lost already.
 func (m *Machine) enter(p Message) []Action {
-	finish := m.steps < p.Steps
+	finish := m.steps < p.Steps && !m.guest
 	var do []Action
 	for _, n := range m.entered.Nodes { // it may wait for this node, and have lost the leader
 		if !m.view.Has(n) && !m.Lost(n) {
-			do = append(do, Action{Deed: Send, To: n, Message: Message{Kind: Out, View: m.view}})
+			do = append(do, m.out(n))
 		}
 	}
+	for _, n := range slices.Sorted(maps.Keys(m.waiting)) {
+		switch stays := m.view.Has(n); {
+		case !stays && covers(m.waiting[n], m.view.Nodes) && !m.lostBy(m.view.Nodes, n):
+			continue
+		case !stays: // it is not connected to all
+			do = append(do, m.out(n))
+		}
+		delete(m.waiting, n)
+	}
+	m.mates = nil
 	m.entered, m.steps, m.duty, m.verdict = m.view, p.Steps, p.Duty, p.Verdict
 	m.changes, m.reports, m.proposal, m.accepted = false, nil, Message{}, nil
 	do = append(do, Action{Deed: GoOn, View: m.view, Steps: p.Steps, Duty: p.Duty, Finish: finish, Verdict: p.Verdict})
@@ -283,27 +378,41 @@ func (m *Machine) propose() []Action {
 	}
 	m.proposal, m.accepted = Message{}, nil
 	m.reports[m.cfg.Me] = m.report()
-	for _, n := range m.entered.Nodes {
+	for _, n := range m.asked() {
 		if _, ok := m.reports[n]; !ok && !m.Lost(n) {
 			return nil
 		}
 	}
-	nodes := m.choose()
-	if why := m.refuses(nodes); why != "" {
+	v := View{Nodes: m.choose()}
+	for _, n := range v.Nodes {
+		if m.reports[n].Guest {
+			v.Guests = append(v.Guests, n)
+		}
+	}
+	voters := v.voters()
+	if why := m.refuses(v.Nodes, voters); why != "" {
 		return m.giveUp(why)
 	}
 	p := Message{Kind: Propose}
-	for _, n := range nodes {
-		if r := m.reports[n]; r.Steps > p.Steps || n == nodes[0] {
+	for _, n := range voters {
+		if r := m.reports[n]; r.Steps > p.Steps || n == voters[0] {
 			p.Steps, p.Verdict = r.Steps, r.Verdict
 		}
 	}
-	p.Duty = m.duties(nodes, p.Steps)
+	p.Duty = m.duties(voters, p.Steps)
+	if v.Guests == nil && m.level(voters, p) {
+		v.Guests = m.newcomers(voters)
+		for _, n := range v.Guests {
+			m.reports[n] = m.waiting[n]
+		}
+		v.Nodes = slices.Sorted(slices.Values(append(v.Nodes, v.Guests...)))
+	}
 	m.high++
-	p.View = View{m.high, nodes}
+	v.Epoch = m.high
+	p.View = v
 	m.proposal = p
 	var do []Action
-	for _, n := range nodes {
+	for _, n := range v.Nodes {
 		if n != m.cfg.Me {
 			do = append(do, Action{Deed: Send, To: n, Message: p})
 		}
@@ -326,15 +435,25 @@ func (m *Machine) duties(nodes []int, steps int) int {
 	return least
 }
 
+// level reports whether all nodes are between the same two steps.
+func (m *Machine) level(nodes []int, p Message) bool {
+	return p.Duty >= m.cfg.Duty && !slices.ContainsFunc(nodes, func(n int) bool {
+		r := m.reports[n]
+		return r.Steps != p.Steps || r.Duty != p.Duty
+	})
+}
+
 // choose returns the nodes to go on with: those of the newest view, connected to each other, of
 // complete units.
 func (m *Machine) choose() (nodes []int) {
-	newest := 0
+	var newest View
 	for _, r := range m.reports {
-		newest = max(newest, r.Entered.Epoch)
+		if newest.Nodes == nil || r.Entered.Epoch > newest.Epoch {
+			newest = r.Entered
+		}
 	}
-	for n, r := range m.reports {
-		if r.Entered.Epoch == newest || r.View.Epoch == newest {
+	for n := range m.reports {
+		if newest.Has(n) {
 			nodes = append(nodes, n)
 		}
 	}
@@ -369,10 +488,10 @@ func (m *Machine) apart(nodes []int) int {
 	return worst
 }
 
-// refuses says why some nodes cannot be a view, or returns "".
-func (m *Machine) refuses(nodes []int) string {
+// refuses says why some nodes, of which the voters are no guests, cannot be a view, or returns "".
+func (m *Machine) refuses(nodes, voters []int) string {
 	var units []int
-	for _, n := range nodes {
+	for _, n := range voters {
 		units = append(units, m.cfg.Unit(n))
 	}
 	slices.Sort(units)
@@ -382,8 +501,9 @@ func (m *Machine) refuses(nodes []int) string {
 	for _, n := range nodes {
 		r := m.reports[n]
 		for _, base := range []View{r.Entered, r.View} {
-			if stay := count(base.Nodes, func(b int) bool { return slices.Contains(nodes, b) }); 2*stay < len(base.Nodes) || 2*stay == len(base.Nodes) && !slices.Contains(nodes, base.Nodes[0]) {
-				return fmt.Sprintf("%d of the %d processes of epoch %d are left, which is no majority: the others may go on without them", stay, len(base.Nodes), base.Epoch)
+			of := base.voters()
+			if stay := count(of, func(b int) bool { return slices.Contains(voters, b) }); 2*stay < len(of) || 2*stay == len(of) && !slices.Contains(voters, of[0]) {
+				return fmt.Sprintf("%d of the %d processes of epoch %d are left, which is no majority: the others may go on without them", stay, len(of), base.Epoch)
 			}
 		}
 	}
@@ -406,11 +526,10 @@ func (m *Machine) allIn() (do []Action) {
 		return nil
 	}
 	p.Kind = Enter
-	for n := range m.reports {
-		if n != m.cfg.Me && p.View.Has(n) {
+	for _, n := range p.View.Nodes {
+		if n != m.cfg.Me {
 			do = append(do, Action{Deed: Send, To: n, Message: p})
 		}
 	}
-	slices.SortFunc(do, func(a, b Action) int { return a.To - b.To })
 	return append(do, m.enter(p)...)
 }
