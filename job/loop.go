@@ -31,6 +31,8 @@ type loop struct {
 	metrics  map[string]float64 // the last ones, for checkpoints
 	stop     func() bool        // asks all ranks to stop
 
+	newcomers func() bool // whether others wait to be taken in
+
 	duties
 	counts
 	evals
@@ -53,6 +55,7 @@ type duties struct {
 	due      [3]bool     // those to be done, before each is begun
 	wants    bool        // a rank has asked all to save
 	stopped  bool        // ranks have agreed to stop
+	joins    bool        // ranks have agreed to take in others
 	before   state.Early // the evaluations before those of this step
 	reported report.Step // the last
 	verdict  string      // of a step to be finished, see zero.Trainer.Finish; empty: none
@@ -62,8 +65,8 @@ type duties struct {
 const (
 	evaluating = iota
 	saving
-	saveLast // after training
-	allDuties
+	saveLast  = setup.BetweenSteps // after training
+	allDuties = saveLast + 1
 )
 
 // owes reports whether a duty is to be done. If it is, the caller counts it when it is done.
@@ -91,13 +94,14 @@ func newLoop(of *run, r *setup.Rank) *loop {
 	c, set, b := of.c, of.set, of.start
 	l := &loop{
 		c: c, rank: r, set: set, rec: of.rec, chosen: of.chosen, schedule: setup.Schedule(c), metrics: map[string]float64{},
-		share:  spec.Share(c),
-		reader: spec.Mesh(c).DataRank(r.Rank),
-		duties: duties{duty: saveLast},
-		counts: counts{at: b.Step, samples: b.Samples, tokens: b.Tokens},
-		evals:  evals{early: earlyOf(c, b.Early), owed: of.rec.owed || b.Owed},
-		saves:  saves{saver: of.savers[r.LocalIndex], model: of.job.ModelJSON(), base: b.Base, kept: -1},
-		probes: probes{trace: of.Trace, timeline: of.Timeline, where: of.where, asks: &of.asks, watch: of.watch},
+		share:     spec.Share(c),
+		reader:    spec.Mesh(c).DataRank(r.Rank),
+		duties:    duties{duty: saveLast},
+		counts:    counts{at: b.Step, samples: b.Samples, tokens: b.Tokens},
+		evals:     evals{early: earlyOf(c, b.Early), owed: of.rec.owed || b.Owed},
+		saves:     saves{saver: of.savers[r.LocalIndex], model: of.job.ModelJSON(), base: b.Base, kept: -1},
+		newcomers: of.newcomers,
+		probes:    probes{trace: of.Trace, timeline: of.Timeline, where: of.where, asks: &of.asks, watch: of.watch},
 	}
 	if set.Validation != nil {
 		l.validation = newEvalSamples(c, r.Rank, l.share.Global()*int64(c.Train.EvalBatches), set.Validation)
@@ -141,6 +145,9 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		if l.at >= l.c.Train.Steps || l.stopped || l.stale() {
 			break
 		}
+		if l.joins {
+			return false, l.pauses()
+		}
 		lr := l.schedule.At(l.rank.Trainer.Updates)
 		s, err := l.train(lr)
 		if err != nil {
@@ -149,7 +156,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		if err := l.report(s, lr); err != nil {
 			return false, err
 		}
-		l.duties = duties{wants: s.Save, stopped: s.Stop && l.at < l.c.Train.Steps, before: l.early, reported: l.reported}
+		l.duties = duties{wants: s.Save, joins: s.Join, stopped: s.Stop && l.at < l.c.Train.Steps, before: l.early, reported: l.reported}
 	}
 	if l.stale() && l.rank.Rank == 0 {
 		l.rec.Note(endedEarly(l.c, l.early))
@@ -182,7 +189,7 @@ func (l *loop) train(lr float64) (zero.Stats, error) {
 	global := l.share.Global()
 	w := zero.Work{
 		Fill: l.fill, Lengths: l.lengths, Counted: l.set.Train.Learned(l.samples, global), LR: lr,
-		Stop: l.stop, Save: l.rank.Rank == 0 && l.wantSave(), Trace: l.wantTrace(), Pace: l.pace,
+		Stop: l.stop, Save: l.rank.Rank == 0 && l.wantSave(), Join: l.rank.LocalIndex == 0 && l.newcomers(), Trace: l.wantTrace(), Pace: l.pace,
 	}
 	if w.Counted == 0 {
 		return zero.Stats{}, common{fmt.Errorf("step %d: samples %d to %d of the training order have no position with a loss", l.at+1, l.samples, l.samples+global-1)}

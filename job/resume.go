@@ -81,15 +81,20 @@ func (b *beginning) set(ctx context.Context, t *zero.Trainer, ranks int) error {
 	if b.from == nil {
 		return t.Fill(zero.Master, until(ctx, b.weights.Fill))
 	}
-	t.Steps, t.Updates, t.Skipped, t.Samples = b.Step, b.Updates, b.Skipped, b.Samples
-	if t.Scale.Dynamic && b.Scale.Dynamic {
-		t.Scale = b.Scale
-	}
+	b.advance(t)
 	err := restore(ctx, b.from, t, max(1, runtime.GOMAXPROCS(0)/ranks))
 	if damage := (*checkpoint.Damage)(nil); errors.As(err, &damage) {
 		return input.BadInput(fmt.Errorf("--resume: %w; %s", err, checkpoint.Alternative(b.from.Path)))
 	}
 	return err
+}
+
+// advance sets a trainer's counters.
+func (b *beginning) advance(t *zero.Trainer) {
+	t.Steps, t.Updates, t.Skipped, t.Samples = b.Step, b.Updates, b.Skipped, b.Samples
+	if t.Scale.Dynamic && b.Scale.Dynamic {
+		t.Scale = b.Scale
+	}
 }
 
 // until returns fill, which fails once ctx has ended.

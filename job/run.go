@@ -157,6 +157,7 @@ type run struct {
 
 	best    state.Early // train: the best of the job's evaluations
 	traced  bool        // shareTrace: all processes trace, for one file
+	late    bool        // this process comes back, and has not got the state of the others yet
 	stopped bool        // train: all ranks stopped after the same step before the last, or within an evaluation
 	written bool        // writeResults was called
 }
@@ -168,7 +169,8 @@ func newRun(c *spec.Job, o Options) *run {
 	if o.World == nil {
 		o.World = setup.Alone{}
 	}
-	return &run{Options: o, observers: o.observers(), self: o.World.Self(), given: c, start: &beginning{weights: &hf.Weights{}}}
+	w, ok := o.World.(setup.Survivor)
+	return &run{Options: o, observers: o.observers(), self: o.World.Self(), given: c, start: &beginning{weights: &hf.Weights{}}, late: ok && w.Late()}
 }
 
 // close releases what the steps have opened, the latest first.
@@ -396,7 +398,10 @@ func (r *run) openSavers(context.Context) (err error) {
 // files of an earlier run stay in the run folder: a checkpoint may be damaged in a part that only
 // some of them read.
 func (r *run) loadState(ctx context.Context) error {
-	err := setup.TogetherUntil(r.self.Ended, r.ranks, func(rank *setup.Rank) error { return r.start.set(ctx, rank.Trainer, r.c.Parallel.Ranks) })
+	var err error
+	if !r.late {
+		err = setup.TogetherUntil(r.self.Ended, r.ranks, func(rank *setup.Rank) error { return r.start.set(ctx, rank.Trainer, r.c.Parallel.Ranks) })
+	}
 	if err != nil {
 		r.World.Fail(err) // tells the others why
 		return err
@@ -449,7 +454,10 @@ func (r *run) train(ctx context.Context) error {
 	for _, rank := range r.ranks {
 		loops = append(loops, newLoop(r, rank))
 	}
-	err := r.trainTogether(ctx, loops)
+	err := errPaused
+	if !r.late {
+		err = r.trainTogether(ctx, loops)
+	}
 	for r.survives(err) {
 		wrong := r.goOn(ctx, loops)
 		if wrong != nil {

@@ -59,18 +59,10 @@ func (l *loop) checkpoint() error {
 	if err := l.settled(); err != nil {
 		return err
 	}
-	t := l.rank.Trainer
-	var early *state.Early
-	if l.early.Step > 0 {
-		now := l.early
-		early = &now
-	}
-	err := l.saver.Save(state.Progress{
-		Step: l.at, Updates: t.Updates, Skipped: t.Skipped, Samples: l.samples, Tokens: l.tokens, Scale: t.Scale, Early: early, Owed: l.owed,
-		Seed: l.c.Train.Seed, Data: l.set.Fingerprint, Context: l.c.Model.Context, Config: string(l.c.YAML()),
-		Model: l.model, Base: l.base, Version: state.Version(),
-	}, maps.Clone(l.metrics))
-	if err != nil {
+	p := l.progress()
+	p.Seed, p.Data, p.Context, p.Config = l.c.Train.Seed, l.set.Fingerprint, l.c.Model.Context, string(l.c.YAML())
+	p.Model, p.Base, p.Version = l.model, l.base, state.Version()
+	if err := l.saver.Save(p, maps.Clone(l.metrics)); err != nil {
 		return err
 	}
 	l.kept, l.last, l.unsaved = l.at, time.Now(), false
@@ -79,6 +71,17 @@ func (l *loop) checkpoint() error {
 	}
 	l.hearSave(true)
 	return l.failed
+}
+
+// progress returns how far training has come.
+func (l *loop) progress() state.Progress {
+	t := l.rank.Trainer
+	var early *state.Early
+	if l.early.Step > 0 {
+		now := l.early
+		early = &now
+	}
+	return state.Progress{Step: l.at, Updates: t.Updates, Skipped: t.Skipped, Samples: l.samples, Tokens: l.tokens, Scale: t.Scale, Early: early, Owed: l.owed}
 }
 
 // hearSave records how the save in flight ended, if it has or if wait is set. Ranks that do

@@ -2,8 +2,10 @@ package job
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"zeroth/collective"
 	"zeroth/internal/setup"
 	"zeroth/job/report"
+	"zeroth/job/state"
 )
 
 // A run that survives losses goes on in the same processes: its ranks stop, agree with the others on
@@ -54,18 +57,46 @@ func standing(loops []*loop) (s setup.Standing) {
 	return s
 }
 
-// goOn agrees with the processes that are left and prepares this one's ranks to train with them.
+// goOn agrees with the processes that are left, or come back, and prepares this one's ranks to train with them.
 func (r *run) goOn(ctx context.Context, loops []*loop) error {
+	begin, filled := time.Now(), false
+	var news report.Change
+	for {
+		change, err := r.regroup(ctx, loops, filled)
+		if err != nil {
+			return err
+		}
+		news.Lost, news.Joined = append(news.Lost, change.Lost...), append(news.Joined, change.Joined...)
+		if change.Guests {
+			if filled, err = r.fill(ctx, loops); err != nil && !causedByPeers(err) {
+				return err
+			}
+			continue
+		}
+		for _, l := range loops {
+			l.goOn(r, change)
+		}
+		if r.self.Process != 0 {
+			return nil
+		}
+		news.Step, news.Time, news.Epoch, news.Replicas, news.Seconds = change.Steps, report.Now(), change.Epoch, change.Replicas, time.Since(begin).Seconds()
+		return r.rec.changed(news)
+	}
+}
+
+// regroup agrees with the other processes. filled says that this one has joined.
+func (r *run) regroup(ctx context.Context, loops []*loop, filled bool) (*setup.Change, error) {
 	w, ok := r.World.(setup.Survivor)
 	if !ok {
-		return errors.New("all ranks are in this process")
+		return nil, errors.New("all ranks are in this process")
 	}
 	r.flights.stop()
-	begin, was := time.Now(), r.self.Process
-	change, err := w.Survive(ctx, standing(loops))
+	was, s := r.self.Process, standing(loops)
+	s.Filled = filled
+	change, err := w.Survive(ctx, s)
 	if err != nil {
 		r.flights = r.recordFlights(r.ranks)
-		return err
+		return nil, err
 	}
 	r.self = w.Self()
 	for _, s := range r.savers {
@@ -75,22 +106,86 @@ func (r *run) goOn(ctx context.Context, loops []*loop) error {
 	}
 	setup.Regroup(r.job, r.ranks, change)
 	if err := r.regroupSavers(); err != nil {
-		return err
+		return nil, err
 	}
 	r.flights = r.recordFlights(r.ranks)
 	r.flights.begun.Store(true)
 	if r.self.Process == 0 && was > 0 {
-		if err := r.takeOver(ctx, change, loops[0].reported); err != nil {
-			return err
+		return change, r.takeOver(ctx, change, loops[0].reported)
+	}
+	return change, nil
+}
+
+// errPaused is the error of ranks that have stopped between two steps, to take in others.
+var errPaused = fmt.Errorf("processes come back: %w", collective.ErrClosed)
+
+// newcomers reports whether processes wait to be taken in, which this process would lead.
+func (r *run) newcomers() bool {
+	w, ok := r.World.(setup.Survivor)
+	return ok && r.c.Faults.Join && w.Wanted()
+}
+
+// pauses stops a rank between two steps, as all do. What it saves is complete then.
+func (l *loop) pauses() error {
+	if err := l.settled(); err != nil {
+		return err
+	}
+	_ = l.rank.Trainer.Meet() // all stop here, also those that have lost others meanwhile
+	return errPaused
+}
+
+// handed is what a rank that joins gets in addition to its trainer's state.
+type handed struct {
+	Progress state.Progress     `json:"progress"`
+	Metrics  map[string]float64 `json:"metrics"`
+	Kept     int                `json:"kept"`
+	Unsaved  bool               `json:"unsaved"`
+	Folder   string             `json:"folder"` // base folder of checkpoints
+}
+
+// hands returns what this rank would give to one that joins.
+func (l *loop) hands() (text string, err error) {
+	h := handed{Progress: l.progress(), Metrics: l.metrics, Kept: l.kept, Unsaved: l.unsaved}
+	if l.saver != nil {
+		h.Folder = l.saver.Base()
+	}
+	body, err := json.Marshal(h)
+	return string(body), err
+}
+
+// fill gives this rank's state to the ranks that join, or gets theirs. It reports whether this process has joined.
+func (r *run) fill(ctx context.Context, loops []*loop) (filled bool, err error) {
+	mine := ""
+	if r.self.Process == 0 {
+		if mine, err = loops[0].hands(); err != nil {
+			return false, err
 		}
 	}
-	for _, l := range loops {
-		l.goOn(r, change)
+	text, err := r.World.Share(ctx, mine)
+	if err == nil {
+		err = setup.TogetherUntil(r.self.Ended, r.ranks, func(rank *setup.Rank) error { return rank.Trainer.HandOver(r.late) })
 	}
-	if r.self.Process == 0 {
-		return r.rec.changed(report.Change{Step: change.Steps, Time: report.Now(), Epoch: change.Epoch, Replicas: change.Replicas, Lost: change.Lost, Seconds: time.Since(begin).Seconds()})
+	if err != nil || !r.late {
+		return false, err
 	}
-	return nil
+	var h handed
+	if err := json.Unmarshal([]byte(text), &h); err != nil {
+		return false, err
+	}
+	p, b := h.Progress, r.start
+	b.Step, b.Updates, b.Skipped, b.Samples, b.Tokens, b.Scale, b.Early, b.Owed = p.Step, p.Updates, p.Skipped, p.Samples, p.Tokens, p.Scale, p.Early, p.Owed
+	r.late, r.rec.owed, r.steps = false, false, p.Step
+	r.asks.at.Store(int64(p.Step))
+	for i, rank := range r.ranks {
+		b.advance(rank.Trainer)
+		l := newLoop(r, rank)
+		l.metrics, l.kept, l.unsaved = maps.Clone(h.Metrics), h.Kept, h.Unsaved
+		if l.saver != nil {
+			l.saver.UseBase(h.Folder)
+		}
+		loops[i] = l
+	}
+	return true, nil
 }
 
 // endedBy returns the error of a run whose ranks have failed in a step, and that cannot go on.
@@ -132,7 +227,7 @@ func (l *loop) goOn(of *run, c *setup.Change) {
 		l.verdict = c.Verdict
 		return
 	}
-	l.duty = min(l.duty, c.Duty)
+	l.duty, l.joins = min(l.duty, c.Duty), false
 }
 
 // takeOver makes this process, which is now the first one, write the run folder.

@@ -178,7 +178,7 @@ func (r *run) agreeOnData(ctx context.Context) error {
 	facts := []rendezvous.Fact{{Name: "the data's fingerprint", Value: r.set.Fingerprint}}
 	if r.marks() {
 		seen := "the same writable folder for all"
-		if b, err := os.ReadFile(r.mark()); err != nil || string(b) != r.self.Session {
+		if b, err := os.ReadFile(r.mark()); !r.late && (err != nil || string(b) != r.self.Session) { // the mark has been removed
 			seen = fmt.Sprintf("not that of rank 0 (%v)", err)
 		} else if err := probe(r.job.Files(), r.mark()+fmt.Sprint("-", r.self.Process)); err != nil {
 			seen = fmt.Sprintf("that of rank 0, which is not writable (%v)", input.Cause(err))

@@ -36,31 +36,45 @@ func inProcesses(t *testing.T, c *spec.Job, n int, out string, hooks func(proces
 	}
 	errs := make([]error, n)
 	var all sync.WaitGroup
+	var ended atomic.Bool // a process has come to the end
+	var lost atomic.Int64 // processes that have failed in their first start; if all have, there is no run to join
 	for p := range n {
 		all.Go(func() {
 			in := world.Config{
 				Process:    launch.Process{Rank: p, World: n, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}},
 				PerProcess: c.Parallel.Ranks / n, Transport: "auto", Token: []byte("0123456789abcdef"),
-				Heartbeat: 200 * time.Millisecond, DeadAfter: 30 * time.Second, Survive: c.Faults.MinReplicas,
+				Heartbeat: 200 * time.Millisecond, DeadAfter: 30 * time.Second, Survive: c.Faults.MinReplicas, Joins: c.Faults.Join,
 			}
 			if p == 0 {
 				in.Listener = ln
 			}
-			w, err := world.Enter(t.Context(), in)
-			if err != nil {
-				errs[p] = err
-				return
+			for errs[p] = inProcess(t, c, in, out, hooks); errs[p] != nil && c.Faults.Join && !ended.Load(); {
+				if in.Back == nil && lost.Add(1) == 0 || lost.Load() == int64(n) {
+					return
+				}
+				in.Back, in.Listener, in.Join = []string{"127.0.0.1"}, nil, 8*time.Second
+				time.Sleep(100 * time.Millisecond)
+				errs[p] = inProcess(t, c, in, out, hooks)
 			}
-			defer w.Close()
-			o := job.Options{Out: out, World: w}
-			if hooks != nil {
-				o.Hooks = hooks(p)
-			}
-			errs[p] = job.Run(t.Context(), c, o)
+			ended.Store(true)
 		})
 	}
 	all.Wait()
 	return errs
+}
+
+// inProcess runs a job as one of several processes.
+func inProcess(t *testing.T, c *spec.Job, in world.Config, out string, hooks func(process int) setup.Hooks) error {
+	w, err := world.Enter(t.Context(), in)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	o := job.Options{Out: out, World: w}
+	if hooks != nil {
+		o.Hooks = hooks(in.Rank)
+	}
+	return job.Run(t.Context(), c, o)
 }
 
 // operations numbers the operations of a rank's groups, in the order in which they are issued.

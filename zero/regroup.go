@@ -1,16 +1,19 @@
 package zero
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"slices"
 
 	"zeroth/collective"
 	"zeroth/data"
+	"zeroth/device"
 	"zeroth/fsdp"
-
+	"zeroth/offload"
 	"zeroth/shard"
 )
 
@@ -90,3 +93,51 @@ func (t *Trainer) Regroup(g collective.Ranks, m shard.Mesh, s data.Share) {
 	c.Update.Zero(t.sums.Device)
 	_ = c.Update.Wait() // before another queue adds losses; the next step reports an error
 }
+
+// Meet waits for all ranks, which have done what follows a step.
+func (t *Trainer) Meet() error {
+	collective.AllGather(t.cfg.Groups.World, t.cfg.Comm, t.stats)
+	defer clear(t.stats.I64())
+	return t.cfg.Comm.Wait()
+}
+
+// HandOver gives the state of each first replica's rank to the ranks that hold the same shard. Those that are empty take it; the
+// others only pass it on. It returns an error if what they hold then differs.
+func (t *Trainer) HandOver(empty bool) error {
+	to, sum := unchanged, uint32(0)
+	if empty {
+		to = following
+	}
+	all := func(u int) shard.Range { return shard.Range{Hi: t.runner.Units[u].Own().Len()} }
+	for _, u := range t.runner.Units {
+		if u.Own().Len() == 0 {
+			u.MarkUpdated(device.Event{})
+		}
+	}
+	err := t.eachTile(to, all, func(q Update, u int, in shard.Range, st offload.State) error {
+		t.cfg.Comm.Label("unit " + t.runner.Units[u].Name + ": state for newcomers")
+		t.cfg.Comm.After(q.Mark())
+		kinds := t.kindsOf(u, t.Kinds())
+		for _, kind := range kinds {
+			t.runner.Units[u].Replica.Broadcast(t.cfg.Comm, t.vector(u, kind, st))
+		}
+		if err := t.cfg.Comm.Wait(); err != nil {
+			return err
+		}
+		for _, kind := range kinds {
+			sum = crc32.Update(sum, castagnoli, t.vector(u, kind, st).Raw())
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	t.filled = true
+	sums, err := collective.GatherBytes(t.cfg.Groups.Replica, t.cfg.Comm, binary.LittleEndian.AppendUint32(nil, sum))
+	if err == nil && empty && !bytes.Equal(sums[0], sums[t.cfg.Groups.Replica.Rank()]) {
+		err = fmt.Errorf("the state of rank %d has checksum %x, but %x arrived", t.cfg.Groups.World.Rank(), sums[0], sums[t.cfg.Groups.Replica.Rank()])
+	}
+	return err
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)

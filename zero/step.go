@@ -44,6 +44,9 @@ func (t *Trainer) step(w Work) (Stats, error) {
 	if w.Save {
 		own[statStop] |= wantsSave
 	}
+	if w.Join {
+		own[statStop] |= wantsJoin
+	}
 	own[statStop] |= wantsTrace * int64(w.Trace)
 	own[statPace], own[statPace+1], own[statPace+2] = int64(w.Pace.Before), int64(w.Pace.Waited), int64(w.Pace.Took)
 	if err := t.issue(w.Fill); err != nil {
@@ -292,6 +295,7 @@ func (t *Trainer) finishStep(s *Stats, positions int) error {
 		loss.Merge(exact(part, statLoss))
 		norm.Merge(exact(part, statNorm))
 		s.Save = s.Save || part[statStop]&wantsSave > 0
+		s.Join = s.Join || part[statStop]&wantsJoin > 0
 		s.Trace = max(s.Trace, int(part[statStop]/wantsTrace))
 		t.Paces[r] = collective.Pace{Before: time.Duration(part[statPace]), Waited: time.Duration(part[statPace+1]), Took: time.Duration(part[statPace+2])}
 		if part[statWhere] > 0 && overflow < 0 {

@@ -106,6 +106,7 @@ type Work struct {
 	// Only a step has these.
 	LR    float64
 	Save  bool            // this rank asks all to save after the step
+	Join  bool            // this rank asks all to take in others after the step
 	Trace int             // this rank asks all to trace this many steps after the step
 	Pace  collective.Pace // of this rank's last step, for Paces of all ranks
 
@@ -122,6 +123,7 @@ type Stats struct {
 	Skipped   bool      // the gradient overflowed and nothing was updated
 	Stop      bool      // some rank asked all to stop: what they evaluate is incomplete
 	Save      bool      // some rank asked all to save after this step
+	Join      bool      // some rank asked all to take in others after this step
 	Trace     int       // some rank asked all to trace as many steps, from the next one on
 	Metrics   []float64 // of Model.Metrics: means over the positions with a loss on all ranks
 	Balanced  Balanced  // of a step with a balancing loss
@@ -201,7 +203,7 @@ const (
 	statLoss  = 0                          // exact sum over this rank's positions
 	statNorm  = statLoss + device.ExactLen // exact sum of squares of those of this rank's shards that only it counts
 	statWhere = statNorm + device.ExactLen // 1 + index in the model of the first unit with a gradient that is not finite, or 0
-	statStop  = statWhere + 1              // the rank's requests: bits wantsStop and wantsSave, and WantTrace above them
+	statStop  = statWhere + 1              // the rank's requests: bits wantsStop, wantsSave and wantsJoin, and wantsTrace above them
 	statPace  = statStop + 1               // nanoseconds of its last step: before its first operation, waiting, total
 	statMore  = statPace + 3               // exact sums of its metrics, then those of mergeBalance
 )
@@ -215,6 +217,7 @@ func (t *Trainer) statLen() int {
 const (
 	wantsStop = 1 << iota
 	wantsSave
+	wantsJoin
 	wantsTrace // times the steps
 )
 

@@ -21,8 +21,9 @@ import (
 // an earlier epoch find ports that have ended, as long as those are kept: for keptEpochs.
 const groupBits, keptEpochs = 24, 16
 
-// Reform opens the wires of the groups of an epoch. The wires of earlier ones must have ended.
-func (n *Net) Reform(epoch int, groups [][]int) {
+// Reform opens the wires of the groups of an epoch. The wires of earlier ones must have ended. host returns the
+// number of a process's host.
+func (n *Net) Reform(epoch int, groups [][]int, host func(process int) int) {
 	if len(groups) >= 1<<groupBits {
 		panic(fmt.Sprintf("socket: %d groups", len(groups)))
 	}
@@ -32,7 +33,11 @@ func (n *Net) Reform(epoch int, groups [][]int) {
 	for g, names := range groups {
 		for r, name := range names {
 			if n.processOf(name) == n.cfg.Process {
-				next[end{n.base + g, r}] = newPort(n, n.base+g, r, names)
+				p := newPort(n, n.base+g, r, names)
+				for _, name := range names {
+					p.hosts = append(p.hosts, host(n.processOf(name)))
+				}
+				next[end{n.base + g, r}] = p
 			}
 		}
 	}

@@ -14,6 +14,7 @@ type port struct {
 	group int
 	rank  int
 	names []int // world ranks
+	hosts []int // their hosts
 
 	mu       sync.Mutex
 	more     sync.Cond // signals events, the end, and busy reaching 0
@@ -53,7 +54,7 @@ func newPort(n *Net, group, rank int, names []int) *port {
 func (p *port) Rank() int      { return p.rank }
 func (p *port) Size() int      { return len(p.names) }
 func (p *port) Name(r int) int { return p.names[r] }
-func (p *port) Host(r int) int { return p.net.host(p.names[r]) }
+func (p *port) Host(r int) int { return p.hosts[r] }
 
 // During sets the function that names the current operation, or returns "".
 func (p *port) During(f func() string) {

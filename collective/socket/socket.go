@@ -29,6 +29,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -67,10 +68,11 @@ type Net struct {
 	base int                           // number of the current epoch's first group
 
 	mu      sync.Mutex
-	links   []*link        // by process; nil if not connected, and for this process
+	links   map[int]*link  // by process, of those that are or were connected
 	all     sync.WaitGroup // goroutines of links
 	stopped chan struct{}  // closed by Close
 	over    sync.Once      // ends the wires and finishes the links
+	done    bool           // over; no connection is added
 }
 
 // end identifies a rank of a group.
@@ -79,9 +81,14 @@ type end struct{ group, rank int }
 // New returns a process without connections. A group's wires work once all of its processes are
 // Added.
 func New(cfg Config) *Net {
-	n := &Net{cfg: cfg, links: make([]*link, cfg.Processes), stopped: make(chan struct{})}
+	n := &Net{cfg: cfg, links: map[int]*link{}, stopped: make(chan struct{})}
 	n.now.Store(&map[end]*port{})
-	n.Reform(0, cfg.Groups)
+	n.Reform(0, cfg.Groups, func(process int) int {
+		if cfg.Hosts == nil {
+			return 0
+		}
+		return cfg.Hosts[process]
+	})
 	if cfg.DeadAfter > 0 {
 		n.all.Go(n.beat)
 	}
@@ -104,14 +111,6 @@ func (n *Net) portsWith(process int) (all []*port) {
 
 func (n *Net) processOf(worldRank int) int { return worldRank / n.cfg.PerProcess }
 
-// host returns the host number of a world rank.
-func (n *Net) host(worldRank int) int {
-	if n.cfg.Hosts == nil {
-		return 0
-	}
-	return n.cfg.Hosts[n.processOf(worldRank)]
-}
-
 // Wire returns the end of a rank of this process in a group.
 func (n *Net) Wire(group, rank int) collective.Wire {
 	p := n.ports()[end{n.base + group, rank}]
@@ -130,16 +129,26 @@ func (n *Net) Add(process int, c net.Conn) {
 	if u, ok := c.(*net.UnixConn); ok {
 		_ = u.SetWriteBuffer(Ahead) // falls back to the system's default
 	}
-	l := newLink(n, process, c)
-	l.shares = n.cfg.Share.pass(c)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.links[process] != nil || process == n.cfg.Process {
+	if !n.AddNew(process, c) {
 		panic(fmt.Sprintf("socket: a second connection to process %d", process))
 	}
+}
+
+// AddNew is like Add for a process that has come later. It returns false, and closes the connection, if there
+// is or was one to that process, or the wires have ended.
+func (n *Net) AddNew(process int, c net.Conn) bool {
+	l := newLink(n, process, c)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.links[process] != nil || process == n.cfg.Process || n.done {
+		_ = c.Close()
+		return false
+	}
+	l.shares = n.cfg.Share.pass(c)
 	n.links[process] = l
 	n.all.Go(l.read)
 	n.all.Go(l.write)
+	return true
 }
 
 // link returns the connection to the process of a world rank.
@@ -162,10 +171,8 @@ func (n *Net) connected() []*link {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var all []*link
-	for _, l := range n.links {
-		if l != nil {
-			all = append(all, l)
-		}
+	for _, process := range slices.Sorted(maps.Keys(n.links)) {
+		all = append(all, n.links[process])
 	}
 	return all
 }
@@ -212,6 +219,9 @@ func (n *Net) Drop(process int, why error) {
 // connections send queued frames until the timeout and close. Only the first call counts.
 func (n *Net) end(process int, most time.Duration) {
 	n.over.Do(func() {
+		n.mu.Lock()
+		n.done = true
+		n.mu.Unlock()
 		for _, p := range n.ports() {
 			p.abandon(collective.ErrPeerLost{Rank: process * n.cfg.PerProcess}, process != n.cfg.Process)
 		}

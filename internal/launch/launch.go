@@ -28,6 +28,8 @@ type Process struct {
 	Ports []int  // it listens on the first free one
 	Run   string // identifies the run: equal in all its processes
 
+	Back []string // hosts of the run that a process which comes back asks; nil: it does not come back
+
 	Restart int      // number of times the launcher has restarted the world
 	Notes   []string // remarks for the user
 }
@@ -303,6 +305,9 @@ func (r *reading) localHost(name string) {
 }
 
 func (r *reading) zeroth() {
+	if hosts := r.get("ZEROTH_JOIN"); hosts != "" {
+		r.process.Back = strings.Split(hosts, ",")
+	}
 	r.process.Run = r.get("ZEROTH_RUN_ID")
 	switch {
 	case r.has("ZEROTH_ADDR") || r.process.World == 1:

@@ -118,6 +118,12 @@ type Survivor interface {
 	// Survive agrees with the processes that are left. All ranks of this process have stopped, and
 	// wait.
 	Survive(ctx context.Context, s Standing) (*Change, error)
+	// Wanted reports whether processes that come back wait for a change to be taken in, which this process
+	// would lead. The first call admits them: training has begun.
+	Wanted() bool
+	// Late reports whether this process comes back, and has to Survive to join the others. Until then, it hears what they have
+	// said to each other when they began.
+	Late() bool
 }
 
 // Left is the error of a process that does not go on. It matches collective.ErrClosed.
@@ -131,11 +137,15 @@ func (l Left) Error() string { return l.Why }
 // Is implements the interface of errors.Is.
 func (Left) Is(target error) bool { return target == collective.ErrClosed }
 
+// BetweenSteps is the Duty of ranks that have done all that follows a step.
+const BetweenSteps = 2
+
 // Standing is how far a process has come.
 type Standing struct {
 	Steps   int    // done
 	Duty    int    // of those that follow a step: how many are done
 	Verdict string // on the last step, see zero.Trainer
+	Filled  bool   // it has joined, and got the state of the others
 }
 
 // Change is what the processes that are left have agreed on. Those with fewer Steps have computed the
@@ -144,7 +154,9 @@ type Change struct {
 	Standing
 	Epoch    int
 	Replicas int
-	Lost     []int // ranks that are in no replica any more, by their numbers in errors
+	Guests   bool  // some have no state: the others give it to them, and survive once more
+	Lost     []int // ranks that are in no replica any more, by their first numbers
+	Joined   []int // ranks that are again, likewise
 	Pids     []int // of their processes, as far as they run on a host of this one's name
 	*Connection
 }

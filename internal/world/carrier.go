@@ -106,7 +106,7 @@ func (w *World) carry(groups [][]int) (carrier, error) {
 // broke reports a broken data connection, so that all processes name the same rank. If data
 // arrived damaged, the network is to blame and neither process.
 func (w *World) broke(process int, err error) {
-	if w.crew != nil && !w.crew.gone() {
+	if c := w.crew; c != nil && (!c.gone() || c.isLate()) {
 		w.lose(process)
 		return
 	}

@@ -51,6 +51,8 @@ func numbers(all []rendezvous.Member) []int {
 	return of
 }
 
+func sameHost(a, b rendezvous.Member) bool { return numbers([]rendezvous.Member{a, b})[1] == 0 }
+
 // SameHost reports whether two processes are on one host.
 func (w *World) SameHost(p, q int) bool { return w.hosts[p] == w.hosts[q] }
 

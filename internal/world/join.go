@@ -37,7 +37,7 @@ func Join(ctx context.Context, c *spec.Job, in Config) (w *World, err error) {
 	}
 	in.TLS, in.PerProcess, in.Transport, in.Collective, in.Master, in.GPUs, in.Bind = secure, c.Parallel.Ranks/in.World, c.Parallel.Transport, c.Parallel.Collective, c.Parallel.Master, setup.Names(c), bind
 	if c.Faults.Survive {
-		in.Survive = c.Faults.MinReplicas
+		in.Survive, in.Joins = c.Faults.MinReplicas, c.Faults.Join
 	}
 	in.Join, in.Heartbeat, in.DeadAfter = c.Parallel.Join, c.Parallel.Heartbeat, c.Parallel.DeadAfter
 	return Launched(ctx, in, c.Parallel.TokenFile)
@@ -63,7 +63,7 @@ func Launched(ctx context.Context, in Config, tokenFile string) (w *World, err e
 	if w, err = Enter(ctx, in); err != nil {
 		return nil, err
 	}
-	local := w.OnHostOf(in.Rank)
+	local := w.OnHostOf(w.cfg.Rank)
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(FairShare(runtime.GOMAXPROCS(0), HostProcessors(), local))
 	}

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"zeroth/collective"
 	"zeroth/collective/member"
@@ -25,24 +27,37 @@ import (
 // the world is one of fewer processes: numbers of processes and ranks count those that are left,
 // while connections, and names in errors, keep the first ones (seats).
 
+// A process that comes back takes the place of a lost one, but has a seat of its own: the place plus a multiple of the
+// number of places.
+
 // crew is a process's part in changes.
 type crew struct {
-	w    *World
-	seat int // of this process
-	all  []rendezvous.Member
-	mesh shard.Mesh // of all
+	w       *World
+	seat    int // of this process
+	places  int // number of processes of the first world
+	session string
+	mesh    shard.Mesh // of all
+	units   []int      // of each place: see UnitsOf
 
 	mu      sync.Mutex
 	machine *member.Machine
-	parked  bool                        // the ranks have stopped: the machine may report
-	waiting []func() []member.Action    // events until then
-	left    bool                        // training has ended: losses end the world
-	conns   map[int]*socket.Conn        // by seat: of the star of the view accepted last
-	channel uint32                      // of conns
-	ends    chan member.Action          // GoOn or GiveUp
-	last    atomic.Pointer[member.View] // of the last change; nil: all
-	at      int                         // steps done then
-	again   int                         // changes in a row after which neither differs
+	parked  bool                      // the ranks have stopped: the machine may report
+	waiting []func() []member.Action  // events until then
+	left    bool                      // training has ended: losses end the world
+	conns   map[int]*socket.Conn      // by seat: of the star of the view accepted last
+	channel uint32                    // of conns
+	ends    chan member.Action        // GoOn or GiveUp
+	last    atomic.Pointer[[]int]     // seats of the last view, by process; nil: all
+	members map[int]rendezvous.Member // by seat: all of the view, and the last ones of other places
+	full    []int                     // seats of the view that had state when the last change was reported
+	at      int                       // steps done then
+	again   int                       // changes in a row after which neither differs
+
+	admits   bool         // training has begun: newcomers may come
+	said     []entry      // what all processes have said before
+	highest  int          // seat given to a newcomer
+	knocking map[int]bool // seats of newcomers that have introduced themselves
+	try      *newcomer    // this process has not joined yet; nil: it has
 }
 
 // memberChannel carries the messages of changes; others are numbers of epochs.
@@ -51,22 +66,48 @@ const memberChannel = 0
 // mostChanges bounds the changes that may follow each other, and mostAgain those of which nothing comes.
 const mostChanges, mostAgain = 64, 3
 
-func newCrew(w *World) *crew {
-	return &crew{w: w, seat: w.cfg.Rank, all: w.star.Members, ends: make(chan member.Action, mostChanges)}
+func newCrew(w *World, all []rendezvous.Member, session string) *crew {
+	c := &crew{w: w, seat: w.cfg.Rank, places: w.cfg.World, session: session, members: map[int]rendezvous.Member{}, knocking: map[int]bool{}, ends: make(chan member.Action, mostChanges)}
+	for seat, m := range all {
+		c.members[seat] = m
+	}
+	return c
 }
+
+// place sets the places of processes in a mesh.
+func (c *crew) place(m shard.Mesh) { c.mesh, c.units = m, UnitsOf(m, c.w.cfg.PerProcess) }
 
 // begin starts to take part, with all processes.
 func (c *crew) begin(m shard.Mesh) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mesh = m
-	units := UnitsOf(m, c.w.cfg.PerProcess)
-	least := (c.w.cfg.Survive*len(slices.Compact(slices.Sorted(slices.Values(units)))) + m.Size(shard.Replicate) - 1) / m.Size(shard.Replicate)
-	c.machine = member.New(member.Config{
-		Me: c.seat, Min: max(1, least),
-		Unit: func(seat int) int { return units[seat] },
-		Size: func(unit int) int { return count(units, unit) },
-	}, member.View{Nodes: seats(len(c.all))}, 0)
+	c.place(m)
+	c.full = seats(c.places)
+	c.machine = member.New(c.config(), member.View{Nodes: c.full}, 0)
+}
+
+func (c *crew) config() member.Config {
+	replicas := c.mesh.Size(shard.Replicate)
+	least := (c.w.cfg.Survive*len(slices.Compact(slices.Sorted(slices.Values(c.units)))) + replicas - 1) / replicas
+	return member.Config{
+		Me: c.seat, Min: max(1, least), Duty: setup.BetweenSteps,
+		Unit: func(seat int) int { return c.units[seat%c.places] },
+		Size: func(unit int) int { return count(c.units, unit) },
+	}
+}
+
+// order returns the seats of a view by process: units in the order in which they came, each in the order of its places.
+func (c *crew) order(v member.View) []int {
+	came := map[int]int{} // first seat of each unit
+	for _, seat := range v.Nodes {
+		if unit := c.units[seat%c.places]; came[unit] == 0 {
+			came[unit] = 1 + seat
+		}
+	}
+	return slices.SortedFunc(slices.Values(v.Nodes), func(a, b int) int {
+		a, b = a%c.places, b%c.places
+		return cmp.Or(came[c.units[a]]-came[c.units[b]], a-b)
+	})
 }
 
 func count(all []int, x int) (n int) {
@@ -167,6 +208,9 @@ func (w *World) processOf(seat int) int {
 	if nodes := w.crew.nodes(); nodes != nil {
 		return slices.Index(nodes, seat)
 	}
+	if w.crew != nil && seat >= w.crew.places { // it has not joined
+		return -1
+	}
 	return seat
 }
 
@@ -176,7 +220,7 @@ func (c *crew) nodes() []int {
 		return nil
 	}
 	if v := c.last.Load(); v != nil {
-		return v.Nodes
+		return *v
 	}
 	return nil
 }
@@ -192,6 +236,8 @@ func (w *World) lose(seat int) {
 	}
 	c.mu.Lock()
 	conn := c.conns[seat]
+	delete(c.knocking, seat)
+	c.try.hear(seat, "a process of the run was lost")
 	c.mu.Unlock()
 	if conn != nil {
 		conn.End()
@@ -202,6 +248,10 @@ func (w *World) lose(seat int) {
 // told processes a word.
 func (w *World) told(seat int, channel uint32, word []byte) {
 	c := w.crew
+	if channel == lobby {
+		c.hearIntroduction(seat, word)
+		return
+	}
 	if channel != memberChannel {
 		c.mu.Lock()
 		conn := c.conns[seat]
@@ -284,8 +334,9 @@ func (c *crew) prepare(n *socket.Net, v member.View) {
 		conn.End()
 	}
 	c.conns, c.channel = map[int]*socket.Conn{}, uint32(v.Epoch)
-	for _, seat := range v.Nodes {
-		if seat != c.seat && (c.seat == v.Nodes[0] || seat == v.Nodes[0]) {
+	order := c.order(v)
+	for _, seat := range order {
+		if seat != c.seat && (c.seat == order[0] || seat == order[0]) {
 			c.conns[seat] = n.Conn(seat, c.channel)
 		}
 	}
@@ -295,12 +346,27 @@ func (c *crew) prepare(n *socket.Net, v member.View) {
 			g[i] = ranks[r]
 		}
 	}
-	n.Reform(v.Epoch, groups)
+	hosts := numbers(c.membersOf(order))
+	n.Reform(v.Epoch, groups, func(seat int) int { return hosts[slices.Index(order, seat)] })
+	c.hold(v, slowest, func(now member.View) bool { return now.Epoch >= v.Epoch })
+}
+
+// slowest is how long a newcomer may take to accept a view.
+const slowest = 10 * time.Second
+
+// membersOf returns the processes of seats, by number.
+func (c *crew) membersOf(order []int) (all []rendezvous.Member) {
+	for i, seat := range order {
+		m := c.members[seat]
+		m.Process, m.World = i, len(order)
+		all = append(all, m)
+	}
+	return all
 }
 
 // ranksOf returns the ranks of a view by their first numbers.
 func (c *crew) ranksOf(v member.View) (ranks []int) {
-	for _, seat := range v.Nodes {
+	for _, seat := range c.order(v) {
 		for i := range c.w.cfg.PerProcess {
 			ranks = append(ranks, seat*c.w.cfg.PerProcess+i)
 		}
@@ -332,7 +398,9 @@ func (c *crew) park(s setup.Standing) {
 		c.halt(c.seat)
 	}
 	c.parked = true
-	c.machine.Stand(s.Steps, s.Duty, s.Verdict)
+	if c.machine.Stand(s.Steps, s.Duty, s.Verdict); s.Filled {
+		c.machine.Filled()
+	}
 	for _, f := range c.waiting {
 		c.do(f())
 	}
@@ -340,11 +408,13 @@ func (c *crew) park(s setup.Standing) {
 	c.do(c.machine.Change())
 }
 
-// await returns how a change has ended. Later losses begin another one.
-func (c *crew) await(ctx context.Context) (a member.Action, err error) {
+// await returns how a change has ended, unless gives is closed. Later losses begin another one.
+func (c *crew) await(gives <-chan struct{}) (a member.Action, err error) {
 	for range mostChanges {
 		select {
 		case a = <-c.ends:
+		case <-gives:
+			return a, errors.New("this process was asked to stop")
 		case <-c.w.left:
 			return a, errors.New("the world was closed")
 		}
@@ -368,82 +438,140 @@ func (c *crew) leaves(why string) error {
 	defer c.mu.Unlock()
 	v := c.machine.View()
 	v.Nodes = slices.DeleteFunc(slices.Clone(v.Nodes), c.machine.Lost)
-	if lost := c.missing(v); len(lost) > 0 {
+	var lost []int
+	for _, seat := range c.full {
+		if c.machine.Lost(seat) {
+			lost = append(lost, c.ranksAt(seat)...)
+		}
+	}
+	if len(lost) > 0 {
 		why = fmt.Sprintf("lost ranks %s: %s", strings.Trim(strings.ReplaceAll(fmt.Sprint(lost), " ", ","), "[]"), why)
 	}
 	return setup.Left{Why: why, Others: c.meshOf(v).Replicate >= c.w.cfg.Survive}
 }
 
+// Wanted implements setup.Survivor.
+func (w *World) Wanted() bool {
+	c := w.crew
+	if c == nil || !w.cfg.Joins {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.admits = true
+	w.openDoor()
+	return !c.left && c.machine.Wanted()
+}
+
+// Late implements setup.Survivor.
+func (w *World) Late() bool { return w.crew.isLate() }
+
+func (c *crew) isLate() bool {
+	if c == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.try != nil
+}
+
 // Survive implements setup.Survivor.
 func (w *World) Survive(ctx context.Context, s setup.Standing) (*setup.Change, error) {
 	c := w.crew
-	if c == nil || c.gone() {
+	var a member.Action
+	var err error
+	switch {
+	case c.isLate():
+		a, err = c.join(ctx)
+	case c == nil || c.gone():
 		return nil, collective.ErrClosed
+	default:
+		c.park(s)
+		a, err = c.await(nil)
 	}
-	c.park(s)
-	a, err := c.await(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if c.again++; !slices.Equal(a.View.Nodes, c.nodes()) || a.Steps != c.at {
+	if c.again++; !slices.Equal(c.order(a.View), c.nodes()) || a.Steps != c.at || len(a.View.Guests) > 0 {
 		c.again = 0
 	}
 	if c.again == mostAgain {
 		return nil, fmt.Errorf("the same processes have failed %d times at step %d: %w", mostAgain, a.Steps+1, collective.ErrClosed)
 	}
-	lost := c.missing(a.View)
 	w.reform(a.View)
 	c.at = a.Steps
-	return &setup.Change{
-		Standing: setup.Standing{Steps: a.Steps, Duty: a.Duty, Verdict: a.Verdict}, Epoch: a.View.Epoch,
-		Replicas: c.meshOf(a.View).Size(shard.Replicate), Lost: lost, Pids: c.pidsOf(lost), Connection: w.connection(c.meshOf(a.View)),
-	}, nil
-}
-
-// missing returns the ranks of the last view that are not in v.
-func (c *crew) missing(v member.View) (ranks []int) {
-	was := c.nodes()
-	if was == nil {
-		was = seats(len(c.all))
+	c.hold(a.View, w.cfg.Join, func(now member.View) bool { return now.Epoch > a.View.Epoch })
+	to := &setup.Change{
+		Standing: setup.Standing{Steps: a.Steps, Duty: a.Duty, Verdict: a.Verdict}, Epoch: a.View.Epoch, Guests: len(a.View.Guests) > 0,
+		Replicas: c.meshOf(a.View).Size(shard.Replicate), Connection: w.connection(c.meshOf(a.View)),
 	}
-	now := c.ranksOf(v)
-	return slices.DeleteFunc(c.ranksOf(member.View{Nodes: was}), func(r int) bool { return slices.Contains(now, r) })
+	c.news(a.View, to)
+	return to, nil
 }
 
-// pidsOf returns the processes of ranks that run on a host of this one's name.
-func (c *crew) pidsOf(ranks []int) (pids []int) {
-	for _, r := range ranks {
-		if m := c.all[r/c.w.cfg.PerProcess]; m.Host == c.all[c.seat].Host && !slices.Contains(pids, m.Pid) {
-			pids = append(pids, m.Pid)
+// news adds to a change who was lost and who has joined.
+func (c *crew) news(v member.View, to *setup.Change) {
+	full := slices.DeleteFunc(slices.Clone(v.Nodes), func(s int) bool { return slices.Contains(v.Guests, s) })
+	for _, seat := range c.full {
+		if m := c.members[seat]; !slices.Contains(full, seat) {
+			to.Lost = append(to.Lost, c.ranksAt(seat)...)
+			if m.Host == c.members[c.seat].Host {
+				to.Pids = append(to.Pids, m.Pid)
+			}
 		}
 	}
-	return pids
+	for _, seat := range full {
+		if c.full != nil && !slices.Contains(c.full, seat) {
+			to.Joined = append(to.Joined, c.ranksAt(seat)...)
+		}
+	}
+	slices.Sort(to.Lost)
+	slices.Sort(to.Joined)
+	c.full = full
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for seat := range c.members { // the ones before those that have come back
+		if !v.Has(seat) && !c.knocking[seat] && slices.ContainsFunc(v.Nodes, func(s int) bool { return s%c.places == seat%c.places }) {
+			delete(c.members, seat)
+		}
+	}
+	for _, seat := range v.Nodes {
+		delete(c.knocking, seat)
+	}
+}
+
+// ranksAt returns the ranks at the place of a seat.
+func (c *crew) ranksAt(seat int) (ranks []int) {
+	for i := range c.w.cfg.PerProcess {
+		ranks = append(ranks, seat%c.places*c.w.cfg.PerProcess+i)
+	}
+	return ranks
 }
 
 // reform makes this the world of a view.
 func (w *World) reform(v member.View) {
 	c := w.crew
-	members := make([]rendezvous.Member, len(v.Nodes))
-	conns := make([]net.Conn, len(v.Nodes))
+	order := c.order(v)
+	conns := make([]net.Conn, len(order))
 	c.mu.Lock()
-	for i, seat := range v.Nodes {
-		members[i] = c.all[seat]
-		members[i].Process, members[i].World = i, len(v.Nodes)
+	members := c.membersOf(order)
+	for i, seat := range order {
 		if conn := c.conns[seat]; conn != nil {
 			conns[i] = conn
 		}
 	}
-	c.last.Store(&v)
+	c.last.Store(&order)
+	w.tried = time.Time{} // who had the door may be lost
 	c.mu.Unlock()
 	old := w.star
 	w.mu.Lock()
-	w.cfg.Rank, w.cfg.World, w.hosts = slices.Index(v.Nodes, c.seat), len(v.Nodes), numbers(members)
+	w.cfg.Rank, w.cfg.World, w.hosts = slices.Index(order, c.seat), len(order), numbers(members)
 	w.star = rendezvous.Again(rendezvous.Config{
-		Processes: w.cfg.World, PerProcess: w.cfg.PerProcess, Seats: v.Nodes, Heartbeat: w.cfg.Heartbeat, DeadAfter: w.cfg.DeadAfter,
+		Processes: w.cfg.World, PerProcess: w.cfg.PerProcess, Seats: order, Heartbeat: w.cfg.Heartbeat, DeadAfter: w.cfg.DeadAfter,
 		Note: w.cfg.Note, Me: rendezvous.Member{Process: w.cfg.Rank},
-	}, fmt.Sprintf("%s-%d", old.Session, v.Epoch), members, conns)
+	}, fmt.Sprintf("%s-%d", c.session, v.Epoch), members, conns)
 	star := w.star
 	w.mu.Unlock()
-	go w.follow(star, v.Nodes)
+	go w.follow(star, order)
 	old.Close()
 }

@@ -46,6 +46,7 @@ type Config struct {
 	TLS        *tls.Config  // for control and TCP connections between processes; nil: none
 	Insecure   bool         // allow other hosts without a token
 	Survive    int          // fewest replicas to go on with when others are lost; 0: the world ends
+	Joins      bool         // processes that were lost may come back; with Survive
 
 	Join                 time.Duration // how long processes wait for each other to join, and then to connect; 0 is a minute
 	Heartbeat, DeadAfter time.Duration
@@ -72,13 +73,26 @@ type World struct {
 	mem   *socket.Memory // memory that processes of this host read; nil over MPI
 	nccl  string         // NCCL's version and what it registers, if it is used; else ""
 	crew  *crew          // of a world that survives losses; else nil
+
+	// of a world in which processes may come back
+	here  string             // the address of this host at which the world knows it
+	kept  *net.TCPListener   // process 0's, or nil
+	door  *rendezvous.Door   // where newcomers ask, or nil; guarded by the crew's mu, as tried
+	tried time.Time          // when this process tried to open it last
+	doors []*rendezvous.Door // where they connect
+	life  context.Context    // until the world is closed
+	shuts context.CancelFunc // ends life
 }
 
 // Enter joins the world and waits until all processes have joined.
 func Enter(ctx context.Context, cfg Config) (*World, error) {
 	cfg.Join = cmp.Or(cfg.Join, time.Minute)
 	w := &World{cfg: cfg, links: collective.Usual, by: make([]string, cfg.World), left: make(chan struct{}), hurry: make(chan struct{})}
+	w.life, w.shuts = context.WithCancel(context.Background())
 	err := cfg.Safe(ctx)
+	if err == nil && len(cfg.Back) > 0 && !cfg.Joins {
+		err = input.BadInput(errors.New("ZEROTH_JOIN is set, but processes that come back cannot join this job: want faults.join: true, or unset it"))
+	}
 	if err == nil {
 		if err = w.cfg.useToken(); err != nil {
 			err = input.BadInput(err)
@@ -87,12 +101,20 @@ func Enter(ctx context.Context, cfg Config) (*World, error) {
 	if err == nil {
 		err = w.chooseMPI()
 	}
+	if err == nil && len(cfg.Back) > 0 {
+		if err = w.enterLate(ctx); err != nil {
+			w.shut()
+			return nil, fmt.Errorf("process %d of %d: %w", cfg.Rank, cfg.World, err)
+		}
+		return w, nil
+	}
 	if err == nil && cfg.Rank == 0 && cfg.Listener == nil {
 		w.cfg.Listener, err = w.listen(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
+	w.cfg.Listener = w.keep(w.cfg.Listener)
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -114,7 +136,7 @@ func Enter(ctx context.Context, cfg Config) (*World, error) {
 	}
 	w.hosts = numbers(w.star.Members)
 	if cfg.Survive > 0 {
-		w.crew = newCrew(w)
+		w.crew = newCrew(w, w.star.Members, w.star.Session)
 	}
 	go w.follow(w.star, seats(cfg.World))
 	w.noteContainers()
@@ -214,6 +236,9 @@ func (w *World) open(local net.Addr, me *rendezvous.Member) error {
 	if w.cfg.Transport == "mpi" {
 		return nil
 	}
+	if w.here = w.cfg.Bind; w.here == "" {
+		w.here, _, _ = net.SplitHostPort(local.String())
+	}
 	if w.cfg.Transport != "tcp" {
 		err := w.openUnix(me)
 		if err != nil && w.cfg.Transport != "auto" {
@@ -225,11 +250,7 @@ func (w *World) open(local net.Addr, me *rendezvous.Member) error {
 	if w.cfg.Transport == "unix" {
 		return nil
 	}
-	host := w.cfg.Bind
-	if host == "" {
-		host, _, _ = net.SplitHostPort(local.String())
-	}
-	ln, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	ln, err := net.Listen("tcp", net.JoinHostPort(w.here, "0"))
 	if err != nil {
 		return fmt.Errorf("data connections: %w", err)
 	}
@@ -263,6 +284,7 @@ func (w *World) shut() {
 	if w.cfg.Listener != nil {
 		_ = w.cfg.Listener.Close()
 	}
+	w.closeDoors()
 }
 
 // hearsay is how long the reason for the end of a world may take to reach a process.
@@ -327,21 +349,45 @@ func (w *World) Wire(rank int) collective.Wire { return w.net.Wire(collective.Sa
 
 // Self implements setup.World.
 func (w *World) Self() setup.Self {
-	s := setup.Self{Process: w.cfg.Rank, Session: w.star.Session, At: w.placement(), Ended: w.star.Ended(), Dump: w.star.Dump, Dumps: w.star.Dumps()}
+	s := setup.Self{Process: w.process(), Session: w.star.Session, At: w.placement(), Ended: w.star.Ended(), Dump: w.star.Dump, Dumps: w.star.Dumps()}
 	for _, m := range w.star.Members {
 		s.Hosts = append(s.Hosts, slices.Repeat([]string{m.Host}, w.cfg.PerProcess)...)
 	}
 	return s
 }
 
+// process returns this process's number. One that has not joined yet is not the first.
+func (w *World) process() int {
+	if w.crew.isLate() {
+		return max(1, w.cfg.Rank)
+	}
+	return w.cfg.Rank
+}
+
 // Agree returns an error, the same on all processes, if they state different facts.
 func (w *World) Agree(ctx context.Context, facts []rendezvous.Fact) error {
-	return w.star.Agree(ctx, facts)
+	c := w.crew
+	if c.isLate() {
+		return c.try.agree(facts)
+	}
+	err := w.star.Agree(ctx, facts)
+	if err == nil {
+		c.record(entry{Facts: facts, Agreed: true})
+	}
+	return err
 }
 
 // Share returns the value of mine on process 0.
 func (w *World) Share(ctx context.Context, mine string) (string, error) {
-	return w.star.Share(ctx, mine)
+	c := w.crew
+	if c.isLate() {
+		return c.try.share()
+	}
+	text, err := w.star.Share(ctx, mine)
+	if err == nil {
+		c.record(entry{Shared: text})
+	}
+	return text, err
 }
 
 // Fail notifies the other processes why this one ends, unless it ends because another one was lost,
@@ -385,6 +431,7 @@ func (w *World) Explain(err error) error {
 
 // Close leaves the world. Its groups must be closed.
 func (w *World) Close() {
+	w.shuts()
 	w.shut()
 	w.star.Done()
 	w.mu.Lock()
@@ -405,6 +452,9 @@ func (w *World) Close() {
 
 // Connect connects all processes.
 func (w *World) Connect(m shard.Mesh) (*setup.Connection, error) {
+	if w.crew.isLate() {
+		return w.apart(m), nil
+	}
 	n, err := w.carry(collective.MeshGroups(m))
 	if err != nil {
 		return nil, fmt.Errorf("connecting the processes: %w", err)
@@ -468,11 +518,22 @@ func (w *World) saves() (all []collective.Group) {
 
 // connect dials the processes before this one and accepts those after it. If it takes too long, the
 // error is rendezvous.Missing.
-func (w *World) connect(n *socket.Net) error {
+func (w *World) connect(n *socket.Net) (err error) {
 	late := fmt.Errorf("not connected within %v (parallel.join)", w.cfg.Join)
 	ctx, cancel := context.WithTimeoutCause(context.Background(), w.cfg.Join, late)
 	defer cancel()
-	defer w.shut()
+	about := "data " + w.star.Session
+	doors := w.newDoors(about)
+	defer func() {
+		if err == nil && w.cfg.Joins {
+			w.admit(doors)
+			return
+		}
+		for _, d := range doors {
+			d.Close()
+		}
+		w.shut()
+	}()
 	ended := w.star.Ended()
 	go func() {
 		select {
@@ -481,16 +542,8 @@ func (w *World) connect(n *socket.Net) error {
 		case <-ctx.Done():
 		}
 	}()
-	about := "data " + w.star.Session
 	guests := make(chan rendezvous.Guest)
-	var doors []*rendezvous.Door
-	for _, ln := range w.listeners {
-		if ln.Addr().Network() == "tcp" {
-			ln = rendezvous.Over(ln, w.cfg.TLS)
-		}
-		door := rendezvous.NewDoor(ln, w.cfg.Token, about, w.cfg.World, nil)
-		defer door.Close()
-		doors = append(doors, door)
+	for _, door := range doors {
 		go func() {
 			for {
 				g, err := door.Next(ctx)
@@ -514,6 +567,17 @@ func (w *World) connect(n *socket.Net) error {
 		w.add(n, p, c)
 	}
 	return w.because(missing(w.accept(ctx, n, guests, doors), late))
+}
+
+// newDoors accepts connections for data.
+func (w *World) newDoors(about string) (doors []*rendezvous.Door) {
+	for _, ln := range w.listeners {
+		if ln.Addr().Network() == "tcp" {
+			ln = rendezvous.Over(ln, w.cfg.TLS)
+		}
+		doors = append(doors, rendezvous.NewDoor(ln, w.cfg.Token, about, w.cfg.World, nil))
+	}
+	return doors
 }
 
 // missing converts an error caused by late to rendezvous.Missing.
@@ -564,9 +628,14 @@ func (w *World) because(err error) error {
 
 // dial connects to a process over its Unix socket if that exists, else over TCP.
 func (w *World) dial(ctx context.Context, p int, about string) (net.Conn, error) {
-	it := w.star.Members[p]
-	caller := rendezvous.Caller{Process: w.cfg.Rank, Token: w.cfg.Token}
-	if it.Unix != "" && w.SameHost(p, w.cfg.Rank) {
+	return w.dialMember(ctx, w.cfg.Rank, w.star.Members[p], w.SameHost(p, w.cfg.Rank), about)
+}
+
+// dialMember connects as a process to another one.
+func (w *World) dialMember(ctx context.Context, as int, it rendezvous.Member, near bool, about string) (net.Conn, error) {
+	p := it.Process
+	caller := rendezvous.Caller{Process: as, Token: w.cfg.Token}
+	if it.Unix != "" && near {
 		c, err := w.dialUnix(ctx, caller, it.Unix, about)
 		if err == nil || it.TCP == "" || errors.Is(err, rendezvous.ErrRefused) {
 			return c, err

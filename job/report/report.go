@@ -127,14 +127,23 @@ type Change struct {
 	Time     float64 `json:"time"`  // seconds since 1970
 	Epoch    int     `json:"epoch"` // number of the change
 	Replicas int     `json:"replicas"`
-	Lost     []int   `json:"lost"`    // ranks, by the numbers of the first start
-	Seconds  float64 `json:"seconds"` // from when the ranks had stopped
+	Lost     []int   `json:"lost,omitempty"`   // ranks, by the numbers of the first start
+	Joined   []int   `json:"joined,omitempty"` // ranks that have come back
+	Seconds  float64 `json:"seconds"`          // from when the ranks had stopped
 }
 
 // String describes the change for people.
 func (c Change) String() string {
-	lost := strings.Trim(strings.ReplaceAll(fmt.Sprint(c.Lost), " ", ","), "[]")
-	return fmt.Sprintf("after step %d: lost ranks %s, going on with %d replicas", c.Step, lost, c.Replicas)
+	s := fmt.Sprintf("after step %d: ", c.Step)
+	for _, x := range []struct {
+		word  string
+		ranks []int
+	}{{"lost", c.Lost}, {"joined by", c.Joined}} {
+		if len(x.ranks) > 0 {
+			s += fmt.Sprintf("%s ranks %s, ", x.word, strings.Trim(strings.ReplaceAll(fmt.Sprint(x.ranks), " ", ","), "[]"))
+		}
+	}
+	return s + fmt.Sprintf("going on with %d replicas", c.Replicas)
 }
 
 // Lead is the event of a process that was not the first one, and reports for the run from now on.

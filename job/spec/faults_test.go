@@ -23,6 +23,7 @@ func TestFaultsThatCannotBeSurvived(t *testing.T) {
 		{"train.delayed_update=true"},
 		{"checkpoint.dir=s3://bucket/a", "checkpoint.every=1"},
 		{"faults.survive=false", "faults.min_replicas=2"},
+		{"faults.survive=false", "faults.join=true"},
 	} {
 		_, err := Load("job.yaml", append([]string{"parallel={ranks: 8, replicate: 4}", "faults.survive=true", "train.batch=32"}, sets...))
 		said.Same(t, strings.Join(sets, " "), err)
@@ -30,7 +31,7 @@ func TestFaultsThatCannotBeSurvived(t *testing.T) {
 			t.Errorf("%q: %v", sets, err)
 		}
 	}
-	for _, sets := range [][]string{{}, {"faults.min_replicas=3"}, {"zero.stage=0", "parallel.replicate=1"}} {
+	for _, sets := range [][]string{{}, {"faults.min_replicas=3"}, {"faults.join=true"}, {"zero.stage=0", "parallel.replicate=1"}} {
 		if _, err := Load("job.yaml", append([]string{"parallel={ranks: 8, replicate: 4}", "faults.survive=true", "train.batch=32"}, sets...)); err != nil {
 			t.Errorf("%q: %v", sets, err)
 		}

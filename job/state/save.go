@@ -160,6 +160,12 @@ func (s *Saver) Regroup(g collective.Group) (err error) {
 	return err
 }
 
+// Base returns the name of the base folder, or "". No save may be in flight.
+func (s *Saver) Base() string { return s.base }
+
+// UseBase makes the saver go on from the base folder of another rank's.
+func (s *Saver) UseBase(name string) { s.base = name }
+
 // Leave announces that the rank has failed, so that ranks that start a save fail at once. It
 // finishes a save that it has started first.
 func (s *Saver) Leave() {

@@ -1,0 +1,133 @@
+package tests
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"zeroth/collective"
+	"zeroth/collective/collectivetest"
+	"zeroth/internal/setup"
+	"zeroth/job/report"
+	"zeroth/tests/nightly"
+)
+
+// returning makes processes fail at some of their operations in their first start, and slows the others down until
+// they are back.
+type returning struct {
+	dies map[int]int64 // by process
+	away atomic.Int64
+	seen []atomic.Int64 // operations of each process, in all starts
+	rise []atomic.Int64 // starts of each process
+}
+
+func newReturning(processes int, dies map[int]int64) *returning {
+	return &returning{dies: dies, seen: make([]atomic.Int64, processes), rise: make([]atomic.Int64, processes)}
+}
+
+func (r *returning) hooks(p int) setup.Hooks {
+	start := r.rise[p].Add(1)
+	return setup.Hooks{WrapGroups: func(_ int, g collective.Ranks) collective.Ranks {
+		for _, of := range g.All() {
+			*of = collectivetest.Faulty(*of, func(int) (f collectivetest.Fault) {
+				n := r.seen[p].Add(1) - 1
+				dies, ok := r.dies[p]
+				switch {
+				case ok && start == 1 && n == dies:
+					r.away.Add(1)
+					f.Err = errLink
+				case ok && start >= 2 && r.away.Load() > 0:
+					r.away.Add(-1)
+				case r.away.Load() > 0:
+					f.Delay = 20 * time.Millisecond
+				}
+				return f
+			})
+		}
+		return g
+	}}
+}
+
+// TestJoinAtAnyOperation checks that processes which fail in any operation, also while others join, come back and
+// join, that losses and state are those of a run that was stopped after the same steps and resumed with as many replicas,
+// and, with a tree of sums, those of a run that loses nobody.
+func TestJoinAtAnyOperation(t *testing.T) {
+	nightly.Long(t)
+	for k, s := range append(slices.Clone(surviving), surviving[5]) {
+		if k != 4 && k != 5 && nightly.Of(0, 1) == 0 {
+			continue
+		}
+		t.Run(fmt.Sprint(k, strings.Join(s.sets, " ")), func(t *testing.T) {
+			t.Parallel()
+			rng := rand.New(rand.NewPCG(uint64(k), 50))
+			whole, joins := t.TempDir(), 0
+			sets := append([]string{"checkpoint.every=1", "checkpoint.keep=30", "faults={survive: true, join: true}"}, s.sets...)
+			sets = append(sets, "train.steps=20", "train.eval_every=5", "checkpoint.async=false")
+			plain, out := newReturning(s.processes, nil), t.TempDir()
+			for p, err := range inProcesses(t, saving(t, whole, sets...), s.processes, out, plain.hooks) {
+				if err != nil {
+					t.Fatalf("process %d: %v", p, err)
+				}
+			}
+			for range nightly.Of(2, 40) {
+				victims := map[int]int64{}
+				for _, victim := range rng.Perm(s.processes)[:1+rng.IntN(2)] {
+					victims[victim] = int64(rng.IntN(int(plain.seen[victim].Load())))
+				}
+				t.Run(fmt.Sprint(victims), func(t *testing.T) { joins += joinsAfter(t, s.processes, sets, victims, whole) })
+			}
+			if joins == 0 {
+				t.Error("nobody has joined")
+			}
+		})
+	}
+}
+
+// joinsAfter loses processes at some of their operations, which come back, and returns how many ranks have joined.
+func joinsAfter(t *testing.T, n int, sets []string, victims map[int]int64, whole string) (joins int) {
+	dir, out := t.TempDir(), t.TempDir()
+	c := saving(t, dir, sets...)
+	errs := inProcesses(t, c, n, out, newReturning(n, victims).hooks)
+	l, err := report.ReadLog(filepath.Join(out, "metrics.jsonl"))
+	if all := !slices.Contains(errs, nil); all && (err != nil || len(l.Steps) == 0 || len(l.Steps) == c.Train.Steps || len(victims) > 1) {
+		return 0 // as in survivesAt
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(errs, nil) {
+		t.Fatalf("%v, changes %+v", errs, l.Changes)
+	}
+	for i, s := range l.Steps {
+		if s.Step != i+1 {
+			t.Fatalf("line %d is of step %d", i+1, s.Step)
+		}
+	}
+	for _, change := range l.Changes {
+		joins += len(change.Joined)
+	}
+	last := fmt.Sprint(c.Train.Steps)
+	if c.Train.Sums == "tree" && digest(t, dir, last) != digest(t, whole, last) {
+		t.Errorf("the state differs from that of the run without losses: %+v", l.Changes)
+	}
+	for i, change := range l.Changes {
+		if i+1 < len(l.Changes) && l.Changes[i+1].Step == change.Step {
+			continue // nothing was computed in between
+		}
+		again, from := repeats(t, c, sets, change), ""
+		if change.Step > 0 {
+			from = filepath.Join(whole, fmt.Sprintf("step-%08d", change.Step))
+		}
+		run(t, again, from)
+		whole = again.Checkpoint.Dir
+	}
+	if digest(t, dir, last) != digest(t, whole, last) {
+		t.Errorf("the state differs from that of the repetition of %+v", l.Changes)
+	}
+	return joins
+}
