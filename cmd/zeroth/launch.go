@@ -85,7 +85,7 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 			a.open = 64 + 8*n
 			s := launch.New(n, hosts)
 			s.Args, s.Resumes, s.Ranks = l.args, l.resumes, l.ranks
-			s.Survives = l.survives
+			s.Survives, s.Joins = l.survives, l.joins
 			s.Restarts, s.MinRanks, s.Out, s.Errs = restarts, minRanks, a.out, a.errs
 			if l.unnamed { // one run folder for all processes and restarts
 				own, undo := ownFolder(defaultFolder(l.file, time.Now()))
@@ -191,6 +191,15 @@ func (c command) survives() bool {
 	}
 	job, err := setup.ThisMachine(1, 0).Load(c.file, c.sets)
 	return err == nil && job.Faults.Survive
+}
+
+// joins reports whether processes of the job that were lost can join the others again.
+func (c command) joins() bool {
+	if c.file == "" {
+		return false
+	}
+	job, err := setup.ThisMachine(1, 0).Load(c.file, c.sets)
+	return err == nil && job.Faults.Join
 }
 
 // ranks returns the number of ranks that the job has in a number of processes.

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -75,4 +77,62 @@ func TestSurvive(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLaunchJoins kills processes of a launch, process 0 first, and checks that they are started again and join, and that the
+// result has the bytes of a run that nobody has left.
+func TestLaunchJoins(t *testing.T) {
+	nightly.Long(t)
+	t.Parallel()
+	dir := t.TempDir()
+	job := "model: {layers: 1, heads: 2, width: 16, context: 16}\ndata: {text: [a.txt], validation: 0}\ntrain: {steps: 1200, batch: 12, micro_batch: 2, sums: tree}\n" +
+		"parallel: {ranks: 3}\nzero: {stage: 0}\nsample: {tokens: 0}\n"
+	for name, content := range map[string]string{"a.txt": strings.Repeat("Some text to train on. ", 200), "tiny.yaml": job} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := shell{T: t, dir: dir}
+	s.process(0, "train", "tiny.yaml", "--out", "plain")
+	metrics := filepath.Join(dir, "r", "metrics.jsonl")
+	strike := func([]int) {
+		for victim := range 2 {
+			for until := time.Now().Add(30 * time.Second); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+				if l, err := report.ReadLog(metrics); err == nil && len(l.Steps) > 3 && joinedIn(l) == victim {
+					break
+				}
+			}
+			signalTo(t, syscall.SIGKILL, victim)(launchedIn(t, dir))
+		}
+	}
+	code, said, errs, _ := s.disturb("", 0, strike, "launch", "-n", "3", "--", "train", "tiny.yaml", "--set", "faults={survive: true, join: true}", "--out", "r")
+	l, err := report.ReadLog(metrics)
+	if code != 0 || err != nil || joinedIn(l) == 0 || len(l.Steps) != 1200 {
+		t.Fatalf("exit code %d, %v, %d steps, changes %+v\n%s%s", code, err, len(l.Steps), l.Changes, said, errs)
+	}
+	got, err := os.ReadFile(filepath.Join(dir, "r", "model", "model.safetensors"))
+	want, wrong := os.ReadFile(filepath.Join(dir, "plain", "model", "model.safetensors"))
+	if err != nil || wrong != nil || !bytes.Equal(got, want) {
+		t.Errorf("other parameters (%v, %v), changes %+v", err, wrong, l.Changes)
+	}
+}
+
+// joinedIn returns how many ranks have joined.
+func joinedIn(l *report.Log) (n int) {
+	for _, c := range l.Changes {
+		n += len(c.Joined)
+	}
+	return n
+}
+
+// launchedIn returns the processes of a launch in a folder.
+func launchedIn(t *testing.T, dir string) (pids []int) {
+	all, _ := filepath.Glob("/proc/[0-9]*/cwd")
+	for _, name := range all {
+		if at, err := os.Readlink(name); err == nil && at == dir {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }

@@ -107,12 +107,12 @@ func obey(c *exec.Cmd, orders io.Reader) error {
 }
 
 // remoteChild returns a process on another host that is not started yet.
-func (s *Supervisor) remoteChild(rank, start int) (*child, error) {
+func (s *Supervisor) remoteChild(rank, start int, more ...string) (*child, error) {
 	h, local := s.Remote.place(s.slots[rank])
 	c := &child{host: h.name, cmd: s.Remote.over(context.Background(), h, shellQuoted(s.Remote.program)+" agent")}
 	c.cmd.SysProcAttr, c.cmd.WaitDelay = ownGroup(), time.Second
 	text, err := json.Marshal(order{Digest: s.Remote.digest, Version: s.version, Folder: s.Remote.folder, Args: s.Args,
-		Env: append(slices.Clone(s.Remote.env), "ZEROTH_TOKEN="+s.token, "ZEROTH_RUN_ID="+s.runID, "ZEROTH_HOST="+s.Remote.rendezvous(s.slots[0]),
+		Env: append(slices.Concat(s.Remote.env, more), "ZEROTH_TOKEN="+s.token, "ZEROTH_RUN_ID="+s.runID, "ZEROTH_HOST="+s.Remote.rendezvous(s.slots[0]),
 			"ZEROTH_RANK="+strconv.Itoa(rank), "ZEROTH_WORLD_SIZE="+strconv.Itoa(len(s.slots)), "ZEROTH_LOCAL_RANK="+strconv.Itoa(local),
 			"ZEROTH_LOCAL_WORLD_SIZE="+strconv.Itoa(h.slots), "ZEROTH_RESTART_COUNT="+strconv.Itoa(start))})
 	if err != nil {

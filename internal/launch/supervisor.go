@@ -48,6 +48,7 @@ type Supervisor struct {
 	Resumes  bool                             // Args contain --resume
 	Ranks    func(processes int) (int, error) // of the job in a number of processes
 	Survives func() bool                      // the job goes on without a process that was lost; nil: it does not
+	Joins    func() bool                      // likewise, processes that were lost join the others again; nil: they do not
 	Restarts int
 	MinRanks int // fewest ranks to continue with; 0 needs all processes
 	Out      io.Writer
@@ -60,6 +61,9 @@ type Supervisor struct {
 	silent []string // hosts left out because they did not answer
 	token  string
 	runID  string // of a start on other hosts
+	addr   string // of process 0 of a start on this machine
+	start0 int    // number of the start
+	done   bool   // a process has come to the end of the job
 
 	mu       sync.Mutex
 	children []*child  // by rank; children[r] has slots[r]
@@ -88,7 +92,9 @@ type child struct {
 	killed bool           // by the supervisor
 	code   int            // exit code; -1 if a signal or a lost connection ended it
 	how    string         // describes how it ended
-	ended  int            // how many children ended before it
+	begun  time.Time
+	tries  int // how often the process has been started again
+	ended  int // how many children ended before it
 }
 
 // Run starts the world, and restarts it after failures. The error is Failed if processes failed.
@@ -310,7 +316,7 @@ const (
 
 // once starts the processes, waits for all of them and returns the exit code.
 func (s *Supervisor) once(start int) (code int, err error) {
-	s.survived = false
+	s.survived, s.done, s.start0 = false, false, start
 	ends, done := make(chan *child), make(chan struct{})
 	defer func() {
 		s.mu.Lock()
@@ -326,6 +332,7 @@ func (s *Supervisor) once(start int) (code int, err error) {
 		if ln, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 			return 0, err
 		}
+		s.addr = ln.Addr().String()
 		err = s.start(ln.(*net.TCPListener), start, ends)
 		_ = ln.Close() // process 0 has inherited it
 	}
@@ -387,18 +394,7 @@ func (s *Supervisor) start(ln *net.TCPListener, start int, ends chan *child) err
 	var running sync.WaitGroup
 	for _, c := range children {
 		running.Go(func() {
-			if c.orders != nil {
-				_, _ = c.orders.Write(c.order) // an error means that ssh has ended
-			}
-			s.mu.Lock()
-			if c.ready = true; s.asked != nil {
-				c.send(s.asked)
-			}
-			s.mu.Unlock()
-			c.wait()
-			if out, ok := c.cmd.Stdout.(*labelled); ok {
-				out.end()
-			}
+			s.run(c)
 			ends <- c
 		})
 	}
@@ -406,16 +402,33 @@ func (s *Supervisor) start(ln *net.TCPListener, start int, ends chan *child) err
 	return err
 }
 
+// run waits for a started process, and gives it its order and signals.
+func (s *Supervisor) run(c *child) {
+	if c.orders != nil {
+		_, _ = c.orders.Write(c.order) // an error means that ssh has ended
+	}
+	s.mu.Lock()
+	if c.ready = true; s.asked != nil {
+		c.send(s.asked)
+	}
+	s.mu.Unlock()
+	c.wait()
+	if out, ok := c.cmd.Stdout.(*labelled); ok {
+		out.end()
+	}
+}
+
 // child returns a process on this machine that is not started yet.
-func (s *Supervisor) child(rank, start int, ln *net.TCPListener) (*child, error) {
+func (s *Supervisor) child(rank, start int, ln *net.TCPListener, more ...string) (*child, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	c := &child{cmd: exec.Command(exe, s.Args...)}
-	c.cmd.Env = append(os.Environ(), "ZEROTH_TOKEN="+s.token, "ZEROTH_ADDR="+ln.Addr().String(), "ZEROTH_RANK="+strconv.Itoa(rank), "ZEROTH_WORLD_SIZE="+strconv.Itoa(len(s.slots)),
+	c.cmd.Env = append(os.Environ(), "ZEROTH_TOKEN="+s.token, "ZEROTH_ADDR="+s.addr, "ZEROTH_RANK="+strconv.Itoa(rank), "ZEROTH_WORLD_SIZE="+strconv.Itoa(len(s.slots)),
 		"ZEROTH_LOCAL_RANK="+strconv.Itoa(s.slots[rank]), "ZEROTH_LOCAL_WORLD_SIZE="+strconv.Itoa(s.n), "ZEROTH_RESTART_COUNT="+strconv.Itoa(start))
-	if rank == 0 {
+	c.cmd.Env = append(c.cmd.Env, more...)
+	if rank == 0 && ln != nil {
 		c.cmd.Env = append(c.cmd.Env, "ZEROTH_LISTEN_FD=3")
 		f, err := ln.File()
 		if err != nil {
@@ -465,13 +478,25 @@ func (s *Supervisor) wait(ends chan *child) {
 			if c.ended == 0 {
 				s.survived = s.Survives != nil && s.Survives()
 			}
-			if c.code != 0 && (!s.survived || c.code == ExitInput) && limit == nil {
+			if s.done = s.done || c.code == ExitDone; s.revives(c, running, ends) {
+				running++
+				continue
+			}
+			if s.done && limit == nil && running > 0 && s.survived && s.Joins != nil && s.Joins() { // some may still try to join
+				limit = time.After(termDelay)
+			}
+			if c.code != 0 && (!s.survived || c.code == ExitInput && c.tries == 0) && limit == nil {
 				limit = time.After(termDelay)
 			}
 			if (c.code != 0 || s.survived) && running > 0 && s.onlyStopped() {
 				s.signal(syscall.SIGKILL)
 			}
 		case <-limit:
+			if s.done && s.survived { // those that have joined write their results meanwhile
+				s.endLate()
+				limit = nil
+				continue
+			}
 			s.signal(next)
 			next, limit = syscall.SIGKILL, time.After(killDelay)
 		}

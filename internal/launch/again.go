@@ -1,0 +1,90 @@
+package launch
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Of a job whose processes may come back, a process that was lost is started again, alone, while the others go on.
+// It joins them (ZEROTH_JOIN). One that ends soon again waits longer before the next start, up to longestAgain.
+
+const firstAgain, longestAgain = 100 * time.Millisecond, 30 * time.Second
+
+// lasting is the time after which a process that came back is taken to have joined.
+const lasting = time.Minute
+
+// revives starts the process of an ended child again, and reports whether it does: if others go on without it, and nobody has
+// asked the launch to stop.
+func (s *Supervisor) revives(c *child, running int, ends chan *child) bool {
+	if !s.survived || s.Joins == nil || running == 0 || c.code == ExitInput || c.code == ExitDone || s.done || s.askedToStop() || !s.Joins() {
+		return false
+	}
+	rank := slices.Index(s.children, c)
+	if time.Since(c.begun) > lasting {
+		c.tries = 0
+	}
+	wait := min(firstAgain<<min(c.tries, 16), longestAgain)
+	fmt.Fprintf(s.Errs, "zeroth: process %s ended (%s): starting it again, to join the others\n", c.label(rank), c.how)
+	go func() {
+		runtime.LockOSThread() // Linux ends the process when the thread that started it ends
+		defer runtime.UnlockOSThread()
+		time.Sleep(wait)
+		if next, err := s.again(rank, c.tries+1); err == nil {
+			s.run(next)
+			c = next
+		}
+		ends <- c
+	}()
+	return true
+}
+
+// again starts the process of a rank again.
+func (s *Supervisor) again(rank, tries int) (c *child, err error) {
+	if s.hosts != nil {
+		c, err = s.remoteChild(rank, s.start0, "ZEROTH_JOIN="+strings.Join(s.addresses(), ","))
+	} else {
+		host, _, _ := net.SplitHostPort(s.addr)
+		c, err = s.child(rank, s.start0, nil, "ZEROTH_JOIN="+host)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.tries, c.begun = tries, time.Now()
+	c.cmd.Stdout, c.cmd.Stderr = &labelled{to: s.Out, label: c.label(rank)}, io.Writer(&c.errs)
+	if rank == 0 {
+		c.cmd.Stderr = io.MultiWriter(s.Errs, &c.errs)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err = c.cmd.Start(); err == nil {
+		s.children[rank] = c
+	}
+	return c, err
+}
+
+// addresses returns where the hosts of the processes reach each other.
+func (s *Supervisor) addresses() (all []string) {
+	for _, slot := range s.slots {
+		if at := s.Remote.rendezvous(slot); !slices.Contains(all, at) {
+			all = append(all, at)
+		}
+	}
+	return all
+}
+
+// endLate ends processes that have been started again: the job has come to its end.
+func (s *Supervisor) endLate() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.children {
+		if c.tries > 0 && c.ready {
+			c.send(syscall.SIGTERM)
+		}
+	}
+}
