@@ -36,10 +36,10 @@ func header(j *setup.Job, set *data.Set, out string, ranks []*setup.Rank) report
 		host = h.Usage().Peak.Total()
 	}
 	return report.Header{
-		Model: hf.Title(spec.Network(c)), Parameters: int64(n), Groups: spec.Groups(c),
-		Ranks: c.Parallel.Ranks, Mesh: spec.Mesh(c), Master: c.Parallel.Master, Stage: c.Zero.Stage,
-		Precision: c.Precision.String(), Device: setup.Where(j), GlobalBatch: c.Train.Batch, TokensPerStep: spec.TokensPerStep(c), Steps: c.Train.Steps, Epochs: c.Train.Epochs,
-		DataTokens: int64(set.Train.Positions(0, set.Train.Windows())), Unit: spec.Unit(c), Out: out, MemoryPerRank: peak(ranks),
+		Start: report.Start{Model: hf.Title(spec.Network(c)), Parameters: int64(n), Ranks: c.Parallel.Ranks, Stage: c.Zero.Stage,
+			Precision: c.Precision.String(), Device: setup.Where(j), Steps: c.Train.Steps, TokensPerStep: spec.TokensPerStep(c), Unit: spec.Unit(c)},
+		Groups: spec.Groups(c), Mesh: spec.Mesh(c), Master: c.Parallel.Master, GlobalBatch: c.Train.Batch, Epochs: c.Train.Epochs,
+		DataTokens: int64(set.Train.Positions(0, set.Train.Windows())), Out: out, MemoryPerRank: peak(ranks),
 		HostPerRank: host, DiskPerRank: ranks[0].Trainer.DiskBytes(), Offload: c.Zero.Offload.String(),
 	}
 }

@@ -277,7 +277,7 @@ func TestHeaderCountsNoPadding(t *testing.T) {
 	if unit := spec.Unit(&c); unit != "samples" {
 		t.Error(unit)
 	}
-	rows := report.Header{Unit: "samples", GlobalBatch: 64, TokensPerStep: 64, DataTokens: 1000, Steps: 5}.Rows()
+	rows := report.Header{Start: report.Start{Unit: "samples", TokensPerStep: 64, Steps: 5}, GlobalBatch: 64, DataTokens: 1000}.Rows()
 	if !slices.Contains(rows, [2]string{"batch", "64 samples a step, 5 steps"}) || !slices.Contains(rows, [2]string{"data", "1,000 samples"}) {
 		t.Error(rows)
 	}

@@ -42,10 +42,8 @@ func (r *run) countFlops(context.Context) error {
 
 // begins describes this start of the run.
 func (r *run) begins(h report.Header) report.Start {
-	s := r.speed
-	s.Step, s.Time, s.Version = r.start.Step, report.Now(), state.Version()
-	s.Model, s.Parameters, s.Ranks, s.Stage, s.Precision, s.Device, s.Steps, s.TokensPerStep = h.Model, h.Parameters, h.Ranks, h.Stage, h.Precision, h.Device, h.Steps, h.TokensPerStep
-	s.Unit = h.Unit
-	s.Mesh = h.Dimensions()
+	s := h.Start
+	s.Step, s.Time, s.Version, s.Mesh = r.start.Step, report.Now(), state.Version(), h.Dimensions()
+	s.ModelFlops, s.PeakFlops = r.speed.ModelFlops, r.speed.PeakFlops
 	return s
 }

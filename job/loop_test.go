@@ -132,8 +132,8 @@ func TestHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer set.Close()
-	want := report.Header{Model: "GPT-2 3.0k", Parameters: parameters, Ranks: 4, Mesh: shard.Mesh{Pipeline: 1, Context: 1, Tensor: 1, Expert: 1, Shard: 2, Replicate: 2}, Stage: 3, Precision: "bf16", Device: "cpu",
-		GlobalBatch: 8, TokensPerStep: 64, Steps: 1, DataTokens: set.Train.Windows() * 8, Out: "run", MemoryPerRank: plan.Device.Total(), HostPerRank: plan.Host.Total()}
+	want := report.Header{Start: report.Start{Model: "GPT-2 3.0k", Parameters: parameters, Ranks: 4, Stage: 3, Precision: "bf16", Device: "cpu", Steps: 1, TokensPerStep: 64},
+		Mesh: shard.Mesh{Pipeline: 1, Context: 1, Tensor: 1, Expert: 1, Shard: 2, Replicate: 2}, GlobalBatch: 8, DataTokens: set.Train.Windows() * 8, Out: "run", MemoryPerRank: plan.Device.Total(), HostPerRank: plan.Host.Total()}
 	if !reflect.DeepEqual(h.header, want) {
 		t.Errorf("got  %+v\nwant %+v", h.header, want)
 	}

@@ -30,7 +30,7 @@ const oddModel = `<script>document.body.textContent = "broken"</script>`
 func shown() *watch.State {
 	s := watch.NewState("runs/<b>a</b>")
 	s.Begin(report.Start{Run: "k3v9", Model: oddModel, Ranks: 4, Steps: 4000, Mesh: "shard 4", PeakFlops: 1e12}, "model: {layers: 6}\ndata: {text: [\"<i>\"]}\n", true)
-	s.Event(report.Header{Model: oddModel, Ranks: 4, Mesh: shard.Mesh{Shard: 4}, Stage: 3, Precision: "bf16", Steps: 4000, Out: "runs/<b>a</b>"})
+	s.Event(report.Header{Start: report.Start{Model: oddModel, Ranks: 4, Stage: 3, Precision: "bf16", Steps: 4000}, Mesh: shard.Mesh{Shard: 4}, Out: "runs/<b>a</b>"})
 	s.Event(&report.Account{Ranks: []report.Held{held()}})
 	for i := 1; i <= 2000; i++ {
 		x := step(i)

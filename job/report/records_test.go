@@ -14,7 +14,7 @@ import (
 func TestRecords(t *testing.T) {
 	var b bytes.Buffer
 	l := NewRecords(slog.New(slog.NewJSONHandler(&b, nil)))
-	l.Event(Header{Steps: 1000, Ranks: 2, Out: "r"})
+	l.Event(Header{Start: Start{Steps: 1000, Ranks: 2}, Out: "r"})
 	for i := 1; i <= 1000; i++ {
 		l.Step(Step{Step: i, Loss: 1.5, StepSeconds: 0.25, GradNorm: math.Inf(1)})
 	}

@@ -15,21 +15,13 @@ import (
 
 // Header describes a run before its first step.
 type Header struct {
-	Model         string // "GPT-2 10.7M"
-	Parameters    int64
+	Start                        // only what the job determines
 	Groups        []spec.Grouped // of parameters; nil for a job without groups
-	Ranks         int
-	shard.Mesh         // of the ranks
-	Master        bool // rank 0 is one
-	Stage         int
-	Precision     string
-	Device        string // device of the ranks: "cpu", "cuda: GPU 0 (NVIDIA H200)"
-	GlobalBatch   int    // sequences per step
-	TokensPerStep int
-	Unit          string // of TokensPerStep and DataTokens; empty: tokens
-	Steps         int
-	Epochs        float64 // epochs in those steps; 0 if the job gives steps
-	DataTokens    int64   // tokens of training data, without padding
+	shard.Mesh                   // of the ranks
+	Master        bool           // rank 0 is one
+	GlobalBatch   int            // sequences per step
+	Epochs        float64        // epochs in those steps; 0 if the job gives steps
+	DataTokens    int64          // tokens of training data, without padding
 	Out           string
 	MemoryPerRank int64  // bytes
 	HostPerRank   int64  // offloaded bytes in host memory
@@ -81,13 +73,13 @@ type Start struct {
 	Run           string  `json:"run"`  // name of the run, the same in all its starts
 	Time          float64 `json:"time"` // seconds since 1970
 	Version       string  `json:"version"`
-	Model         string  `json:"model"`
+	Model         string  `json:"model"` // "GPT-2 10.7M"
 	Parameters    int64   `json:"parameters"`
 	Ranks         int     `json:"ranks"`
 	Mesh          string  `json:"mesh"`
 	Stage         int     `json:"stage"`
 	Precision     string  `json:"precision"`
-	Device        string  `json:"device"`
+	Device        string  `json:"device"`          // of the ranks: "cpu", "cuda: GPU 0 (NVIDIA H200)"
 	Steps         int     `json:"steps"`           // total steps of the job
 	TokensPerStep int     `json:"tokens_per_step"` // tokens of all ranks
 	Unit          string  `json:"unit,omitempty"`  // of TokensPerStep; empty: tokens

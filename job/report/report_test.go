@@ -147,8 +147,8 @@ func TestMetricsStepAllocatesNothing(t *testing.T) {
 	}
 }
 
-var header = Header{Model: "GPT-2 10.7M", Parameters: 10745856, Ranks: 4, Mesh: shard.Mesh{Shard: 2, Replicate: 2}, Stage: 3, Precision: "bf16",
-	GlobalBatch: 16, TokensPerStep: 4096, Steps: 1000, DataTokens: 58123456, Out: "runs/x", MemoryPerRank: 123456789}
+var header = Header{Start: Start{Model: "GPT-2 10.7M", Parameters: 10745856, Ranks: 4, Stage: 3, Precision: "bf16", Steps: 1000, TokensPerStep: 4096},
+	Mesh: shard.Mesh{Shard: 2, Replicate: 2}, GlobalBatch: 16, DataTokens: 58123456, Out: "runs/x", MemoryPerRank: 123456789}
 
 func TestLines(t *testing.T) {
 	var b bytes.Buffer
