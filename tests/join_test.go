@@ -3,16 +3,21 @@ package tests
 import (
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
+	"zeroth/internal/input"
+	"zeroth/internal/launch"
 	"zeroth/internal/setup"
+	"zeroth/internal/world"
 	"zeroth/job/report"
 	"zeroth/tests/nightly"
 )
@@ -130,4 +135,46 @@ func joinsAfter(t *testing.T, n int, sets []string, victims map[int]int64, whole
 		t.Errorf("the state differs from that of the repetition of %+v", l.Changes)
 	}
 	return joins
+}
+
+// TestNewcomersThatDiffer checks that processes with another job, or in the place of one that lives, are refused and hurt nobody.
+func TestNewcomersThatDiffer(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	same := []string{"parallel.ranks=3", "zero.stage=0", "faults={survive: true, join: true}", "train.steps=30"}
+	c, out, faults := saving(t, t.TempDir(), same...), t.TempDir(), newReturning(3, map[int]int64{2: 40})
+	process := func(rank int) world.Config {
+		return world.Config{
+			Process: launch.Process{Rank: rank, World: 3, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}}, PerProcess: 1, Transport: "auto",
+			Token: []byte("0123456789abcdef"), Heartbeat: 200 * time.Millisecond, DeadAfter: 30 * time.Second, Survive: 1, Joins: true,
+		}
+	}
+	var all sync.WaitGroup
+	for p := range 3 {
+		all.Go(func() {
+			in := process(p)
+			if p == 0 {
+				in.Listener = ln
+			}
+			err := inProcess(t, c, in, out, faults.hooks)
+			if p < 2 && err != nil {
+				t.Errorf("process %d: %v", p, err)
+			}
+			if p < 2 {
+				return
+			}
+			for rank, sets := range map[int][]string{2: {"optimizer.lr=0.5"}, 1: nil} {
+				in := process(rank)
+				in.Back, in.Join = []string{"127.0.0.1"}, 2*time.Second
+				other := saving(t, c.Checkpoint.Dir, append(slices.Clone(same), sets...)...)
+				if err := inProcess(t, other, in, out, nil); err == nil || (sets != nil) != input.IsInput(err) {
+					t.Errorf("process %d with %q: %v", rank, sets, err)
+				}
+			}
+			faults.away.Store(0)
+		})
+	}
+	all.Wait()
 }
