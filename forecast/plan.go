@@ -263,7 +263,7 @@ func planAt(c *spec.Job, m Machine, micros, at int) (*Plan, error) {
 	}
 	p.Groups = spec.Groups(c)
 	p.Model = hf.Title(spec.Network(c))
-	p.Padding, p.Outside = padding(c, t), Outside(c, m)
+	p.Padding, p.Outside = t.Padding(), Outside(c, m)
 	for _, m := range p.Timeline {
 		m.Name = w.Name(m)
 		if p.Peak == nil || m.InUse.Total() > p.Peak.InUse.Total() {
@@ -271,43 +271,6 @@ func planAt(c *spec.Job, m Machine, micros, at int) (*Plan, error) {
 		}
 	}
 	return p, nil
-}
-
-// padding returns the bytes at the end of units that belong to no parameter. They are in the last
-// shards.
-func padding(c *spec.Job, t *zero.Trainer) (bytes int64) {
-	for _, u := range t.Units() {
-		p := int64(c.Precision.Size())
-		if u.Code != device.Floats {
-			p = int64(device.I32.Size())
-		}
-		pad := int64(u.Layout.Len() - u.Layout.Numel())
-		last := min(pad, int64(u.Layout.ShardLen()))
-		params, grads, states := p*last, 4*last, int64(0)
-		for _, t := range setup.Rules(c)[u.Rule].Types() {
-			states += int64(t.Bytes(int(last)))
-		}
-		if c.Precision != device.F32 || u.ParamOffloaded || c.Train.Delayed {
-			states += 4 * last
-		}
-		if u.ParamOffloaded || u.MasterOnly {
-			params = 0
-		}
-		if u.GradOffloaded {
-			grads, states = 0, 0
-		}
-		if u.Whole() {
-			params = p * pad
-		}
-		if c.Zero.Stage < 2 {
-			grads = 4 * pad
-		}
-		if u.Frozen {
-			grads, states = 0, 0
-		}
-		bytes += params + grads + states
-	}
-	return bytes
 }
 
 // useTitle returns the display name of an allocation.

@@ -72,6 +72,27 @@ func (u *Unit) Parameters() (n int) {
 	return u.Layout.Numel()
 }
 
+// Padding returns the bytes on the device that belong to no parameter in its parameters, its gradient and
+// other buffers of a shard, on the rank with the last shard.
+func (u *Unit) Padding(others []device.Buffer) (bytes int64) {
+	pad := u.Layout.Len() - u.Layout.Numel()
+	add := func(b device.Buffer, whole bool) {
+		if n := min(pad, u.Layout.ShardLen()); b.N > 0 && whole {
+			bytes += int64(b.Type.Bytes(pad))
+		} else if b.N > 0 {
+			bytes += int64(b.Type.Bytes(n))
+		}
+	}
+	add(u.Param, u.whole)
+	if add(u.kept, true); u.kept.N == 0 && !u.GradOffloaded {
+		add(u.Grad, false)
+	}
+	for _, b := range others {
+		add(b, false)
+	}
+	return bytes
+}
+
 // Itself returns the unit in the form of Event.Units.
 func (u *Unit) Itself() []*Unit { return u.self[:] }
 

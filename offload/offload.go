@@ -480,6 +480,15 @@ func (s *Store) Master(unit int) (master device.Buffer) {
 	return master
 }
 
+// OnDevice returns the master copy and the state vectors of a unit that rest on the device.
+func (s *Store) OnDevice(unit int) []device.Buffer {
+	u := &s.units[unit]
+	if u.onHost {
+		return nil
+	}
+	return append([]device.Buffer{u.master}, u.vec...)
+}
+
 // Tiles returns the number of tiles of a unit.
 func (s *Store) Tiles(unit int) int { return len(s.units[unit].tiles) }
 

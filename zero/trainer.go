@@ -486,6 +486,14 @@ func (t *Trainer) KeptOfToken() float64 { return float64(t.runner.Kept()) / floa
 // ArenaPeaks returns the maximum bytes used so far in each of the activations' arenas.
 func (t *Trainer) ArenaPeaks() []int { return t.runner.Peaks() }
 
+// Padding returns the bytes of units on the device that belong to no parameter, on the rank with the last shards.
+func (t *Trainer) Padding() (bytes int64) {
+	for i, u := range t.Units() {
+		bytes += u.Padding(t.store.OnDevice(i))
+	}
+	return bytes
+}
+
 // DiskBytes returns the size of this rank's offload file.
 func (t *Trainer) DiskBytes() int64 { return t.store.DiskBytes() }
 
