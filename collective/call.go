@@ -24,8 +24,23 @@ const (
 	ops
 )
 
-func (o Op) String() string {
-	return [ops]string{"all-gather", "reduce-scatter", "broadcast", "reduce", "exchange"}[o]
+// Names of primitives, in their order.
+const (
+	AllGatherName     = "all-gather"
+	ReduceScatterName = "reduce-scatter"
+	BroadcastName     = "broadcast"
+	ReduceName        = "reduce"
+	ExchangeName      = "exchange"
+)
+
+var opNames = [ops]string{AllGatherName, ReduceScatterName, BroadcastName, ReduceName, ExchangeName}
+
+func (o Op) String() string { return opNames[o] }
+
+// Named returns the primitive of a name.
+func Named(name string) (o Op, ok bool) {
+	at := slices.Index(opNames[:], name)
+	return Op(max(0, at)), at >= 0
 }
 
 // call describes one operation. All ranks must make equal calls.
@@ -47,7 +62,7 @@ func (c call) about() string { return string(bytes.TrimRight(c.label[:], "\x00")
 
 func (c call) String() string { return fmt.Sprintf("%v of %d %v", c.op, c.n, c.t) }
 
-// Issue issues an operation: of a broadcast and a reduce, own is the buffer; of an exchange, own is
+// Issue issues an operation: of a broadcast and a reduce, both are the buffer; of an exchange, own is
 // where the parts go.
 type Issue func(q device.Queue, o Op, whole, own device.Buffer)
 
@@ -80,9 +95,9 @@ func Do(g Group, q device.Queue, o Op, whole, own device.Buffer) {
 	case exchange:
 		g.Exchange(q, own, whole)
 	case broadcast:
-		g.Broadcast(q, own)
+		g.Broadcast(q, whole)
 	case reduce:
-		g.Reduce(q, own)
+		g.Reduce(q, whole)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"zeroth/device"
 	"zeroth/internal/setup"
 	"zeroth/job/spec/spectest"
-	"zeroth/job/trace"
 )
 
 // TestMasterSeconds checks broadcast and reduce with a master against values computed by hand. The
@@ -24,11 +23,11 @@ func TestMasterSeconds(t *testing.T) {
 		want    float64
 		between int64
 	}{
-		{[]int{0, 0, 0, 0, 0, 0, 0, 0}, false, trace.Broadcast, 7*4000./10 + 5, 0}, // more ranks than the near link joins
-		{[]int{0, 0, 0, 0, 1, 1, 1, 1}, false, trace.Broadcast, 4*4000./10 + 5, 4 * 4000},
-		{[]int{0, 0, 0, 0, 1, 1, 1, 1}, false, trace.Reduce, 4*4000./10 + 5, 0},
-		{[]int{0, 1, 2, 3, 4, 5, 6, 7}, false, trace.Reduce, 7*4000./10 + 5, 0},
-		{[]int{0, 1, 2, 3, 4, 5, 6, 7}, true, trace.Broadcast, 7*4000./10 + 5 + 2*4000./50, 7 * 4000},
+		{[]int{0, 0, 0, 0, 0, 0, 0, 0}, false, collective.BroadcastName, 7*4000./10 + 5, 0}, // more ranks than the near link joins
+		{[]int{0, 0, 0, 0, 1, 1, 1, 1}, false, collective.BroadcastName, 4*4000./10 + 5, 4 * 4000},
+		{[]int{0, 0, 0, 0, 1, 1, 1, 1}, false, collective.ReduceName, 4*4000./10 + 5, 0},
+		{[]int{0, 1, 2, 3, 4, 5, 6, 7}, false, collective.ReduceName, 7*4000./10 + 5, 0},
+		{[]int{0, 1, 2, 3, 4, 5, 6, 7}, true, collective.BroadcastName, 7*4000./10 + 5 + 2*4000./50, 7 * 4000},
 	} {
 		m := h.moving(&setup.Job{Job: c, At: collective.Placement{HostRanks: 8, Hosts: test.hosts, Staged: test.staged}})
 		k := Kernel{Op: test.op, In: device.F32, N: 1000, Group: Group{8, 1}}

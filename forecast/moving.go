@@ -10,7 +10,6 @@ import (
 	"zeroth/internal/setup"
 	"zeroth/internal/show"
 	"zeroth/job/spec"
-	"zeroth/job/trace"
 )
 
 // moving computes the time of a job's work on some hardware. Collectives use the same mechanism as
@@ -144,7 +143,7 @@ func (m *moving) collective(k Kernel) float64 {
 	case k.isStar():
 		seconds, _ := m.star(k)
 		return seconds
-	case m.job.At.NCCL && !(m.exact() && k.Op == trace.ReduceScatter):
+	case m.job.At.NCCL && !(m.exact() && k.Op == collective.ReduceScatterName):
 		return m.ring(k.Group, float64(k.N)*float64(k.In.Size()))
 	}
 	seconds, _ := m.wired(k, m.waysOf(k.Group).first)
@@ -161,7 +160,7 @@ func (m *moving) star(k Kernel) (seconds float64, between int64) {
 	}
 	if l := m.link(k.Group.Size); far > 0 {
 		seconds = max(seconds, float64(far)*bytes/l.Bandwidth+l.Latency)
-		if k.Op == trace.Broadcast {
+		if k.Op == collective.BroadcastName {
 			between = int64(far) * int64(bytes)
 		}
 	}
@@ -174,7 +173,7 @@ func (m *moving) star(k Kernel) (seconds float64, between int64) {
 // wired returns the seconds of a collective by a group's ways, and the bytes that the host sends
 // to others for it.
 func (m *moving) wired(k Kernel, w *collective.Ways) (seconds float64, between int64) {
-	gather := k.Op == trace.AllGather
+	gather := k.Op == collective.AllGatherName
 	if k.Host || !m.staged() {
 		_, seconds, between = w.Cost(gather, k.In, k.N)
 		return seconds, between
@@ -208,7 +207,7 @@ func (m *moving) copies(k Kernel, bytes int) float64 {
 	switch {
 	case k.isStar():
 		n = 2 // from each sender, and to each receiver
-	case k.Op == trace.ReduceScatter || k.Form == Separate:
+	case k.Op == collective.ReduceScatterName || k.Form == Separate:
 		n++
 	}
 	return float64(n) * max(m.Launch, float64(bytes)/m.HostLink)

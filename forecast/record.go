@@ -7,7 +7,6 @@ import (
 	"zeroth/device"
 	"zeroth/fsdp"
 	"zeroth/internal/setup"
-	"zeroth/job/trace"
 	"zeroth/offload"
 	"zeroth/optim"
 	"zeroth/zero"
@@ -44,7 +43,7 @@ func (k Kernel) isLink() bool { return k.Link != [2]int{} }
 
 // isStar reports whether k is between a master and the other ranks.
 func (k Kernel) isStar() bool {
-	return !k.isLink() && (k.Op == trace.Broadcast || k.Op == trace.Reduce)
+	return !k.isLink() && (k.Op == collective.BroadcastName || k.Op == collective.ReduceName)
 }
 
 // Work is the work of a kernel: operations of products, bytes read or written, and operations

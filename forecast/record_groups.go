@@ -5,7 +5,6 @@ import (
 	"zeroth/device"
 	"zeroth/fsdp"
 	"zeroth/internal/setup"
-	"zeroth/job/trace"
 	"zeroth/pipe"
 	"zeroth/zero"
 )
@@ -49,8 +48,8 @@ func (g recordedGroup) over(group collective.Group) collective.Group {
 	g.Under = collective.Under{Group: group}
 	g.Issue = func(q device.Queue, o collective.Op, whole, own device.Buffer) {
 		r, op := q.(*recordedQueue), o.String()
-		if op == trace.Exchange {
-			op = trace.AllGather
+		if op == collective.ExchangeName {
+			op = collective.AllGatherName
 		}
 		r.meet(g.meets, g.kernel(op, whole, own), Work{Bytes: float64(whole.Bytes())}, func() { collective.Do(group, r.ops, o, whole, own) })
 	}

@@ -388,6 +388,7 @@ func timeCollective(mesh shard.Mesh, k forecast.Kernel, n int) (float64, error) 
 		defer d.Free(whole)
 		group := collective.Watchdog(g.Shard, time.Minute)
 		defer group.Close()
+		op, _ := collective.Named(k.Op)
 		own := collective.Own(group, whole)
 		if k.Form == forecast.Separate {
 			if own, err = d.Alloc(k.In, own.N, device.Params); err != nil {
@@ -396,16 +397,7 @@ func timeCollective(mesh shard.Mesh, k forecast.Kernel, n int) (float64, error) 
 			defer d.Free(own)
 		}
 		each = append(each, func() error {
-			switch k.Op {
-			case "broadcast":
-				group.Broadcast(q, whole)
-			case "reduce":
-				group.Reduce(q, whole)
-			case "all-gather":
-				group.AllGather(q, whole, own)
-			default:
-				group.ReduceScatter(q, own, whole)
-			}
+			collective.Do(group, q, op, whole, own)
 			return q.Wait()
 		})
 	}

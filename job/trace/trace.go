@@ -314,18 +314,10 @@ func (e *Exposure) add(k tracks, step Span) {
 	}
 }
 
-// Names of collective tasks.
-const (
-	AllGather     = "all-gather"
-	ReduceScatter = "reduce-scatter"
-	Broadcast     = "broadcast"
-	Reduce        = "reduce"
-	Exchange      = "exchange" // all-to-all
-)
-
 // Exchanges reports whether a task communicates, or waits for other ranks.
 func Exchanges(task string) bool {
-	return task == AllGather || task == ReduceScatter || task == Broadcast || task == Reduce || task == Exchange || task == collective.Waiting
+	_, communicates := collective.Named(task)
+	return communicates || task == collective.Waiting
 }
 
 // waitsForPeers reports whether a task is a wait for other ranks.
