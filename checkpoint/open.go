@@ -262,13 +262,13 @@ func (c *Checkpoint) BytesRead() int64 { return c.read.Load() }
 
 // Piece is a contiguous range of elements in a file, of a tensor or of a part of one.
 type Piece struct {
-	Part   string // part of the tensor in which Range counts, such as {1:0-4} for columns 0 to 3; "" for the whole
-	Range  shard.Range
-	Writer int
-	File   string
-	Offset int64  // bytes from the start of the file
-	Bytes  int64  // in the file
-	Codec  string // raw or planes
+	Part        string `json:"part,omitempty"` // part of the tensor in which Range counts, such as {1:0-4} for columns 0 to 3; "" for the whole
+	shard.Range        // exclusive of Hi
+	Writer      int    `json:"writer"`
+	File        string `json:"file"`
+	Offset      int64  `json:"offset"` // bytes from the start of the file
+	Bytes       int64  `json:"bytes"`  // in the file
+	Codec       string `json:"codec"`  // raw or planes
 }
 
 // Pieces describes how a tensor is stored, part by part, in the order of elements.
@@ -277,7 +277,7 @@ func (c *Checkpoint) Pieces(name, kind string) []Piece {
 	if s == nil {
 		return nil
 	}
-	var out []Piece
+	out := []Piece{}
 	for _, p := range s.parts {
 		for _, e := range p.ext {
 			out = append(out, Piece{e.Cut.String(), e.rng(), e.from.writer, e.from.name, e.Offset, e.bytes(s.t.DType.Size()), e.Codec})
@@ -288,12 +288,12 @@ func (c *Checkpoint) Pieces(name, kind string) []Piece {
 
 // Damage locates an error in the content of a checkpoint.
 type Damage struct {
-	File   string
-	Offset int64       // bytes from the start of the file to the block; 0 for a whole file
-	Name   string      // of the tensor; empty if none is affected
-	Kind   string      // of the tensor
-	Range  shard.Range // lost elements of the tensor
-	Why    string
+	File        string `json:"file"`
+	Offset      int64  `json:"offset"`           // bytes from the start of the file to the block; 0 for a whole file
+	Name        string `json:"tensor,omitempty"` // empty if no tensor is affected
+	Kind        string `json:"kind,omitempty"`   // of the tensor
+	shard.Range        // lost elements of the tensor
+	Why         string `json:"why"`
 }
 
 func (d *Damage) Error() string {

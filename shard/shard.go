@@ -16,7 +16,10 @@ import (
 )
 
 // Range contains elements [Lo, Hi).
-type Range struct{ Lo, Hi int }
+type Range struct {
+	Lo int `json:"lo"`
+	Hi int `json:"hi"`
+}
 
 // Len returns the number of elements.
 func (r Range) Len() int { return r.Hi - r.Lo }

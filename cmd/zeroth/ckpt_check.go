@@ -30,22 +30,11 @@ be determined because of a damaged COMMIT or MANIFEST.json.`
 }
 
 // The JSON of verify.
-type (
-	verification struct {
-		Path   string   `json:"path"`
-		Whole  bool     `json:"whole"`
-		Damage []damage `json:"damage"`
-	}
-	damage struct {
-		File   string `json:"file"`
-		Offset int64  `json:"offset"`           // of the block, in bytes
-		Tensor string `json:"tensor,omitempty"` // empty if the damage is not in a tensor
-		Kind   string `json:"kind,omitempty"`
-		Lo     int    `json:"lo"` // elements [lo, hi) of the tensor are lost
-		Hi     int    `json:"hi"`
-		Why    string `json:"why"`
-	}
-)
+type verification struct {
+	Path   string               `json:"path"`
+	Whole  bool                 `json:"whole"`
+	Damage []*checkpoint.Damage `json:"damage"`
+}
 
 func (a *app) verify(cmd *cobra.Command, dir string, asJSON bool) error {
 	path, bad, speed, err := a.verified(cmd, dir)
@@ -53,11 +42,7 @@ func (a *app) verify(cmd *cobra.Command, dir string, asJSON bool) error {
 		return err
 	}
 	if asJSON {
-		v := verification{path, len(bad) == 0, []damage{}}
-		for _, d := range bad {
-			v.Damage = append(v.Damage, damage{d.File, d.Offset, d.Name, d.Kind, d.Range.Lo, d.Range.Hi, d.Why})
-		}
-		err = a.writeJSON(v)
+		err = a.writeJSON(verification{path, len(bad) == 0, append([]*checkpoint.Damage{}, bad...)}) // [] in JSON, not null
 	} else {
 		a.printDamage(path, bad, speed)
 	}

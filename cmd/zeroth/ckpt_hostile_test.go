@@ -270,8 +270,8 @@ func TestOutputIsEscaped(t *testing.T) {
 	}
 	var v verification
 	out, _ := zeroth(t, 1, "ckpt", "verify", "c", "--json")
-	if err := json.Unmarshal([]byte(out), &v); err != nil || v.Damage[0].Tensor != evil {
-		t.Errorf("%q, %v", v.Damage[0].Tensor, err)
+	if err := json.Unmarshal([]byte(out), &v); err != nil || v.Damage[0].Name != evil {
+		t.Errorf("%q, %v", v.Damage[0].Name, err)
 	}
 	_, errs := zeroth(t, 2, "ckpt", "ls", "no\x1b[31m")
 	if strings.Contains(errs, "\x1b") {

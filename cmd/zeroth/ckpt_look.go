@@ -214,17 +214,7 @@ type (
 	}
 	inspectedTensor struct {
 		checkpoint.Tensor
-		Pieces []inspectedPiece `json:"pieces"`
-	}
-	inspectedPiece struct {
-		Part   string `json:"part,omitempty"`
-		Lo     int    `json:"lo"`
-		Hi     int    `json:"hi"` // exclusive
-		Writer int    `json:"writer"`
-		File   string `json:"file"`
-		Offset int64  `json:"offset"`
-		Bytes  int64  `json:"bytes"`
-		Codec  string `json:"codec"`
+		Pieces []checkpoint.Piece `json:"pieces"`
 	}
 )
 
@@ -267,11 +257,7 @@ func inspected(ck *checkpoint.Checkpoint) (inspection, error) {
 		out.State = ck.State
 	}
 	for _, x := range ck.Tensors {
-		t := inspectedTensor{x, []inspectedPiece{}}
-		for _, p := range ck.Pieces(x.Name, x.Kind) {
-			t.Pieces = append(t.Pieces, inspectedPiece{p.Part, p.Range.Lo, p.Range.Hi, p.Writer, p.File, p.Offset, p.Bytes, p.Codec})
-		}
-		out.Tensors = append(out.Tensors, t)
+		out.Tensors = append(out.Tensors, inspectedTensor{x, ck.Pieces(x.Name, x.Kind)})
 	}
 	return out, nil
 }

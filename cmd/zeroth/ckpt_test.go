@@ -195,7 +195,7 @@ func TestCkptVerify(t *testing.T) {
 	matches(t, out, `^data-00000-000.safetensors: header: CRC32C of 65536 bytes is `, "\n"+where, `r/ckpt/step-00000006: damaged in 2 places`)
 	out, _ = zeroth(t, 1, "ckpt", "verify", last, "--json")
 	v := decoded[verification](t, out)
-	if d := v.Damage; v.Whole || len(d) != 2 || d[1].File != p.File || d[1].Offset != p.Offset || d[1].Tensor != "transformer.wte.weight" || d[1].Kind != "exp_avg" || d[1].Lo != p.Range.Lo || d[1].Hi != p.Range.Hi {
+	if d := v.Damage; v.Whole || len(d) != 2 || d[1].File != p.File || d[1].Offset != p.Offset || d[1].Name != "transformer.wte.weight" || d[1].Kind != "exp_avg" || d[1].Lo != p.Range.Lo || d[1].Hi != p.Range.Hi {
 		t.Errorf("%+v", v)
 	}
 	out, _ = zeroth(t, 0, "ckpt", "verify", second, "--json")
