@@ -18,7 +18,7 @@ import (
 func (q *Queue) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, qm, k, v device.Mat, a device.Attn) {
 	const op = "attention gradient"
 	kernel.WantAttn(op, &a, lse)
-	kernel.WantLen(op, delta, device.F32, lse.N)
+	kernel.WantLen(op, device.F32, lse.N, delta)
 	kernel.AttnRows(op, &a, a.T, a.H, &dq, &do, &o, &qm)
 	kernel.AttnRows(op, &a, a.Keys(), a.KV, &dk, &dv, &k, &v)
 	device.Starts(op, a.Start, a.B*a.T, 0)

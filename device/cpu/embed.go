@@ -9,9 +9,9 @@ import (
 // device.Starts. wpe may be empty (no rows). ids is int32, one per row of y. If wte is a part of
 // the vocabulary, other ids count as 0.
 func (q *Queue) Embed(y, wte, wpe device.Mat, part device.Vocab, ids device.Buffer, T int, start device.Buffer) {
-	kernel.WantMat("embedding", y, y.Rows, y.Cols)
-	kernel.WantMat("embedding", wte, wte.Rows, y.Cols)
-	kernel.WantLen("embedding", ids, device.I32, y.Rows)
+	kernel.WantMat("embedding", y.Rows, y.Cols, y)
+	kernel.WantMat("embedding", wte.Rows, y.Cols, wte)
+	kernel.WantLen("embedding", device.I32, y.Rows, ids)
 	kernel.WantPositions("embedding", wpe, y.Cols, T)
 	device.Starts("embedding", start, y.Rows, 0)
 	t := q.issue("embedding")
@@ -25,9 +25,9 @@ func (q *Queue) Embed(y, wte, wpe device.Mat, part device.Vocab, ids device.Buff
 // of i. The sums start from the old contents if add is set, else from 0. For a part of the
 // vocabulary, v is relative to its first row.
 func (q *Queue) EmbedGrad(dwte, dwpe, dy device.Mat, part device.Vocab, ids device.Buffer, T int, start device.Buffer, add bool) {
-	kernel.WantMat("embedding gradient", dy, dy.Rows, dy.Cols)
-	kernel.WantMat("embedding gradient", dwte, dwte.Rows, dy.Cols)
-	kernel.WantLen("embedding gradient", ids, device.I32, dy.Rows)
+	kernel.WantMat("embedding gradient", dy.Rows, dy.Cols, dy)
+	kernel.WantMat("embedding gradient", dwte.Rows, dy.Cols, dwte)
+	kernel.WantLen("embedding gradient", device.I32, dy.Rows, ids)
 	kernel.WantPositions("embedding gradient", dwpe, dy.Cols, T)
 	device.Starts("embedding gradient", start, dy.Rows, 0)
 	t := q.issue("embedding gradient")

@@ -14,8 +14,8 @@ func (q *Queue) Route(experts, weights device.Buffer, logits device.Mat, bias de
 	const op = "route"
 	r.Check(op, logits.Cols)
 	kernel.WantRows(op, logits, device.F32)
-	kernel.WantLen(op, experts, device.I32, logits.Rows*r.TopK)
-	kernel.WantLen(op, weights, device.F32, logits.Rows*r.TopK)
+	kernel.WantLen(op, device.I32, logits.Rows*r.TopK, experts)
+	kernel.WantLen(op, device.F32, logits.Rows*r.TopK, weights)
 	if r.Bias {
 		kernel.WantVec(op, bias, logits.Cols)
 	}
@@ -29,10 +29,9 @@ func (q *Queue) RouteGrad(dlogits, logits device.Mat, experts, weights, dweights
 	const op = "route gradient"
 	r.Check(op, logits.Cols)
 	kernel.WantRows(op, logits, device.F32)
-	kernel.WantMat(op, dlogits, logits.Rows, logits.Cols)
-	kernel.WantLen(op, experts, device.I32, logits.Rows*r.TopK)
-	kernel.WantLen(op, weights, device.F32, logits.Rows*r.TopK)
-	kernel.WantLen(op, dweights, device.F32, logits.Rows*r.TopK)
+	kernel.WantMat(op, logits.Rows, logits.Cols, dlogits)
+	kernel.WantLen(op, device.I32, logits.Rows*r.TopK, experts)
+	kernel.WantLen(op, device.F32, logits.Rows*r.TopK, weights, dweights)
 	t := q.issue(op)
 	t.M[0], t.M[1], t.B[0], t.B[1], t.B[2], t.Router = dlogits, logits, experts, weights, dweights, r
 	q.kernel(t, kernel.RunRouteGrad, logits.Rows, kernel.RowGrain(8*logits.Cols))
@@ -43,7 +42,7 @@ func (q *Queue) Balance(stats, logits device.Mat, target device.Buffer, k int) {
 	const op = "balance"
 	device.Router{TopK: k}.Check(op, logits.Cols)
 	kernel.WantRows(op, stats, device.F32)
-	kernel.WantMat(op, stats, logits.Rows, 2*logits.Cols)
+	kernel.WantMat(op, logits.Rows, 2*logits.Cols, stats)
 	t := q.balance(op, stats, logits, target)
 	t.T = k
 	q.kernel(t, kernel.RunBalance, logits.Rows, kernel.RowGrain(8*logits.Cols))
@@ -53,8 +52,8 @@ func (q *Queue) Balance(stats, logits device.Mat, target device.Buffer, k int) {
 func (q *Queue) BalanceTotal(sums, loss device.Buffer, k int) {
 	const op = "balance of all rows"
 	device.Router{TopK: k}.Check(op, sums.N/2)
-	kernel.WantLen(op, sums, device.F32, sums.N/2*2)
-	kernel.WantLen(op, loss, device.F32, 1)
+	kernel.WantLen(op, device.F32, sums.N/2*2, sums)
+	kernel.WantLen(op, device.F32, 1, loss)
 	t := q.issue(op)
 	t.B[0], t.B[1], t.T = sums, loss, k
 	q.kernel(t, kernel.RunBalanceTotal, 1, 1)
@@ -63,8 +62,8 @@ func (q *Queue) BalanceTotal(sums, loss device.Buffer, k int) {
 // BalanceGrad adds the gradient of the balancing loss to dlogits.
 func (q *Queue) BalanceGrad(dlogits, logits device.Mat, target, slopes device.Buffer, scale float32) {
 	const op = "balance gradient"
-	kernel.WantMat(op, dlogits, logits.Rows, logits.Cols)
-	kernel.WantLen(op, slopes, device.F32, logits.Cols)
+	kernel.WantMat(op, logits.Rows, logits.Cols, dlogits)
+	kernel.WantLen(op, device.F32, logits.Cols, slopes)
 	t := q.balance(op, dlogits, logits, target)
 	t.B[1], t.F = slopes, scale
 	q.kernel(t, kernel.RunBalanceGrad, logits.Rows, kernel.RowGrain(8*logits.Cols))
@@ -72,7 +71,7 @@ func (q *Queue) BalanceGrad(dlogits, logits device.Mat, target, slopes device.Bu
 
 func (q *Queue) balance(op string, to, logits device.Mat, target device.Buffer) *task {
 	kernel.WantRows(op, logits, device.F32)
-	kernel.WantLen(op, target, device.I32, logits.Rows)
+	kernel.WantLen(op, device.I32, logits.Rows, target)
 	t := q.issue(op)
 	t.M[0], t.M[1], t.B[0] = to, logits, target
 	return t
@@ -81,10 +80,8 @@ func (q *Queue) balance(op string, to, logits device.Mat, target device.Buffer) 
 // Sort orders pairs by expert.
 func (q *Queue) Sort(order, at, offsets, experts device.Buffer, first int) {
 	const op = "sort"
-	for _, b := range []device.Buffer{order, at, experts} {
-		kernel.WantLen(op, b, device.I32, experts.N)
-	}
-	kernel.WantLen(op, offsets, device.I32, max(2, offsets.N))
+	kernel.WantLen(op, device.I32, experts.N, order, at, experts)
+	kernel.WantLen(op, device.I32, max(2, offsets.N), offsets)
 	t := q.issue(op)
 	t.B[0], t.B[1], t.B[2], t.B[3], t.T = order, at, offsets, experts, first
 	q.kernel(t, kernel.RunSort, 1, 1)
@@ -94,9 +91,9 @@ func (q *Queue) Sort(order, at, offsets, experts device.Buffer, first int) {
 func (q *Queue) GatherRows(y, x device.Mat, order device.Buffer) {
 	const op = "gather of rows"
 	wantPairs(op, order.N, x.Rows)
-	kernel.WantMat(op, x, x.Rows, x.Cols)
-	kernel.WantMat(op, y, order.N, x.Cols)
-	kernel.WantLen(op, order, device.I32, order.N)
+	kernel.WantMat(op, x.Rows, x.Cols, x)
+	kernel.WantMat(op, order.N, x.Cols, y)
+	kernel.WantLen(op, device.I32, order.N, order)
 	if y.Buf.Type != x.Buf.Type {
 		panic(fmt.Sprintf("cpu: %s of %v to %v", op, x.Buf.Type, y.Buf.Type))
 	}
@@ -109,11 +106,11 @@ func (q *Queue) GatherRows(y, x device.Mat, order device.Buffer) {
 func (q *Queue) SumGroups(y, base, x device.Mat, at device.Buffer) {
 	const op = "sum of groups"
 	wantPairs(op, at.N, y.Rows)
-	kernel.WantMat(op, y, y.Rows, y.Cols)
-	kernel.WantMat(op, x, at.N, y.Cols)
-	kernel.WantLen(op, at, device.I32, at.N)
+	kernel.WantMat(op, y.Rows, y.Cols, y)
+	kernel.WantMat(op, at.N, y.Cols, x)
+	kernel.WantLen(op, device.I32, at.N, at)
 	if base.Rows > 0 {
-		kernel.WantMat(op, base, y.Rows, y.Cols)
+		kernel.WantMat(op, y.Rows, y.Cols, base)
 	}
 	t := q.issue(op)
 	t.M[0], t.M[1], t.M[2], t.B[0] = y, base, x, at
@@ -136,16 +133,14 @@ func (q *Queue) GateRows(y, gate, up device.Mat, f device.Activation, weights, o
 func (q *Queue) GateRowsGrad(dgate, dup device.Mat, dweights device.Buffer, dy, gate, up device.Mat, f device.Activation, weights, order device.Buffer) {
 	const op = "gradient of a gate of rows"
 	wantApart(op, dgate, dup)
-	kernel.WantLen(op, dweights, device.F32, order.N)
+	kernel.WantLen(op, device.F32, order.N, dweights)
 	q.gateRows(op, kernel.RunGateRowsGrad, dweights, f, weights, order, dgate, dup, dy, gate, up)
 }
 
 func (q *Queue) gateRows(op string, run kernel.RunFunc, dweights device.Buffer, f device.Activation, weights, order device.Buffer, ms ...device.Mat) {
-	for _, m := range ms {
-		kernel.WantMat(op, m, order.N, ms[0].Cols)
-	}
-	kernel.WantLen(op, order, device.I32, order.N)
-	kernel.WantLen(op, weights, device.F32, order.N)
+	kernel.WantMat(op, order.N, ms[0].Cols, ms...)
+	kernel.WantLen(op, device.I32, order.N, order)
+	kernel.WantLen(op, device.F32, order.N, weights)
 	t := q.issue(op)
 	copy(t.M[:], ms)
 	t.B[0], t.B[1], t.B[2], t.T = weights, order, dweights, int(f)
@@ -157,8 +152,8 @@ func (q *Queue) MatMulGroups(c, a device.Mat, b device.MatGroup, offsets device.
 	const op = "matmul of groups"
 	b.Check(op, offsets.N-1)
 	rows, cols := b.Dims()
-	kernel.WantMat(op, a, c.Rows, rows)
-	kernel.WantMat(op, c, a.Rows, cols)
+	kernel.WantMat(op, c.Rows, rows, a)
+	kernel.WantMat(op, a.Rows, cols, c)
 	q.groups(op, kernel.GroupMatMul, c, a, b, offsets, add)
 }
 
@@ -166,8 +161,8 @@ func (q *Queue) MatMulGroups(c, a device.Mat, b device.MatGroup, offsets device.
 func (q *Queue) WeightGradGroups(dw device.MatGroup, dy, x device.Mat, offsets device.Buffer, add bool) {
 	const op = "weight gradient of groups"
 	dw.Check(op, offsets.N-1)
-	kernel.WantMat(op, dy, x.Rows, dw.Rows)
-	kernel.WantMat(op, x, dy.Rows, dw.Cols)
+	kernel.WantMat(op, x.Rows, dw.Rows, dy)
+	kernel.WantMat(op, dy.Rows, dw.Cols, x)
 	if dw.Trans || dw.Buf.Type != device.F32 {
 		panic(fmt.Sprintf("cpu: %s of %v, transposed: %v", op, dw.Buf.Type, dw.Trans))
 	}
@@ -175,7 +170,7 @@ func (q *Queue) WeightGradGroups(dw device.MatGroup, dy, x device.Mat, offsets d
 }
 
 func (q *Queue) groups(op string, of kernel.GroupGemm, x, y device.Mat, m device.MatGroup, offsets device.Buffer, add bool) {
-	kernel.WantLen(op, offsets, device.I32, max(2, offsets.N))
+	kernel.WantLen(op, device.I32, max(2, offsets.N), offsets)
 	t := q.issue(op)
 	t.M[0], t.M[1], t.M[2], t.B[0], t.Stride, t.Add, t.Group = x, y, m.Mat, offsets, m.Stride, add, of
 	t.phases = runGroups

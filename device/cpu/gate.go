@@ -29,7 +29,7 @@ func wantApart(op string, x, y device.Mat) {
 func (q *Queue) gate(op string, run kernel.RunFunc, f device.Activation, ms ...device.Mat) {
 	dense := true
 	for _, m := range ms {
-		kernel.WantMat(op, m, ms[0].Rows, ms[0].Cols)
+		kernel.WantMat(op, ms[0].Rows, ms[0].Cols, m)
 		dense = dense && m.Ld == m.Cols
 	}
 	t := q.issue(op)

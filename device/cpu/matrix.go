@@ -24,7 +24,7 @@ func (q *Queue) Axpby(y, p, a, b device.Buffer, alpha, beta float32) {
 // that is larger. The sum of squares is exact; acc, a device.Exact, is its working space.
 func (q *Queue) Normalize(x, acc device.Buffer, eps float32) {
 	kernel.WantFloat("normalize", x)
-	kernel.WantLen("normalize", acc, device.I64, device.ExactLen)
+	kernel.WantLen("normalize", device.I64, device.ExactLen, acc)
 	t := q.issue("normalize")
 	t.B[0], t.B[1], t.F = acc, x, eps
 	t.phases = runNormalize
@@ -44,8 +44,7 @@ func runNormalize(t *task, q *Queue) {
 // one.
 func (q *Queue) CopyBlock(dst, src device.Mat) {
 	const op = "copy of a block"
-	kernel.WantMat(op, dst, dst.Rows, dst.Cols)
-	kernel.WantMat(op, src, dst.Rows, dst.Cols)
+	kernel.WantMat(op, dst.Rows, dst.Cols, dst, src)
 	if dst.Buf.Type != src.Buf.Type {
 		panic(fmt.Sprintf("cpu: %s of %v to %v", op, src.Buf.Type, dst.Buf.Type))
 	}

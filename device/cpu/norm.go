@@ -8,7 +8,7 @@ import (
 // LayerNorm normalizes the rows of x: y = (x-mean)*rstd*w + b with rstd = 1/sqrt(variance + eps).
 // mean and rstd (float32) receive one element per row; w and b have one per column. y may be x.
 func (q *Queue) LayerNorm(y device.Mat, mean, rstd device.Buffer, x device.Mat, w, b device.Buffer, eps float32) {
-	kernel.WantLen("layer norm", mean, device.F32, x.Rows)
+	kernel.WantLen("layer norm", device.F32, x.Rows, mean)
 	kernel.WantVec("layer norm", b, x.Cols)
 	q.norm("layer norm", y, mean, rstd, x, w, b, eps)
 }
@@ -21,9 +21,8 @@ func (q *Queue) RMSNorm(y device.Mat, rstd device.Buffer, x device.Mat, w device
 }
 
 func (q *Queue) norm(op string, y device.Mat, mean, rstd device.Buffer, x device.Mat, w, b device.Buffer, eps float32) {
-	kernel.WantMat(op, x, x.Rows, x.Cols)
-	kernel.WantMat(op, y, x.Rows, x.Cols)
-	kernel.WantLen(op, rstd, device.F32, x.Rows)
+	kernel.WantMat(op, x.Rows, x.Cols, x, y)
+	kernel.WantLen(op, device.F32, x.Rows, rstd)
 	kernel.WantVec(op, w, x.Cols)
 	t := q.issue(op)
 	t.M[0], t.M[1] = y, x
@@ -40,8 +39,8 @@ func (q *Queue) norm(op string, y device.Mat, mean, rstd device.Buffer, x device
 // overwritten). dx may be dy.
 func (q *Queue) LayerNormGrad(dx device.Mat, dw, db device.Buffer, dy, x device.Mat, w, mean, rstd device.Buffer, add bool) {
 	op := gradNames{"layer norm gradient", "layer norm gradient of w, b", "layer norm gradient of x"}
-	kernel.WantLen(op.all, db, device.F32, x.Cols)
-	kernel.WantLen(op.all, mean, device.F32, x.Rows)
+	kernel.WantLen(op.all, device.F32, x.Cols, db)
+	kernel.WantLen(op.all, device.F32, x.Rows, mean)
 	q.normGrad(op, dx, dw, db, dy, x, w, mean, rstd, add)
 }
 
@@ -60,11 +59,9 @@ func (q *Queue) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w
 type gradNames struct{ all, ofW, ofX string }
 
 func (q *Queue) normGrad(op gradNames, dx device.Mat, dw, db device.Buffer, dy, x device.Mat, w, mean, rstd device.Buffer, add bool) {
-	for _, m := range [3]device.Mat{dx, dy, x} {
-		kernel.WantMat(op.all, m, x.Rows, x.Cols)
-	}
-	kernel.WantLen(op.all, dw, device.F32, x.Cols)
-	kernel.WantLen(op.all, rstd, device.F32, x.Rows)
+	kernel.WantMat(op.all, x.Rows, x.Cols, dx, dy, x)
+	kernel.WantLen(op.all, device.F32, x.Cols, dw)
+	kernel.WantLen(op.all, device.F32, x.Rows, rstd)
 	kernel.WantVec(op.all, w, x.Cols)
 	t := q.issue(op.ofW) // first, since dx may be dy or x
 	t.M[0], t.M[1] = dy, x

@@ -9,8 +9,7 @@ import (
 // length. If p is not empty, it receives w rounded to its type. A state may be empty if the rule
 // allows it.
 func (q *Queue) update(t *task, f kernel.RuleFunc, w, p, g, m, v device.Buffer) {
-	kernel.WantLen(t.name, g, device.F32, w.N)
-	kernel.WantLen(t.name, w, device.F32, g.N)
+	kernel.WantLen(t.name, device.F32, w.N, g, w)
 	if p.N != 0 {
 		kernel.WantVec(t.name, p, w.N)
 	}
@@ -21,8 +20,7 @@ func (q *Queue) update(t *task, f kernel.RuleFunc, w, p, g, m, v device.Buffer) 
 
 // AdamW performs one step of Adam with decoupled decay; see device.AdamW.
 func (q *Queue) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
-	kernel.WantLen("adamw", m, device.F32, w.N)
-	kernel.WantLen("adamw", v, device.F32, w.N)
+	kernel.WantLen("adamw", device.F32, w.N, m, v)
 	t := q.issue("adamw")
 	t.K = adamW(a)
 	q.update(t, kernel.BestVec.AdamW, w, p, g, m, v)
@@ -31,10 +29,9 @@ func (q *Queue) AdamW(w, p, g, m, v device.Buffer, a device.AdamW) {
 // AdamW8 is like AdamW with moments coded in blocks: m is Q8, v is U8. Each block is decoded,
 // updated like in AdamW, and coded.
 func (q *Queue) AdamW8(w, p, g, m, v device.Buffer, a device.AdamW) {
-	kernel.WantLen("adamw in 8 bits", w, device.F32, w.N)
-	kernel.WantLen("adamw in 8 bits", g, device.F32, w.N)
-	kernel.WantLen("adamw in 8 bits", m, device.Q8, w.N)
-	kernel.WantLen("adamw in 8 bits", v, device.U8, w.N)
+	kernel.WantLen("adamw in 8 bits", device.F32, w.N, w, g)
+	kernel.WantLen("adamw in 8 bits", device.Q8, w.N, m)
+	kernel.WantLen("adamw in 8 bits", device.U8, w.N, v)
 	if p.N != 0 {
 		kernel.WantVec("adamw in 8 bits", p, w.N)
 	}
@@ -55,7 +52,7 @@ func adamW(a device.AdamW) [10]float32 {
 func (q *Queue) SGD(w, p, g, m device.Buffer, a device.SGD) {
 	f := kernel.BestVec.Sgd
 	if m.N != 0 || a.Momentum != 0 {
-		kernel.WantLen("sgd", m, device.F32, w.N)
+		kernel.WantLen("sgd", device.F32, w.N, m)
 		f = kernel.BestVec.Momentum
 	}
 	t := q.issue("sgd")
@@ -65,7 +62,7 @@ func (q *Queue) SGD(w, p, g, m device.Buffer, a device.SGD) {
 
 // Lion performs one step of Lion; see device.Lion. The sign of 0 is 0.
 func (q *Queue) Lion(w, p, g, m device.Buffer, a device.Lion) {
-	kernel.WantLen("lion", m, device.F32, w.N)
+	kernel.WantLen("lion", device.F32, w.N, m)
 	t := q.issue("lion")
 	t.K = [10]float32{a.GradScale, a.Beta1, 1 - a.Beta1, a.Beta2, 1 - a.Beta2, a.Shrink, a.LR}
 	q.update(t, kernel.BestVec.Lion, w, p, g, m, device.Buffer{})

@@ -32,7 +32,7 @@ func (t *rotary) grow(n int) (err error) {
 // Angles are computed in float64. Their cosines and sines are rounded to float32, as are each
 // product and each sum of two, so results are bit-identical on every machine.
 func (q *Queue) Rope(x device.Mat, r device.Rope, inverse bool) {
-	kernel.WantMat("rope", x, x.Rows, x.Cols)
+	kernel.WantMat("rope", x.Rows, x.Cols, x)
 	if r.D < 2 || r.D%2 != 0 || x.Cols%r.D != 0 || r.Part%2 != 0 || r.Part < 0 || r.Part > r.D || r.T < 1 || x.Rows%r.T != 0 || r.Past < 0 {
 		panic(fmt.Sprintf("cpu: rope of a matrix (%d, %d) as sequences of %d positions after %d with heads of width %d", x.Rows, x.Cols, r.T, r.Past, r.D))
 	}

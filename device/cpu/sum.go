@@ -7,8 +7,8 @@ import (
 
 // SumRows sets db[j] (float32) to the sum over i of dy[i][j].
 func (q *Queue) SumRows(db device.Buffer, dy device.Mat) {
-	kernel.WantMat("sum of rows", dy, dy.Rows, dy.Cols)
-	kernel.WantLen("sum of rows", db, device.F32, dy.Cols)
+	kernel.WantMat("sum of rows", dy.Rows, dy.Cols, dy)
+	kernel.WantLen("sum of rows", device.F32, dy.Cols, db)
 	t := q.issue("sum of rows")
 	t.B[0], t.M[0] = db, dy
 	q.kernel(t, kernel.RunSumRows, kernel.Chunks(dy.Cols), kernel.RowGrain(dy.Rows*kernel.ChunkCols))
@@ -28,8 +28,8 @@ func (q *Queue) SumSquares(acc, x device.Buffer) {
 // exact issues a sum over the blocks of x. The result depends neither on the number of workers nor
 // on how x is cut between blocks.
 func (q *Queue) exact(name string, run kernel.RunFunc, acc, x device.Buffer) {
-	kernel.WantLen(name, acc, device.I64, device.ExactLen)
-	kernel.WantLen(name, x, device.F32, x.N)
+	kernel.WantLen(name, device.I64, device.ExactLen, acc)
+	kernel.WantLen(name, device.F32, x.N, x)
 	t := q.issue(name)
 	t.B[0], t.B[1] = acc, x
 	q.kernel(t, run, kernel.Ceil(x.N, device.ExactBlock), kernel.PieceWork/device.ExactBlock)

@@ -32,7 +32,7 @@ const (
 // AttnRows panics unless the matrices are (B*positions, heads*D).
 func AttnRows(op string, a *device.Attn, positions, heads int, ms ...*device.Mat) {
 	for _, m := range ms {
-		WantMat(op, *m, a.B*positions, heads*a.D)
+		WantMat(op, a.B*positions, heads*a.D, *m)
 	}
 }
 
@@ -41,7 +41,7 @@ func WantAttn(op string, a *device.Attn, lse device.Buffer) {
 	if a.B < 0 || a.T < 0 || a.Past < 0 || a.Window < 0 || a.KV < 1 || a.H%a.KV != 0 || a.D < 1 {
 		panic(fmt.Sprintf("cpu: %s of B %d, T %d after %d, H %d, KV %d, D %d", op, a.B, a.T, a.Past, a.H, a.KV, a.D))
 	}
-	WantLen(op, lse, device.F32, a.B*a.H*a.T)
+	WantLen(op, device.F32, a.B*a.H*a.T, lse)
 }
 
 // starts returns the part of Start for sequence b of T positions, or nil if it is empty.

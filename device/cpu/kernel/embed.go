@@ -12,7 +12,7 @@ func WantPositions(op string, wpe device.Mat, n, T int) {
 		panic(fmt.Sprintf("cpu: %s of %d positions with %d position vectors", op, T, wpe.Rows))
 	}
 	if wpe.Rows > 0 {
-		WantMat(op, wpe, wpe.Rows, n)
+		WantMat(op, wpe.Rows, n, wpe)
 	}
 }
 

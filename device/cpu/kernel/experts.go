@@ -8,7 +8,7 @@ import (
 
 // WantRows panics unless m is a matrix of type t, not transposed.
 func WantRows(op string, m device.Mat, t device.DType) {
-	WantMat(op, m, m.Rows, m.Cols)
+	WantMat(op, m.Rows, m.Cols, m)
 	if m.Buf.Type != t {
 		panic(fmt.Sprintf("cpu: %s: a matrix of %v, want %v", op, m.Buf.Type, t))
 	}

@@ -58,10 +58,12 @@ func WantFloat(op string, b device.Buffer) {
 	}
 }
 
-// WantLen panics unless b has n elements of type t.
-func WantLen(op string, b device.Buffer, t device.DType, n int) {
-	if b.Type != t || b.N != n {
-		panic(fmt.Sprintf("cpu: %s: %d elements of %v, want %d of %v", op, b.N, b.Type, n, t))
+// WantLen panics unless each of bs has n elements of type t.
+func WantLen(op string, t device.DType, n int, bs ...device.Buffer) {
+	for _, b := range bs {
+		if b.Type != t || b.N != n {
+			panic(fmt.Sprintf("cpu: %s: %d elements of %v, want %d of %v", op, b.N, b.Type, n, t))
+		}
 	}
 }
 
@@ -73,14 +75,16 @@ func WantVec(op string, b device.Buffer, n int) {
 	}
 }
 
-// WantMat panics unless m is a (rows, cols) matrix of a float type, not transposed, with all
-// elements in its buffer.
-func WantMat(op string, m device.Mat, rows, cols int) {
-	WantFloat(op, m.Buf)
-	if m.Trans || m.Rows != rows || m.Cols != cols {
-		panic(fmt.Sprintf("cpu: %s: matrix (%d, %d), transposed: %v, want (%d, %d)", op, m.Rows, m.Cols, m.Trans, rows, cols))
-	}
-	if m.Ld < cols || rows > 0 && (rows-1)*m.Ld+cols > m.Buf.N {
-		panic(fmt.Sprintf("cpu: %s: %d rows of %d, %d apart, in %d elements", op, rows, cols, m.Ld, m.Buf.N))
+// WantMat panics unless each of ms is a (rows, cols) matrix of a float type, not transposed, with
+// all elements in its buffer.
+func WantMat(op string, rows, cols int, ms ...device.Mat) {
+	for _, m := range ms {
+		WantFloat(op, m.Buf)
+		if m.Trans || m.Rows != rows || m.Cols != cols {
+			panic(fmt.Sprintf("cpu: %s: matrix (%d, %d), transposed: %v, want (%d, %d)", op, m.Rows, m.Cols, m.Trans, rows, cols))
+		}
+		if m.Ld < cols || rows > 0 && (rows-1)*m.Ld+cols > m.Buf.N {
+			panic(fmt.Sprintf("cpu: %s: %d rows of %d, %d apart, in %d elements", op, rows, cols, m.Ld, m.Buf.N))
+		}
 	}
 }
