@@ -132,30 +132,17 @@ func loadZip(path string, r io.ReaderAt, size, slack int64) (any, int64, error) 
 	if err := vfs.ReadFull(r, b, at); err != nil {
 		return nil, 0, err
 	}
-	known := map[string]*Storage{}
-	v, _, left, err := decode(b, size-n+slack-directoryCost*used, func(id Tuple) (*Storage, error) {
-		s, err := parseStorage(id)
-		if err != nil {
-			return nil, err
-		}
-		if have := known[s.Key]; have != nil {
-			return have.same(s)
-		}
+	v, _, left, err := decode(b, size-n+slack-directoryCost*used, storagesOf(path, r, map[string]*Storage{}, func(s *Storage) error {
 		e := entries[stem+"data/"+s.Key]
 		if e == nil {
-			return nil, fmt.Errorf("storage %.80q is not in the archive", s.Key)
+			return fmt.Errorf("storage %.80q is not in the archive", s.Key)
 		}
-		var bytes int64
-		if s.at, bytes, err = stored(e, size); err != nil {
-			return nil, err
+		at, bytes, err := stored(e, size)
+		if s.at = at; err == nil && bytes != s.Bytes {
+			err = fmt.Errorf("storage %.80q has %d bytes; the pickle says %d", s.Key, bytes, s.Bytes)
 		}
-		if bytes != s.Bytes {
-			return nil, fmt.Errorf("storage %.80q has %d bytes; the pickle says %d", s.Key, bytes, s.Bytes)
-		}
-		s.file, s.from = path, r
-		known[s.Key] = s
-		return s, nil
-	})
+		return err
+	}))
 	if err != nil {
 		return nil, 0, fmt.Errorf("%s: %w", pickle, err)
 	}
@@ -214,6 +201,26 @@ func stored(e *zip.File, size int64) (at, n int64, err error) {
 	return at, int64(e.UncompressedSize64), nil
 }
 
+// storagesOf returns a function that finds the storage of a persistent id in a file, and adds it to known
+// after find has located it. All references to a storage must agree.
+func storagesOf(path string, r io.ReaderAt, known map[string]*Storage, find func(*Storage) error) func(Tuple) (*Storage, error) {
+	return func(id Tuple) (*Storage, error) {
+		s, err := parseStorage(id)
+		if err != nil {
+			return nil, err
+		}
+		if o := known[s.Key]; o != nil {
+			if o.Bytes != s.Bytes || o.DType != s.DType {
+				err = fmt.Errorf("storage %.80q is %d bytes of %s here and %d of %s before", s.Key, s.Bytes, s.DType, o.Bytes, o.DType)
+			}
+			return o, err
+		}
+		s.file, s.from = path, r
+		known[s.Key] = s
+		return s, find(s)
+	}
+}
+
 // parseStorage reads a persistent id: ('storage', class, key, device, number of elements).
 func parseStorage(id Tuple) (*Storage, error) {
 	bad := errors.New("a storage of an unknown form")
@@ -231,14 +238,6 @@ func parseStorage(id Tuple) (*Storage, error) {
 		return nil, bad
 	}
 	return &Storage{DType: dtype, Key: key, Bytes: n * int64(dtype.Size()), untyped: class.Name == "UntypedStorage"}, nil
-}
-
-// same returns s if another reference to it agrees, otherwise an error.
-func (s *Storage) same(o *Storage) (*Storage, error) {
-	if s.Bytes != o.Bytes || s.DType != o.DType {
-		return nil, fmt.Errorf("storage %.80q is %d bytes of %s here and %d of %s before", s.Key, o.Bytes, o.DType, s.Bytes, s.DType)
-	}
-	return s, nil
 }
 
 // magic starts files of PyTorch before 1.6: the little-endian bytes of a number.
@@ -264,21 +263,12 @@ func legacyPickles(path string, r io.ReaderAt, b []byte, size, budget int64) (an
 	known := map[string]*Storage{}
 	var parts [5]any
 	for i := range parts {
-		v, n, left, err := decode(b[at:], budget, func(id Tuple) (*Storage, error) {
-			s, err := parseStorage(id)
-			if err != nil {
-				return nil, err
-			}
-			if have := known[s.Key]; have != nil {
-				return have.same(s)
-			}
+		v, n, left, err := decode(b[at:], budget, storagesOf(path, r, known, func(s *Storage) (err error) {
 			if s.Bytes > size {
-				return nil, fmt.Errorf("storage %.80q has %d bytes, but the file %d", s.Key, s.Bytes, size)
+				err = fmt.Errorf("storage %.80q has %d bytes, but the file %d", s.Key, s.Bytes, size)
 			}
-			s.file, s.from = path, r
-			known[s.Key] = s
-			return s, nil
-		})
+			return err
+		}))
 		if err != nil {
 			return nil, 0, fmt.Errorf("pickle %d at %d: %w", i, at, err)
 		}
