@@ -82,6 +82,25 @@ func (b *Batch) piece(a device.Attn, i int) device.Attn {
 	return a
 }
 
+// attend computes the attention of a block from its saved queries, keys and values, given that of the batch.
+func (p pass) attend(s *Saved, layer int, a device.Attn) {
+	defer p.mem.Release(p.mem.Mark())
+	r, queries, keys := p.bt.Rows(), a.H*a.D, a.KV*a.D
+	qkv, o := device.Matrix(s.qkv, r, queries+2*keys), device.Matrix(s.o, r, queries)
+	all := p.gathered(qkv.Columns(queries, queries+keys), qkv.Columns(queries+keys, qkv.Cols))
+	for i := range p.bt.parts() {
+		one, lo, hi := p.bt.part(i)
+		own := qkv.RowRange(lo, hi)
+		seen := one.seen(p.q, layer, own)
+		k, v := seen.Columns(queries, queries+keys), seen.Columns(queries+keys, seen.Cols)
+		if all.Rows > 0 {
+			k, v = p.bt.seenBy(i, all, keys)
+		}
+		a.B, a.T, a.Past, a.Start = one.B, one.T, one.past(), one.Start
+		p.q.Attention(o.RowRange(lo, hi), s.lse.Slice(lo*a.H, hi*a.H), own.Columns(0, queries), k, v, p.bt.piece(a, i))
+	}
+}
+
 // attentionGrad sets dq, dk and dv to the gradients of attention. Gradients of gathered keys and
 // values are summed over ranks in float32.
 func (p pass) attentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, o device.Mat, lse device.Buffer, q, k, v device.Mat, a device.Attn) {

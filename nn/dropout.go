@@ -45,14 +45,12 @@ func (b *Batch) dropout(p float64, place, cols int, row uint64) device.Dropout {
 }
 
 // drop sets y to the kept elements of x, which has the rank's rows of the stream, plus add if that
-// is not empty, and returns true. If the pass drops nothing, it does nothing.
-func (b *Batch) drop(q Ops, y, x, add device.Buffer, p float64, place, cols int) bool {
-	if !b.dropping(p) {
-		return false
+// is not empty. If the pass drops nothing, it does nothing.
+func (b *Batch) drop(q Ops, y, x, add device.Buffer, p float64, place, cols int) {
+	if b.dropping(p) {
+		own, end := b.Own()
+		b.dropRows(q, y, x, add, b.dropout(p, place, cols, b.Drops.Row), 1, own, end)
 	}
-	own, end := b.Own()
-	b.dropRows(q, y, x, add, b.dropout(p, place, cols, b.Drops.Row), 1, own, end)
-	return true
 }
 
 // dropRows sets y to the kept elements of x plus add, which contain some rows for each of rows

@@ -171,6 +171,11 @@ func (m mixPass) of(b device.Buffer, source int) device.Buffer {
 	return b.Slice(source*n, (source+1)*n)
 }
 
+// part returns a source's rows of those of all sources.
+func (m mixPass) part(all device.Mat, source int) device.Mat {
+	return all.RowRange(source*m.rows, (source+1)*m.rows)
+}
+
 // held returns this rank's part of a buffer of all sources: that of its rows of the residual stream.
 func (m mixPass) held(b device.Buffer) device.Buffer {
 	if m.group == nil {
@@ -251,7 +256,7 @@ func (b *llamaBlock) restoreExperts(p pass, s *Saved, lost Recompute) {
 	}
 	if b.l.Experts.Shared > 0 {
 		if lost >= RecomputeMLP {
-			m.hideShared(all.RowRange(m.own*m.rows, (m.own+1)*m.rows), s)
+			m.hideShared(m.part(all, m.own), s)
 		}
 		m.activateShared(s)
 	}
@@ -313,11 +318,8 @@ type mixRows struct {
 
 // rowsOf returns a source's rows. With several sources, they share working space.
 func (m mixPass) rowsOf(source int, space mixRows) mixRows {
-	r := space
-	r.weights = m.of(m.s.weights, source)
-	f := m.b.l.Experts.FFN
-	r.gate, r.up = r.hidden.Columns(0, f), r.hidden.Columns(f, 2*f)
-	return r
+	space.weights = m.of(m.s.weights, source)
+	return space
 }
 
 // space returns working space for the rows of a source, with their input if a pass reads it, and, with a
@@ -329,17 +331,18 @@ func (m mixPass) space(input bool) (r mixRows) {
 	}
 	if m.sources == 1 {
 		r.pairOrder, r.hidden, r.act = m.s.sorted, device.Matrix(m.s.hidden, n, 2*f), device.Matrix(m.s.act, n, f)
-		return r
+	} else {
+		r.pairOrder = pairOrder{m.mem.Take(device.I32, n), m.mem.Take(device.I32, n), m.mem.Take(device.I32, m.b.mix.gateUp.count+1)}
+		r.hidden, r.act = m.take(n, 2*f), m.take(n, f)
 	}
-	r.pairOrder = pairOrder{m.mem.Take(device.I32, n), m.mem.Take(device.I32, n), m.mem.Take(device.I32, m.b.mix.gateUp.count+1)}
-	r.hidden, r.act = m.take(n, 2*f), m.take(n, f)
+	r.gate, r.up = r.hidden.Columns(0, f), r.hidden.Columns(f, 2*f)
 	return r
 }
 
 // hide computes the hidden layer of a source's rows of all.
 func (m mixPass) hide(r mixRows, all device.Mat, source int) {
 	m.sort(r.pairOrder, source)
-	m.q.GatherRows(r.x, all.RowRange(source*m.rows, (source+1)*m.rows), r.order)
+	m.q.GatherRows(r.x, m.part(all, source), r.order)
 	m.q.MatMulGroups(r.hidden, r.x, m.b.mix.gateUp.of(m.w).T(), r.offsets, false)
 	for i, y := range [2]device.Mat{r.gate, r.up} {
 		m.adapt(m.b.mix.adapters[i], y, r.x, r.pairOrder)
@@ -359,14 +362,13 @@ func (b *llamaBlock) forwardExperts(p pass, y device.Buffer, s *Saved) {
 	m.route(norm)
 	m.balance()
 	all, sum := m.gathered(norm), m.summed(term)
-	at := shard.Range{Lo: m.own * m.rows, Hi: (m.own + 1) * m.rows}
 	if b.l.Experts.Shared > 0 {
-		m.forwardShared(sum.RowRange(at.Lo, at.Hi), all.RowRange(at.Lo, at.Hi), s)
+		m.forwardShared(m.part(sum, m.own), m.part(all, m.own), s)
 	}
 	space := m.space(true)
 	out := m.take(m.pairs(), c)
 	for source := range m.sources {
-		r, to, base := m.rowsOf(source, space), sum.RowRange(source*m.rows, (source+1)*m.rows), device.Mat{}
+		r, to, base := m.rowsOf(source, space), m.part(sum, source), device.Mat{}
 		m.hide(r, all, source)
 		m.activate(r)
 		m.q.MatMulGroups(out, r.act, b.mix.down.of(p.w).T(), r.offsets, false)
@@ -429,9 +431,8 @@ func (b *llamaBlock) backwardExperts(p pass, d device.Buffer, s *Saved) {
 	norm, dn := b.input(b.mlp, s.mlp, x2), m.take(own, c)
 	all := m.gathered(norm)
 	g := mixGrads{m.gathered(b.outputGrad(p, b.mlp, s.mlp, dm)), m.summed(dn), p.mem.Take(device.F32, s.mix.weights.N)}
-	at := shard.Range{Lo: m.own * m.rows, Hi: (m.own + 1) * m.rows}
 	if b.l.Experts.Shared > 0 {
-		m.backwardShared(g.input.RowRange(at.Lo, at.Hi), g.rows.RowRange(at.Lo, at.Hi), all.RowRange(at.Lo, at.Hi), s)
+		m.backwardShared(m.part(g.input, m.own), m.part(g.rows, m.own), m.part(all, m.own), s)
 	}
 	m.backwardSources(g, all)
 	m.reduced(dn.Buf, g.input.Buf)
@@ -441,9 +442,8 @@ func (b *llamaBlock) backwardExperts(p pass, d device.Buffer, s *Saved) {
 	m.backwardRouter(dn, norm, m.held(g.weights))
 	if !b.mlp.before.exist() {
 		p.q.AddTo(dm.Buf, dm.Buf, dn.Buf)
-		return
 	}
-	p.q.RMSNormGrad(dm, b.mlp.before.gradient(p), dn, x2, b.gain(p, b.mlp.before), s.mlp.before.rstd, true)
+	b.normGrad(p, b.mlp, s.mlp, dm, dn, x2)
 }
 
 // backwardSources computes the gradients of the experts, of their weights and of the input, one source after
@@ -453,7 +453,7 @@ func (m mixPass) backwardSources(g mixGrads, all device.Mat) {
 	space, n := m.space(true), m.pairs()
 	dy, dact := m.take(n, m.b.l.Width), m.take(n, m.b.l.Experts.FFN)
 	for source := range m.sources {
-		r, to, base := m.rowsOf(source, space), g.input.RowRange(source*m.rows, (source+1)*m.rows), device.Mat{}
+		r, to, base := m.rowsOf(source, space), m.part(g.input, source), device.Mat{}
 		dw := m.of(g.weights, source)
 		if m.sources > 1 {
 			m.q.Zero(dw) // of the pairs of other ranks' experts
@@ -462,7 +462,7 @@ func (m mixPass) backwardSources(g mixGrads, all device.Mat) {
 		} else {
 			m.q.GatherRows(r.x, all, r.order)
 		}
-		m.q.GatherRows(dy, g.rows.RowRange(source*m.rows, (source+1)*m.rows), r.order)
+		m.q.GatherRows(dy, m.part(g.rows, source), r.order)
 		m.backwardRows(r, dy, dact, dw, source > 0)
 		if source == m.own && m.b.l.Experts.Shared > 0 {
 			base = to

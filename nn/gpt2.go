@@ -161,7 +161,7 @@ func (b *gptBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x, 
 	defer mem.Release(mem.Mark())
 	b.take(p, s, lending)
 	b.project(p, x, s)
-	b.attendAll(p, s)
+	p.attend(s, b.layer, b.attn(p.bt))
 	b.addAttention(p, x, s)
 	own, c, f := bt.Held(), b.g.Width, b.g.inner()
 	ym := device.Matrix(y, own, c)
@@ -182,7 +182,7 @@ func (b *gptBlock) Restore(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x d
 	case lost >= RecomputeLinear:
 		b.project(p, x, s)
 		if lost == RecomputeBlock {
-			b.attendAll(p, s)
+			p.attend(s, b.layer, b.attn(p.bt))
 		}
 		b.addAttention(p, x, s)
 	case b.qkv.readsInput(b.params):
@@ -210,18 +210,6 @@ func (b *gptBlock) project(p pass, x device.Buffer, s *Saved) {
 	b.qkv.forward(p, device.Matrix(s.qkv, p.bt.Rows(), 3*b.g.queries()), p.whole(norm))
 }
 
-// attendAll computes attention's output.
-func (b *gptBlock) attendAll(p pass, s *Saved) {
-	defer p.mem.Release(p.mem.Mark())
-	r, a := p.bt.Rows(), b.g.queries()
-	qkv := device.Matrix(s.qkv, r, 3*a)
-	_, km, vm := split(qkv)
-	all := p.gathered(km, vm)
-	for i := range p.bt.parts() {
-		b.attend(p, i, device.Matrix(s.o, r, a), s.lse, qkv, all)
-	}
-}
-
 // addAttention computes the residual stream between the halves.
 func (b *gptBlock) addAttention(p pass, x device.Buffer, s *Saved) {
 	own, c := p.bt.Held(), b.g.Width
@@ -235,18 +223,6 @@ func (b *gptBlock) expand(p pass, s *Saved) {
 	norm := b.norm(p, b.ln2, s.mlp.before, device.Matrix(s.x2, p.bt.Held(), b.g.Width))
 	defer p.mem.Release(p.mem.Mark())
 	b.fc.forwardActivate(p, device.Matrix(s.act, r, f), device.Matrix(s.hidden, r, f), p.whole(norm), b.g.Act)
-}
-
-// attend sets o to the attention of part i of a batch; all contains gathered keys and values.
-func (b *gptBlock) attend(p pass, i int, o device.Mat, lse device.Buffer, qkv, all device.Mat) {
-	one, lo, hi := p.bt.part(i)
-	qkv = qkv.RowRange(lo, hi)
-	qm, _, _ := split(qkv)
-	_, km, vm := split(one.seen(p.q, b.layer, qkv))
-	if all.Rows > 0 {
-		km, vm = p.bt.seenBy(i, all, km.Cols)
-	}
-	p.q.Attention(o.RowRange(lo, hi), lse.Slice(lo*b.g.heads(), hi*b.g.heads()), qm, km, vm, p.bt.piece(b.attn(&one), i))
 }
 
 // addTo sets y = x + l(in), the end of a half of the block, with dropout of the added term in

@@ -108,7 +108,7 @@ const (
 // units; if tied, embedding and final norm are one unit, "root", used first and last.
 func (l Llama) Model() *Model {
 	l = l.part()
-	m := &Model{Name: cmp.Or(l.Name, "Llama"), Width: l.Width, Vocab: l.Vocab, Context: l.Context, Lookup: true, Blocks: l.Layers, QKV: l.columns(), Heads: l.Heads, Head: cmp.Or(l.Head, l.Width/l.Heads), Rotated: true}
+	m := &Model{Name: cmp.Or(l.Name, "Llama"), Width: l.Width, Vocab: l.Vocab, Context: l.Context, Lookup: true, Blocks: l.Layers, QKV: l.columns(), Heads: l.Heads, Head: l.Head, Rotated: true}
 	if x := l.Experts; x.Count > 0 {
 		m.Active = float64(x.Router.TopK) / float64(x.Count)
 	}
@@ -325,12 +325,7 @@ func (l Llama) block(i int) *llamaBlock {
 
 // head returns the width D of a head, queries and keys the widths of all query and key heads, and
 // columns the width of queries, keys and values together.
-func (l Llama) head() int {
-	if l.Head != 0 {
-		return l.Head
-	}
-	return l.Width / l.Heads
-}
+func (l Llama) head() int    { return cmp.Or(l.Head, l.Width/l.Heads) }
 func (l Llama) queries() int { return l.head() * l.Heads }
 func (l Llama) keys() int    { return l.head() * l.KV }
 func (l Llama) columns() int { return l.queries() + 2*l.keys() }

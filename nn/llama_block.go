@@ -177,7 +177,7 @@ func (b *llamaBlock) Forward(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x
 	defer mem.Release(mem.Mark())
 	b.take(p, s, lending)
 	b.project(p, x, s)
-	b.attendAll(p, s)
+	p.attend(s, b.layer, b.attention(p.bt))
 	b.addAttention(p, x, s)
 	if b.l.Experts.In(b.layer) {
 		b.forwardExperts(p, y, s)
@@ -213,7 +213,7 @@ func (b *llamaBlock) Restore(q Ops, mem Scratch, w []device.Buffer, bt *Batch, x
 	case lost >= RecomputeLinear:
 		b.project(p, x, s)
 		if lost == RecomputeBlock {
-			b.attendAll(p, s)
+			p.attend(s, b.layer, b.attention(p.bt))
 		}
 		b.addAttention(p, x, s)
 	case b.reads(&b.qkv[0], &b.qkv[1], &b.qkv[2]):
@@ -327,35 +327,11 @@ func (b *llamaBlock) project(p pass, x device.Buffer, s *Saved) {
 	p.mem.Release(mark)
 }
 
-// attendAll computes attention's output.
-func (b *llamaBlock) attendAll(p pass, s *Saved) {
-	defer p.mem.Release(p.mem.Mark())
-	r := p.bt.Rows()
-	qkv, o := device.Matrix(s.qkv, r, b.l.columns()), device.Matrix(s.o, r, b.l.queries())
-	parts, _ := b.split(qkv)
-	all := p.gathered(parts[1], parts[2])
-	for i := range p.bt.parts() {
-		b.attend(p, i, o, s.lse, qkv, all)
-	}
-}
-
 // addAttention computes the residual stream between the halves.
 func (b *llamaBlock) addAttention(p pass, x device.Buffer, s *Saved) {
 	own, c := p.bt.Held(), b.l.Width
 	o := device.Matrix(s.o, p.bt.Rows(), b.l.queries())
 	b.addTo(p, b.attn, s.attn, &b.o, device.Matrix(s.x2, own, c), device.Matrix(x, own, c), o)
-}
-
-// attend sets o to the attention of part i of a batch; all contains gathered keys and values.
-func (b *llamaBlock) attend(p pass, i int, o device.Mat, lse device.Buffer, qkv, all device.Mat) {
-	one, lo, hi := p.bt.part(i)
-	qkv = qkv.RowRange(lo, hi)
-	parts, _ := b.split(qkv)
-	seen, _ := b.split(one.seen(p.q, b.layer, qkv))
-	if all.Rows > 0 {
-		seen[1], seen[2] = p.bt.seenBy(i, all, seen[1].Cols)
-	}
-	p.q.Attention(o.RowRange(lo, hi), lse.Slice(lo*b.l.Heads, hi*b.l.Heads), parts[0], seen[1], seen[2], p.bt.piece(b.attention(&one), i))
 }
 
 // normHeads sets queries and keys of qkv to the normalized raw ones.
@@ -364,16 +340,8 @@ func (b *llamaBlock) normHeads(p pass, qkv device.Mat, s *Saved) {
 	to, _ := b.normed(qkv)
 	gains := [2]device.Buffer{b.gain(p, b.normQ), b.gain(p, b.normK)}
 	for i, x := range from {
-		p.q.RMSNorm(to[i], s.rstdQK.Slice(i*qkv.Rows, (i+1)*qkv.Rows), x, gains[normOf(i, queries)], float32(b.l.Eps))
+		p.q.RMSNorm(to[i], s.rstdQK.Slice(i*qkv.Rows, (i+1)*qkv.Rows), x, gains[min(1, i/queries)], float32(b.l.Eps))
 	}
-}
-
-// normOf returns which weight normalizes group i of normed: 0 the queries', 1 the keys'.
-func normOf(i, queries int) int {
-	if i < queries {
-		return 0
-	}
-	return 1
 }
 
 // gated views the saved hidden layer as the outputs of gate and up, and both as one matrix if they
@@ -570,10 +538,8 @@ func (b *llamaBlock) normHeadsGrad(p pass, dqkv device.Mat, s *Saved) {
 		grads = [2]device.Mat{device.Matrix(p.mem.Take(device.F32, queries*n), queries, n), device.Matrix(p.mem.Take(device.F32, b.l.KV*n), b.l.KV, n)}
 	}
 	for i, x := range raw {
-		which, at := normOf(i, queries), i
-		if which > 0 {
-			at -= queries
-		}
+		which := min(1, i/queries)
+		at := i - which*queries
 		p.q.RMSNormGrad(d[i], grads[which].RowRange(at, at+1).Buf, d[i], x, gains[which], s.rstdQK.Slice(i*x.Rows, (i+1)*x.Rows), false)
 	}
 	if b.l.HeadNorm == EachHead {
