@@ -27,17 +27,8 @@ func LayOut(m *nn.Model, p Policy, begin int, groups func(unit nn.Unit) Groups) 
 		stored := slices.Clone(of.Params)
 		for k, x := range of.Params {
 			stored[k] = Stored(x)
-			if x.Code != of.Params[0].Code || x.Code != 0 && !x.Frozen {
-				panic(fmt.Sprintf("fsdp: unit %s has parameters of codes %d and %d, frozen: %v", u.Name, of.Params[0].Code, x.Code, x.Frozen))
-			}
-			if x.Single != u.Single || x.Expert != of.Params[0].Expert {
-				panic(fmt.Sprintf("fsdp: unit %s has parameters of different kinds", u.Name))
-			}
-			if x.Frozen != u.Frozen {
-				panic(fmt.Sprintf("fsdp: unit %s has parameters that are frozen and others that are not", u.Name))
-			}
-			if x.Rule != u.Rule {
-				panic(fmt.Sprintf("fsdp: unit %s has parameters of rules %d and %d", u.Name, u.Rule, x.Rule))
+			if one := of.Params[0]; x.Code != one.Code || x.Code != 0 && !x.Frozen || x.Single != one.Single || x.Expert != one.Expert || x.Frozen != one.Frozen || x.Rule != one.Rule {
+				panic(fmt.Sprintf("fsdp: unit %s has parameters of different kinds: %+v and %+v", u.Name, one, x))
 			}
 		}
 		if u.Code != device.Floats {
@@ -307,12 +298,17 @@ func (r *Runner) Peaks() (bytes []int) {
 	return bytes
 }
 
-// HostArenas returns how many of the arenas, the last ones, are in host memory.
-func (r *Runner) HostArenas() int {
-	if r.places == nil {
-		return 0
+// PeakNow returns the sums of Peaks, of the arenas on the device and of those in host memory.
+func (r *Runner) PeakNow() (bytes, host int) {
+	for _, n := range r.Peaks() {
+		bytes += n
 	}
-	return len(slices.Concat(r.flights...))
+	for _, f := range slices.Concat(r.flights...) {
+		if f.host != nil {
+			host += f.host.Peak()
+		}
+	}
+	return bytes - host, host
 }
 
 // Kept returns the most bytes that a module, other than the first and last of the model or of a chunk, has kept

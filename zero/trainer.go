@@ -467,17 +467,7 @@ func (t *Trainer) Free() {
 }
 
 // ArenaPeak returns the sums of ArenaPeaks, on the device and on the host.
-func (t *Trainer) ArenaPeak() (bytes, host int) {
-	all := t.ArenaPeaks()
-	for i, n := range all {
-		if i < len(all)-t.runner.HostArenas() {
-			bytes += n
-		} else {
-			host += n
-		}
-	}
-	return bytes, host
-}
+func (t *Trainer) ArenaPeak() (bytes, host int) { return t.runner.PeakNow() }
 
 // KeptOfToken returns the most bytes per token of a micro-batch that a layer has kept on this rank, or its
 // host, from a forward pass to the backward pass.
