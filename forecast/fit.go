@@ -70,7 +70,7 @@ func (c *Choice) Fits() bool { return c.over() <= 0 }
 // over returns the bytes missing on the device, the host or the disk, whichever lacks most. The
 // choice fits if the result is not positive.
 func (c *Choice) over() int64 {
-	return max(c.lacks(), c.lacksBeside())
+	return max(c.lacks(), c.Needs.Host.Total()-c.limits.Host, c.Needs.Disk-c.limits.Disk)
 }
 
 // lacks returns the bytes missing on the device.
@@ -79,16 +79,8 @@ func (c *Choice) lacks() int64 {
 	return -low
 }
 
-// lacksBeside returns the bytes missing on the host or the disk, whichever lacks more.
-func (c *Choice) lacksBeside() int64 {
-	return max(c.Needs.Host.Total()-c.limits.Host, c.Needs.Disk-c.limits.Disk)
-}
-
-// Binding returns the largest category of the resource that is most exceeded, with its name in
-// JSON output, and its bytes.
-func (c *Choice) Binding() (what string, bytes int64) { return c.binding(device.Use.String) }
-
-// binding is like Binding, with category names from name.
+// binding returns the largest category of the resource that is most exceeded, with its name from name, and
+// its bytes.
 func (c *Choice) binding(name func(device.Use) string) (what string, bytes int64) {
 	needs, where := c.Needs.Device, ""
 	switch over := c.over(); {
@@ -113,17 +105,11 @@ type Settings struct {
 	Command func(sets []string) string // the command to run with other settings, for people; nil: none
 }
 
-// way distinguishes the choices that are listed separately.
-type way struct {
-	piped, chunked, divided      bool
-	stage                        int
-	recompute, optimizer, params string
-	activations                  string
-}
-
-func (c *Choice) way() way {
+// way distinguishes the choices that are listed separately: divided in which dimensions, and with which stage,
+// recomputation and offloading.
+func (c *Choice) way() [8]any {
 	z, p := c.Config.Zero, c.Config.Parallel
-	return way{p.Pipeline > 1, p.Context > 1, p.Tensor > 1, z.Stage, z.Recompute, z.Offload.Optimizer, z.Offload.Parameters, z.Offload.Activations}
+	return [...]any{p.Pipeline > 1, p.Context > 1, p.Tensor > 1, z.Stage, z.Recompute, z.Offload.Optimizer, z.Offload.Parameters, z.Offload.Activations}
 }
 
 // listed bounds the ways of each sort in an answer.
@@ -144,7 +130,7 @@ func Search(c *spec.Job, l Limits) (*Settings, error) {
 	}
 	s.descend(job)
 	f := &Settings{Limits: l, Job: job}
-	best := map[way]*Choice{}
+	best := map[[8]any]*Choice{}
 	for _, x := range s.all() {
 		f.Tried++
 		if b := best[x.way()]; b == nil || s.compare(x, b) < 0 {

@@ -331,7 +331,7 @@ func (f *Settings) ties() (n int) {
 // MarshalJSON encodes the choice with derived values.
 func (c *Choice) MarshalJSON() ([]byte, error) {
 	low, high := c.Free()
-	binding, _ := c.Binding()
+	binding, _ := c.binding(device.Use.String)
 	by, x, mesh := map[string]int64{}, c.Config, spec.Mesh(c.Config)
 	for use, n := range c.Needs.Device {
 		by[device.Use(use).String()] = n

@@ -325,7 +325,7 @@ func TestBinding(t *testing.T) {
 	c := &Choice{limits: Limits{Memory: 10, Host: 10, Disk: 10}}
 	binds := func(want string) {
 		t.Helper()
-		if got, _ := c.Binding(); got != want {
+		if got, _ := c.binding(device.Use.String); got != want {
 			t.Errorf("%s binds, want %s", got, want)
 		}
 	}

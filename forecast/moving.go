@@ -143,7 +143,7 @@ func (m *moving) collective(k Kernel) float64 {
 	case k.isStar():
 		seconds, _ := m.star(k)
 		return seconds
-	case m.job.At.NCCL && !(m.exact() && k.Op == collective.ReduceScatterName):
+	case m.job.At.NCCL && !(setup.AddsExactly(m.job) && k.Op == collective.ReduceScatterName):
 		return m.ring(k.Group, float64(k.N)*float64(k.In.Size()))
 	}
 	seconds, _ := m.wired(k, m.waysOf(k.Group).first)
@@ -227,9 +227,6 @@ func (m *moving) transfer(k Kernel) float64 {
 	}
 	return seconds
 }
-
-// exact reports whether NCCL only moves data and ranks sum in rank order.
-func (m *moving) exact() bool { return setup.AddsExactly(m.job) }
 
 // between returns the bytes that the first rank's host sends to other hosts for a collective that
 // all ranks call in their groups; 0 with NCCL.
@@ -323,7 +320,7 @@ func (m *moving) transport() string {
 	switch {
 	case m.job.Parallel.Ranks == 1:
 		return ""
-	case m.job.At.NCCL && m.exact():
+	case m.job.At.NCCL && setup.AddsExactly(m.job):
 		return "NCCL, around rings; sums in rank order, from rank to rank"
 	case m.job.At.NCCL:
 		return "NCCL, around rings"

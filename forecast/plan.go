@@ -3,6 +3,7 @@ package forecast
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"zeroth/collective"
@@ -11,7 +12,6 @@ import (
 	"zeroth/internal/show"
 	"zeroth/job/hf"
 	"zeroth/job/spec"
-	"zeroth/shard"
 	"zeroth/zero"
 )
 
@@ -209,18 +209,14 @@ func NewPlan(c *spec.Job, m Machine) (*Plan, error) {
 func plan(c *spec.Job, m Machine, micros int) (*Plan, error) {
 	var most *Plan
 	var all []*Plan
-	parameters := int64(0)
 	for at := range setup.RankKinds(c) {
 		p, err := planAt(c, m, micros, at)
 		if err != nil {
 			return nil, err
 		}
-		if all, parameters = append(all, p), parameters+p.Parameters; most == nil || p.Allocated.Total() > most.Allocated.Total() {
+		if all = append(all, p); most == nil || p.Allocated.Total() > most.Allocated.Total() {
 			most = p
 		}
-	}
-	if m := spec.Mesh(c); m.World() == m.DataRanks() && m.Size(shard.Expert) == 1 && len(all) == 1 {
-		return most, nil
 	}
 	whole := *most
 	whole.Parameters = 0
@@ -278,12 +274,12 @@ func useTitle(u device.Use) string {
 	if u == device.Activations {
 		return "activations" // comprises several categories
 	}
-	for _, c := range categories {
-		if c.use == u {
-			return c.title
-		}
-	}
-	return u.String()
+	return categories[categoryOf(u)].title
+}
+
+// categoryOf returns the first category of an allocation.
+func categoryOf(u device.Use) Category {
+	return Category(slices.IndexFunc(categories[:], func(c category) bool { return c.use == u }))
 }
 
 // Use returns the allocation that contains the category.

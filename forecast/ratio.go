@@ -71,22 +71,17 @@ func (s *search) tune(best *Choice) *Choice {
 	}
 	x := best.Config
 	least := s.leastPart(x)
-	try := func(part int) {
-		if c, err := s.measure(withRatio(x, part)); err == nil && s.better(c, best) {
-			best = c
-		}
-	}
 	for lo, hi, step := least, parts, 0; step != 1; {
 		step = max(1, (hi-lo+7)/8)
 		var some []*spec.Job
 		for part := lo; part < hi; part += step {
 			some = append(some, withRatio(x, part))
 		}
-		s.each(append(some, withRatio(x, hi)))
-		for part := lo; part < hi; part += step {
-			try(part)
+		for _, c := range s.each(append(some, withRatio(x, hi))) {
+			if s.better(c, best) {
+				best = c
+			}
 		}
-		try(hi)
 		part := int(math.Round(parts * best.Config.Zero.Offload.Ratio))
 		lo, hi = max(least, part-step+1), min(parts, part+step-1)
 	}

@@ -15,15 +15,10 @@ var timelinePage string
 type page struct {
 	Title  string
 	Header [][2]string
-	Rows   []pageRow
+	Rows   [][5]string // those of parts of the arena have no second cell
 	Footer []string
 	Alike  string // omitted micro-batches
 	Data   pageData
-}
-
-type pageRow struct {
-	Title, Allocated, AtRest, AtPeak, ChangedBy string
-	Part, Total                                 bool
 }
 
 // pageData is the data of the page's script.
@@ -57,10 +52,7 @@ func (p *Plan) WriteHTML(out io.Writer) error {
 	if err != nil {
 		panic("forecast: timeline.html: " + err.Error())
 	}
-	v := page{Title: p.title(), Header: p.header(), Footer: p.footer(), Alike: p.alike(), Data: p.pageData()}
-	for _, line := range p.lines() {
-		v.Rows = append(v.Rows, pageRow{line[0], line[1], line[2], line[3], line[4], line[1] == "" && line[2] != "", line[0] == "total"})
-	}
+	v := page{Title: p.title(), Header: p.header(), Rows: p.lines(), Footer: p.footer(), Alike: p.alike(), Data: p.pageData()}
 	if err := t.Execute(out, v); err != nil {
 		return fmt.Errorf("timeline: %w", err)
 	}

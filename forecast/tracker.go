@@ -2,7 +2,6 @@ package forecast
 
 import (
 	"fmt"
-	"slices"
 
 	"zeroth/collective"
 	"zeroth/device"
@@ -93,7 +92,7 @@ func (w *Tracker) Event(e fsdp.Event) {
 
 // change applies a change of the memory in use.
 func (w *Tracker) change(e fsdp.Event) {
-	of, unit := Category(slices.IndexFunc(categories[:], func(c category) bool { return c.use == e.Use })), e.Units[0].Name
+	of, unit := categoryOf(e.Use), e.Units[0].Name
 	if e.Stays {
 		for _, m := range w.Moments[w.left[unit]:] {
 			m.InUse[of] += e.Bytes
