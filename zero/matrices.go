@@ -50,7 +50,13 @@ type matrices struct {
 	ready []device.Event  // of each slot: it has been gathered, and later scattered
 	free  []device.Event  // of each slot: its last unit is done
 	arena *device.Arena   // for the products
-	mine  [][]bool        // of each unit, the parameters that this rank orthogonalizes
+	of    [][]matrix      // of each unit
+}
+
+// matrix is a parameter, or a part of one, in a unit's layout.
+type matrix struct {
+	shard.Param
+	mine bool // this rank orthogonalizes it
 }
 
 // matrixSlots returns how many units that need whole matrices are in progress at once.
@@ -87,7 +93,8 @@ func (t *Trainer) layOutMatrices() {
 		if t.store.OnHost(i) {
 			m.part = max(m.part, u.Own().Len())
 		}
-		for _, p := range matricesOf(u) {
+		m.of = append(m.of, matricesOf(u))
+		for _, p := range m.of[len(m.of)-1] {
 			rows, cols := p.Tensor()[0], p.Tensor()[1]
 			costs = append(costs, rule.Flops(rows, cols))
 			work := rule.Work(rows, cols)
@@ -105,25 +112,25 @@ func (t *Trainer) layOutMatrices() {
 	}
 	m.ready, m.free = make([]device.Event, len(m.lens)), make([]device.Event, len(m.lens))
 	owners := shard.Spread(costs, ranks)
-	for _, i := range m.units {
+	for k, i := range m.units {
 		u := t.runner.Units[i]
 		rank := u.Replica.Rank()*updaters(u).Size() + updaters(u).Rank()
 		if n := t.across(u); n > 1 {
 			rank = rank*n + t.cfg.Groups.Updates.Rank()
 		}
-		var mine []bool
-		for range matricesOf(u) {
-			mine = append(mine, owners[0] == rank)
+		for j := range m.of[k] {
+			m.of[k][j].mine = owners[0] == rank
 			owners = owners[1:]
 		}
-		m.mine = append(m.mine, mine)
 	}
 }
 
 // matricesOf returns the matrices in a unit's layout.
-func matricesOf(u *fsdp.Unit) (all []shard.Param) {
+func matricesOf(u *fsdp.Unit) (all []matrix) {
 	for _, p := range u.Layout.Params {
-		all = append(all, p.Matrices()...)
+		for _, x := range p.Matrices() {
+			all = append(all, matrix{Param: x})
+		}
 	}
 	return all
 }
@@ -225,9 +232,8 @@ func (t *Trainer) orthogonalize(k int) {
 	q, c := t.cfg.Update, t.cfg.Comm
 	q.Label(u.Label(fsdp.Update))
 	q.After(*s.ready)
-	params := matricesOf(u)
-	for j, p := range params {
-		if !m.mine[k][j] {
+	for _, p := range m.of[k] {
+		if !p.mine {
 			continue
 		}
 		if t.across(u) == 1 {
@@ -236,15 +242,15 @@ func (t *Trainer) orthogonalize(k int) {
 		}
 		mark := m.arena.Mark()
 		x := device.Matrix(m.arena.Take(all.Type, p.Tensor()[0]*p.Tensor()[1]), p.Tensor()[0], p.Tensor()[1])
-		t.eachBlock(p, all, u.Layout.Len(), x, func(part, of device.Mat) { q.CopyBlock(of, part) })
+		t.eachBlock(p.Param, all, u.Layout.Len(), x, func(part, of device.Mat) { q.CopyBlock(of, part) })
 		rule.Orthogonalize(q, m.arena, x)
-		t.eachBlock(p, all, u.Layout.Len(), x, func(part, of device.Mat) { q.CopyBlock(part, of) })
+		t.eachBlock(p.Param, all, u.Layout.Len(), x, func(part, of device.Mat) { q.CopyBlock(part, of) })
 		m.arena.Release(mark)
 	}
 	for from := 0; from < all.N; from += u.Layout.Len() {
 		others := from // up to the next matrix of this rank, other ranks orthogonalize
-		for j, p := range params {
-			if m.mine[k][j] {
+		for _, p := range m.of[k] {
+			if p.mine {
 				q.Zero(all.Slice(others, from+p.At.Lo))
 				others = from + p.At.Hi
 			}
