@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -92,7 +93,7 @@ func (r *run) regroup(ctx context.Context, loops []*loop, filled bool) (*setup.C
 	}
 	r.flights.stop()
 	was, s := r.self.Process, standing(loops)
-	s.Filled = filled
+	s.Filled, s.Recorded = filled, r.newestEpoch
 	change, err := w.Survive(ctx, s)
 	if err != nil {
 		r.flights = r.recordFlights(r.ranks)
@@ -114,6 +115,18 @@ func (r *run) regroup(ctx context.Context, loops []*loop, filled bool) (*setup.C
 		return change, r.takeOver(ctx, change, loops[0].reported)
 	}
 	return change, nil
+}
+
+// newestEpoch returns the epoch of the last change that the run folder records.
+func (r *run) newestEpoch() (int, error) {
+	l, err := report.ReadLog(filepath.Join(r.Out, "metrics.jsonl"))
+	if err != nil {
+		return 0, err
+	}
+	if c := l.Changed(); c != nil {
+		return c.Epoch, nil
+	}
+	return 0, nil
 }
 
 // errPaused is the error of ranks that have stopped between two steps, to take in others.

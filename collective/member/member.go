@@ -11,8 +11,8 @@
 // Why there is one view at a time: a node never hears again of a node that it has lost, so it
 // follows leaders in ascending order, one at a time. A view is entered only if all of its nodes have
 // accepted it, and it has a majority of every view that one of them has entered or accepted before
-// (or half of it, with its lowest node). So two views without a common node cannot follow the same
-// view.
+// (or half of it, with its lowest node; or all others are gone, see Config). So two views without a
+// common node cannot follow the same view.
 //
 // Why no step is done by halves: a node counts a step once it has the verdict on it, which needs the
 // votes of all nodes of the view. A node without the verdict keeps the gradients that it voted for
@@ -106,7 +106,10 @@ type Config struct {
 	Unit func(node int) int // nodes of a unit are lost together
 	Size func(unit int) int // number of nodes of a unit
 	Min  int                // fewest units to go on with
-	Duty int                // of a node that is between two steps, and so ready to take in others
+	// Gone reports whether nodes can never act again, and have not acted in a view after one that this node knows.
+	// Without them, the rest of that view needs no majority. It may be nil: nobody can tell.
+	Gone func(nodes []int, known View) bool
+	Duty int // of a node that is between two steps, and so ready to take in others
 }
 
 // Machine is a node's state.
@@ -502,7 +505,10 @@ func (m *Machine) refuses(nodes, voters []int) string {
 		r := m.reports[n]
 		for _, base := range []View{r.Entered, r.View} {
 			of := base.voters()
-			if stay := count(of, func(b int) bool { return slices.Contains(voters, b) }); 2*stay < len(of) || 2*stay == len(of) && !slices.Contains(voters, of[0]) {
+			others := slices.DeleteFunc(slices.Clone(of), func(b int) bool { return slices.Contains(voters, b) })
+			stay := len(of) - len(others)
+			minor := 2*stay < len(of) || 2*stay == len(of) && slices.Contains(others, of[0])
+			if minor && (m.cfg.Gone == nil || !m.cfg.Gone(others, r.View)) {
 				return fmt.Sprintf("%d of the %d processes of epoch %d are left, which is no majority: the others may go on without them", stay, len(of), base.Epoch)
 			}
 		}

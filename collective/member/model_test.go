@@ -26,6 +26,15 @@ type world struct {
 	lost     int    // nodes killed and connections cut
 	joins    int    // units that have not come yet
 	began    int    // number of nodes at first
+	proof    bool   // nodes can tell that others are dead
+	recorded int    // epoch of the newest change in the run folder
+	done     []done // steps that a node has passed
+}
+
+// done is a step that has passed in a view.
+type done struct {
+	step  int
+	nodes []int
 }
 
 // vote is a node's for a step of a view.
@@ -39,10 +48,10 @@ type model struct {
 }
 
 // newWorld returns a world of n nodes, in units of each, that more units may join.
-func newWorld(n, each, kills, cuts, joins int) *world {
+func newWorld(n, each, kills, cuts, joins int, proof bool) *world {
 	all := n + joins*each
 	w := &world{queues: make([][]Message, all*all), cut: make([]bool, all*all), dead: make([]bool, all), running: slices.Repeat([]bool{true}, n),
-		steps: make([]int, all), verdicts: make([]string, all), voted: make([]bool, all), kills: kills, cuts: cuts, joins: joins, began: n}
+		steps: make([]int, all), verdicts: make([]string, all), voted: make([]bool, all), kills: kills, cuts: cuts, joins: joins, began: n, proof: proof}
 	var v View
 	for i := range n {
 		v.Nodes = append(v.Nodes, i)
@@ -54,7 +63,25 @@ func newWorld(n, each, kills, cuts, joins int) *world {
 			w.dead[i], w.running = true, append(w.running, false)
 		}
 	}
+	w.watch()
 	return w
+}
+
+// watch lets the nodes see who is dead in this world.
+func (w *world) watch() {
+	for _, m := range w.nodes {
+		if w.proof {
+			m.cfg.Gone = func(nodes []int, known View) bool {
+				return w.recorded <= known.Epoch && !slices.ContainsFunc(nodes, func(n int) bool { return !w.dead[n] })
+			}
+		}
+	}
+}
+
+// records reports whether a node is the first of its view, which records it before its first step.
+func (w *world) records(a int) bool {
+	v := w.nodes[a].entered
+	return w.proof && w.running[a] && v.voters()[0] == a && w.recorded < v.Epoch
 }
 
 // came returns the number of nodes that have been started.
@@ -101,7 +128,8 @@ func (w *world) clone() *world {
 		x.queues[i] = slices.Clip(q)
 	}
 	x.dead, x.cut, x.running, x.voted = slices.Clone(w.dead), slices.Clone(w.cut), slices.Clone(w.running), slices.Clone(w.voted)
-	x.steps, x.verdicts, x.votes = slices.Clone(w.steps), slices.Clone(w.verdicts), slices.Clone(w.votes)
+	x.steps, x.verdicts, x.votes, x.done = slices.Clone(w.steps), slices.Clone(w.verdicts), slices.Clone(w.votes), slices.Clip(w.done)
+	x.watch()
 	return &x
 }
 
@@ -117,7 +145,7 @@ func (w *world) key() (k [16]byte) {
 	}
 	votes := slices.Clone(w.votes)
 	slices.SortFunc(votes, func(a, b vote) int { return (a.epoch-b.epoch)<<16 + (a.step-b.step)<<8 + a.node - b.node })
-	fmt.Fprint(h, w.queues, w.cut, votes, w.kills, w.cuts, w.joins)
+	fmt.Fprint(h, w.queues, w.cut, votes, w.kills, w.cuts, w.joins, w.recorded, w.done)
 	h.Sum(k[:0])
 	return k
 }
@@ -153,7 +181,9 @@ func (w *world) events(most int) (all []event) {
 		if w.running[a] && w.nodes[a].Wanted() {
 			add(fmt.Sprint("take in ", a), func(w *world) error { return w.apply(a, w.nodes[a].Change()) })
 		}
-		if w.running[a] && w.nodes[a].entered.Guests == nil && !w.voted[a] && w.steps[a] < most {
+		if w.records(a) {
+			add(fmt.Sprint("record ", a), func(w *world) error { w.recorded = w.nodes[a].entered.Epoch; return nil })
+		} else if w.running[a] && w.nodes[a].entered.Guests == nil && !w.voted[a] && w.steps[a] < most {
 			add(fmt.Sprint("vote ", a), func(w *world) error {
 				w.voted[a] = true
 				w.votes = append(w.votes, vote{w.nodes[a].entered.Epoch, w.steps[a] + 1, a})
@@ -165,7 +195,7 @@ func (w *world) events(most int) (all []event) {
 				w.steps[a]++
 				w.voted[a], w.verdicts[a] = false, fmt.Sprint(w.nodes[a].entered.Epoch, "/", w.steps[a])
 				w.nodes[a].Stand(w.steps[a], 0, w.verdicts[a])
-				return nil
+				return w.passed(a)
 			})
 		}
 		if w.running[a] && w.fails(a) {
@@ -213,6 +243,21 @@ func (w *world) passes(a int) bool {
 		}
 	}
 	return true
+}
+
+// passed records that a node has passed a step, which must not have passed in a view without a node of this one.
+func (w *world) passed(a int) error {
+	nodes, step := w.nodes[a].entered.Nodes, w.steps[a]
+	if !w.proof || slices.ContainsFunc(w.done, func(d done) bool { return d.step == step && slices.Equal(d.nodes, nodes) }) {
+		return nil
+	}
+	for _, d := range w.done {
+		if d.step == step && !slices.ContainsFunc(nodes, func(n int) bool { return slices.Contains(d.nodes, n) }) {
+			return fmt.Errorf("nodes %v pass step %d after %v", nodes, step, d.nodes)
+		}
+	}
+	w.done = append(w.done, done{step, nodes})
+	return nil
 }
 
 // fails reports whether an operation of a node's view may fail: one of its nodes has ended the view,
@@ -295,7 +340,8 @@ func (w *world) rests() error {
 			epoch = m.entered.Epoch
 		}
 	}
-	if epoch < 0 && w.lost <= 1 && w.began > 2 && w.nodes[0].cfg.Size(0) == 1 {
+	safe := w.lost <= 1 && w.began > 2 || w.proof && !slices.Contains(w.cut, true) && w.lost < w.began
+	if epoch < 0 && safe && w.nodes[0].cfg.Size(0) == 1 {
 		return fmt.Errorf("nobody is left after %d losses", w.lost)
 	}
 	return nil
@@ -340,7 +386,22 @@ func TestEveryOrder(t *testing.T) {
 	}
 	for _, x := range cases[:nightly.Of(7, len(cases))] {
 		c := &model{t: t, most: x.steps, seen: map[[16]byte]bool{}}
-		c.explore(newWorld(x.n, x.each, x.kills, x.cuts, x.joins), nil)
+		c.explore(newWorld(x.n, x.each, x.kills, x.cuts, x.joins, false), nil)
+		if testing.Verbose() {
+			t.Logf("%+v: %d states", x, len(c.seen))
+		}
+	}
+}
+
+// TestEveryOrderOnAHost is TestEveryOrder for nodes that can tell that others are dead. Any last one goes on.
+func TestEveryOrderOnAHost(t *testing.T) {
+	cases := []struct{ n, kills, cuts, steps int }{
+		{2, 1, 0, 2}, {2, 1, 1, 2}, {2, 2, 1, 1}, {3, 2, 0, 1},
+		{3, 1, 1, 1}, {3, 2, 1, 0}, {4, 2, 0, 0},
+	}
+	for _, x := range cases[:nightly.Of(4, len(cases))] {
+		c := &model{t: t, most: x.steps, seen: map[[16]byte]bool{}}
+		c.explore(newWorld(x.n, 1, x.kills, x.cuts, 0, true), nil)
 		if testing.Verbose() {
 			t.Logf("%+v: %d states", x, len(c.seen))
 		}

@@ -146,6 +146,8 @@ type Standing struct {
 	Duty    int    // of those that follow a step: how many are done
 	Verdict string // on the last step, see zero.Trainer
 	Filled  bool   // it has joined, and got the state of the others
+	// Recorded returns the epoch of the last change that the run folder records.
+	Recorded func() (int, error)
 }
 
 // Change is what the processes that are left have agreed on. Those with fewer Steps have computed the

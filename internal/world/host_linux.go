@@ -2,12 +2,17 @@ package world
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"zeroth/collective/rendezvous"
 )
 
 // bootID returns a text that is equal in processes that share a kernel, or "" if it is
@@ -18,6 +23,34 @@ func bootID() string {
 		return ""
 	}
 	return strings.TrimSpace(string(id))
+}
+
+// pid returns this process's number in /proc, or 0 if it has another there.
+func pid() int {
+	if name, err := os.Readlink("/proc/self"); err != nil || name != strconv.Itoa(os.Getpid()) {
+		return 0
+	}
+	return os.Getpid()
+}
+
+// seesProcesses reports whether two processes see the same /proc.
+func seesProcesses(a, b rendezvous.Member) bool {
+	return len(a.Sees) == 2 && len(b.Sees) == 2 && a.Sees[0] == b.Sees[0] && a.Pid > 0 && b.Pid > 0
+}
+
+// ended reports whether a process has ended, or does so within a second.
+func ended(pid int) bool {
+	for try := 0; try < 100 && pid != os.Getpid(); try++ {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+		if _, state, _ := strings.Cut(string(b), ") "); strings.HasPrefix(state, "Z") || strings.HasPrefix(state, "X") {
+			return true
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return false
 }
 
 // sees returns names of the files that this process sees. Two processes with a name in common

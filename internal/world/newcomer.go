@@ -52,7 +52,7 @@ func (w *World) enterLate(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, w.cfg.Join, fmt.Errorf("not within %v (parallel.join)", w.cfg.Join))
 	defer cancel()
 	host, _ := os.Hostname() // only for people
-	me := rendezvous.Member{Process: w.cfg.Rank, World: w.cfg.World, Host: host, Boot: bootID(), Sees: sees(folder()), Pid: os.Getpid(), GPUs: w.cfg.GPUs}
+	me := rendezvous.Member{Process: w.cfg.Rank, World: w.cfg.World, Host: host, Boot: bootID(), Sees: sees(folder()), Pid: pid(), GPUs: w.cfg.GPUs}
 	a, local, err := w.ask(ctx, w.cfg.Rank, 0)
 	if err == nil {
 		err = w.open(local, &me)

@@ -52,6 +52,7 @@ type crew struct {
 	full    []int                     // seats of the view that had state when the last change was reported
 	at      int                       // steps done then
 	again   int                       // changes in a row after which neither differs
+	written func() (int, error)       // see setup.Standing's Recorded
 
 	admits   bool         // training has begun: newcomers may come
 	said     []entry      // what all processes have said before
@@ -93,7 +94,20 @@ func (c *crew) config() member.Config {
 		Me: c.seat, Min: max(1, least), Duty: setup.BetweenSteps,
 		Unit: func(seat int) int { return c.units[seat%c.places] },
 		Size: func(unit int) int { return count(c.units, unit) },
+		Gone: c.vanished,
 	}
+}
+
+// vanished implements member.Config's Gone for processes of this host. The first process of a view records it in
+// the run folder before its first step. The caller holds mu.
+func (c *crew) vanished(seats []int, known member.View) bool {
+	for _, seat := range seats {
+		if m, ok := c.members[seat]; !ok || !seesProcesses(c.members[c.seat], m) || !ended(m.Pid) {
+			return false
+		}
+	}
+	epoch, err := c.written()
+	return err == nil && epoch <= known.Epoch
 }
 
 // order returns the seats of a view by process: units in the order in which they came, each in the order of its places.
@@ -397,7 +411,7 @@ func (c *crew) park(s setup.Standing) {
 	if len(c.waiting) == 0 {
 		c.halt(c.seat)
 	}
-	c.parked = true
+	c.parked, c.written = true, s.Recorded
 	if c.machine.Stand(s.Steps, s.Duty, s.Verdict); s.Filled {
 		c.machine.Filled()
 	}

@@ -122,7 +122,7 @@ func Enter(ctx context.Context, cfg Config) (*World, error) {
 	w.star, err = rendezvous.Join(ctx, rendezvous.Config{
 		Processes: cfg.World, PerProcess: cfg.PerProcess, Addrs: cfg.Addrs(), Listener: w.cfg.Listener, Run: cfg.Run, Token: w.cfg.Token, Hint: w.cfg.tokenHint(), TLS: cfg.TLS,
 		Wait: cfg.Join, Heartbeat: cfg.Heartbeat, DeadAfter: cfg.DeadAfter, Note: cfg.Note, Open: w.open,
-		Me: rendezvous.Member{Process: cfg.Rank, Host: host, Boot: bootID(), Sees: sees(folder()), Pid: os.Getpid(), GPUs: cfg.GPUs},
+		Me: rendezvous.Member{Process: cfg.Rank, Host: host, Boot: bootID(), Sees: sees(folder()), Pid: pid(), GPUs: cfg.GPUs},
 	})
 	if err != nil {
 		w.shut()
