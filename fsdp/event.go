@@ -52,7 +52,6 @@ type Event struct {
 	Saves bool    // a Forward keeps its activations
 	Done  bool    // for a pass: it has been issued
 	Sent  int64   // bytes this rank sends for it, around a ring or directly to each rank
-	Queue device.Queue
 
 	Micro int // the micro-batch, from 0; -1 after all of them
 
@@ -79,7 +78,7 @@ func (r *Runner) use(u *Unit, at slotKind, now bool) {
 		return
 	}
 	u.inUse[at] = now
-	e := Event{Op: InUse, Units: u.self[:], Step: -1, Queue: r.cfg.Compute, Use: device.UnitGrads, Bytes: 4 * int64(u.Layout.Len())}
+	e := Event{Op: InUse, Units: u.self[:], Step: -1, Use: device.UnitGrads, Bytes: 4 * int64(u.Layout.Len())}
 	switch at {
 	case paramSlot:
 		e.Use, e.Bytes = device.Gathered, int64(r.stored(u).Size()*u.Layout.Len())
@@ -195,8 +194,8 @@ func (r *Runner) emit(e Event) {
 }
 
 // emitFor reports an operation on one unit for which the rank sends sent bytes.
-func (r *Runner) emitFor(o Op, u *Unit, q device.Queue, sent int) {
-	r.emit(Event{Op: o, Units: u.self[:], Step: -1, Sent: int64(sent), Queue: q})
+func (r *Runner) emitFor(o Op, u *Unit, sent int) {
+	r.emit(Event{Op: o, Units: u.self[:], Step: -1, Sent: int64(sent)})
 }
 
 // around returns the bytes that a rank sends if its share of bytes goes once around a ring.
@@ -222,7 +221,7 @@ func (r *Runner) pass(o Op, i int, saves, done bool) {
 	if r.in, r.op = &r.steps[i], o; done {
 		r.in = nil
 	}
-	r.emit(Event{Op: o, Units: r.steps[i].units, Step: i, Saves: saves, Done: done, Queue: r.cfg.Compute})
+	r.emit(Event{Op: o, Units: r.steps[i].units, Step: i, Saves: saves, Done: done})
 	r.usePass(o, i, done)
 }
 

@@ -287,7 +287,7 @@ func (r *Runner) Backward(f *Flight, bt *nn.Batch, micro int, d device.Buffer) {
 
 // Again reports what a module's Backward computes again, see nn.Batch.
 func (r *Runner) Again(done bool) {
-	r.emit(Event{Op: Recompute, Step: -1, Done: done, Queue: r.cfg.Compute})
+	r.emit(Event{Op: Recompute, Step: -1, Done: done})
 }
 
 // restore computes the activations of step i that its Forward did not save.
@@ -361,7 +361,7 @@ func (r *Runner) gather(u *Unit) {
 		q.Cast(own, u.Master)
 	}
 	u.Shard.AllGather(q, whole, own)
-	r.emitFor(Gather, u, q, u.sends(Gather, whole.Bytes()))
+	r.emitFor(Gather, u, u.sends(Gather, whole.Bytes()))
 	u.stays = false
 	r.hold(u)
 	s.owner, s.ready, u.stale = u, q.Mark(), false
@@ -425,7 +425,7 @@ func (r *Runner) gradient(s *step, micro int) []device.Buffer {
 			g := &r.grads[u.dwSlot]
 			r.cfg.Compute.After(g.free)
 			if g.owner != nil && g.owner != u {
-				r.emitFor(Vacate, g.owner, r.cfg.Compute, 0)
+				r.emitFor(Vacate, g.owner, 0)
 				r.use(g.owner, gradSlotted, false)
 			}
 			g.owner = u
@@ -476,7 +476,7 @@ func (r *Runner) reduce(u *Unit, micro int) {
 	} else {
 		r.fold(u, buf, micro)
 	}
-	r.emitFor(Reduce, u, q, u.sends(Reduce, buf.Bytes()))
+	r.emitFor(Reduce, u, u.sends(Reduce, buf.Bytes()))
 	if !p.KeepGrads {
 		if !u.GradOffloaded {
 			r.use(u, gradShard, true)
@@ -512,7 +512,7 @@ func (r *Runner) replicate(u *Unit, grad device.Buffer) {
 		r.foldReplicas(u, grad)
 		times = r.tree.pieces + 1
 	}
-	r.emitFor(Replicate, u, q, times*around(u.Replica.Size(), grad.Bytes()))
+	r.emitFor(Replicate, u, times*around(u.Replica.Size(), grad.Bytes()))
 }
 
 // send adds this micro-batch's gradient shard, in own on the device, to the sum on the host: the
@@ -522,7 +522,7 @@ func (r *Runner) send(u *Unit, own device.Buffer, g *gradSlot, micro int) {
 	if micro > 0 && !r.cfg.Policy.KeepGrads {
 		back := r.back.buf.Slice(0, own.N)
 		q.After(move(h.ToDevice, u.labels[FromHost], r.back.free, u.sent, back, u.Grad))
-		r.emitFor(FromHost, u, h.ToDevice, 0)
+		r.emitFor(FromHost, u, 0)
 		q.AddTo(own, back, own)
 		r.back.free = q.Mark()
 	}
@@ -547,7 +547,7 @@ func (r *Runner) send(u *Unit, own device.Buffer, g *gradSlot, micro int) {
 func (r *Runner) toHost(u *Unit, own device.Buffer) {
 	q, h := r.cfg.Comm, r.cfg.Host
 	u.sent = move(h.ToHost, u.labels[ToHost], q.Mark(), u.read, u.Grad, own)
-	r.emitFor(ToHost, u, h.ToHost, 0)
+	r.emitFor(ToHost, u, 0)
 }
 
 // move issues a copy after two events and returns the event of its completion.

@@ -307,7 +307,7 @@ func (h *heard) Event(e fsdp.Event) {
 				h.err = fmt.Errorf("%d bytes more of %s make %d", e.Bytes, of, h.inUse[of])
 			}
 		}
-		if e.Step != -1 || e.Queue == nil || len(e.Units) != 1 {
+		if e.Step != -1 || len(e.Units) != 1 {
 			h.err = fmt.Errorf("%v with %+v", e.Op, e)
 		}
 		return

@@ -46,7 +46,7 @@ func (r *Runner) sendKept(f *Flight, i int) {
 	p.onHost = f.host.Take(data.Type, data.N)
 	s.sent = move(q, u.labels[SendKept], r.cfg.Compute.Mark(), device.Event{}, p.onHost, data)
 	s.owner, s.came = p, s.sent
-	r.emitFor(SendKept, u, q, 0)
+	r.emitFor(SendKept, u, 0)
 }
 
 // bringKept makes the compute queue wait for what the backward pass of step i reads, and issues the
@@ -59,7 +59,7 @@ func (r *Runner) bringKept(f *Flight, i int) {
 			s.kept.Release(0)
 			data := s.kept.Take(p.onHost.Type, p.onHost.N)
 			s.owner, s.came = p, move(q, u.labels[BringKept], r.cfg.Compute.Mark(), s.sent, data, p.onHost)
-			r.emitFor(BringKept, u, q, 0)
+			r.emitFor(BringKept, u, 0)
 		}
 	}
 	if r.away(f, i-1) {

@@ -215,10 +215,10 @@ func (t *Trainer) moveMatrices(k int) {
 	c.Label(u.Label(fsdp.GatherUpdate))
 	c.After(moved)
 	updaters(u).AllGather(c, s.whole, s.own)
-	t.emit(fsdp.GatherUpdate, u, c, sent(s.whole, updaters(u), 1))
+	t.emit(fsdp.GatherUpdate, u, sent(s.whole, updaters(u), 1))
 	if g := t.cfg.Groups.Updates; t.across(u) > 1 {
 		collective.AllGather(g, c, s.all)
-		t.exchanged(fsdp.Exchange, c, s.all, g)
+		t.exchanged(fsdp.Exchange, s.all, g)
 	}
 	*s.ready = c.Mark()
 }
@@ -261,13 +261,13 @@ func (t *Trainer) orthogonalize(k int) {
 	c.After(q.Mark())
 	if g := t.cfg.Groups.Updates; t.across(u) > 1 {
 		collective.ReduceScatter(g, c, all)
-		t.exchanged(fsdp.Exchange, c, all, g)
+		t.exchanged(fsdp.Exchange, all, g)
 	}
 	updaters(u).ReduceScatter(c, own, s.whole)
-	t.emit(fsdp.ScatterUpdate, u, c, sent(s.whole, updaters(u), 1))
+	t.emit(fsdp.ScatterUpdate, u, sent(s.whole, updaters(u), 1))
 	c.Label(u.Label(fsdp.ShareUpdate))
 	collective.AllReduce(u.Replica, c, own)
-	t.emit(fsdp.ShareUpdate, u, c, sent(own, u.Replica, 2))
+	t.emit(fsdp.ShareUpdate, u, sent(own, u.Replica, 2))
 	*s.ready = c.Mark()
 }
 

@@ -205,7 +205,7 @@ func (t *Trainer) addNorms() {
 		if t.store.OnHost(i) {
 			sums = t.hostSums
 		}
-		t.emit(fsdp.Norm, units[i], q, 0)
+		t.emit(fsdp.Norm, units[i], 0)
 		q.Label(units[i].Label(fsdp.Norm))
 		q.After(units[i].Reduced)
 		q.SumSquares(sums.Slice((1+i)*device.ExactLen, (2+i)*device.ExactLen), units[i].Grad)
@@ -213,9 +213,9 @@ func (t *Trainer) addNorms() {
 }
 
 // emit reports an operation on a unit's shard to the listener.
-func (t *Trainer) emit(o fsdp.Op, u *fsdp.Unit, q device.Queue, sent int64) {
+func (t *Trainer) emit(o fsdp.Op, u *fsdp.Unit, sent int64) {
 	if t.cfg.Listener != nil {
-		t.cfg.Listener.Event(fsdp.Event{Op: o, Units: u.Itself(), Step: -1, Sent: sent, Queue: q, Micro: -1})
+		t.cfg.Listener.Event(fsdp.Event{Op: o, Units: u.Itself(), Step: -1, Sent: sent, Micro: -1})
 	}
 	if o == fsdp.Update {
 		t.runner.Spent(u)

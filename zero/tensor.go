@@ -26,19 +26,19 @@ func (t *Trainer) exchange(g collective.Group, op fsdp.Op) nn.Group {
 // Gather implements nn.Group.
 func (g exchange) Gather(whole, own device.Buffer) {
 	g.AllGather(g.t.cfg.Compute, whole, own)
-	g.t.exchanged(g.op, g.t.cfg.Compute, whole, g.Group)
+	g.t.exchanged(g.op, whole, g.Group)
 }
 
 // Reduce implements nn.Group.
 func (g exchange) Reduce(own, whole device.Buffer) {
 	g.ReduceScatter(g.t.cfg.Compute, own, whole)
-	g.t.exchanged(g.op, g.t.cfg.Compute, whole, g.Group)
+	g.t.exchanged(g.op, whole, g.Group)
 }
 
 // exchanged reports the bytes that the rank sends of a buffer to the others of a group.
-func (t *Trainer) exchanged(op fsdp.Op, q device.Queue, whole device.Buffer, g collective.Group) {
+func (t *Trainer) exchanged(op fsdp.Op, whole device.Buffer, g collective.Group) {
 	if l := t.cfg.Listener; l != nil {
-		l.Event(fsdp.Event{Op: op, Step: -1, Sent: sent(whole, g, 1), Queue: q, Micro: t.micro})
+		l.Event(fsdp.Event{Op: op, Step: -1, Sent: sent(whole, g, 1), Micro: t.micro})
 	}
 }
 

@@ -22,7 +22,7 @@ func (t *Trainer) update(lr, gradScale float64) {
 		if u.Frozen {
 			continue
 		}
-		t.emit(fsdp.Update, u, t.updates(t.store.OnHost(i)), 0)
+		t.emit(fsdp.Update, u, 0)
 		r, ok := t.cfg.Rules[u.Rule].(optim.Elementwise)
 		if ok || u.Own().Len() == 0 { // or it is on the master
 			t.updateEach(i, r)
@@ -88,7 +88,7 @@ func (t *Trainer) updateLater() {
 			continue
 		}
 		rule := t.cfg.Rules[u.Rule].(optim.Elementwise)
-		t.emit(fsdp.Update, u, t.updates(t.store.OnHost(i)), 0)
+		t.emit(fsdp.Update, u, 0)
 		for j := range t.store.Tiles(i) {
 			st, q := t.borrow(i, j, offload.All)
 			st.Param = device.Buffer{} // unchanged
