@@ -27,6 +27,13 @@ func (n *Net) Reform(epoch int, groups [][]int, host func(process int) int) {
 	if len(groups) >= 1<<groupBits {
 		panic(fmt.Sprintf("socket: %d groups", len(groups)))
 	}
+	if n.unread(0) {
+		for _, l := range n.connected() {
+			if !l.hears() {
+				l.theirs.close()
+			}
+		}
+	}
 	next := maps.Clone(n.ports())
 	maps.DeleteFunc(next, func(e end, _ *port) bool { return (epoch-e.group>>groupBits)&255 > keptEpochs })
 	n.base = epoch & 255 << groupBits

@@ -67,6 +67,7 @@ type link struct {
 	writing *port // port whose memory is being sent, or nil
 	ending  bool  // the writer ends when everything is sent
 	broken  bool
+	deaf    bool          // the reader has ended
 	sent    chan struct{} // closed when the writer has ended
 
 	heard  atomic.Int64 // nanoseconds since 1970 when something was read last
@@ -381,16 +382,21 @@ func (l writes) Write(b []byte) (n int, err error) {
 
 // read receives frames until the connection breaks.
 func (l *link) read() {
-	if err := l.meet(); err != nil {
-		l.fail(err)
-		return
+	err := l.meet()
+	for err == nil {
+		err = l.receive()
 	}
-	for {
-		if err := l.receive(); err != nil {
-			l.fail(err)
-			return
-		}
-	}
+	l.fail(err)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.deaf = true
+}
+
+// hears reports whether the reader may still use the peer's memory.
+func (l *link) hears() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.deaf
 }
 
 // header is the header of a received frame.

@@ -5,9 +5,11 @@ package socket_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -177,5 +179,51 @@ func TestLentTooMuch(t *testing.T) {
 	}
 	if err := q.Wait(); err == nil || !strings.Contains(err.Error(), "rank 1 lends 20 bytes") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestLostMemoryIsUnmapped checks that the memory of a process that was lost is no longer mapped after the next
+// change of groups.
+func TestLostMemoryIsUnmapped(t *testing.T) {
+	ln := listen(t, "unix")
+	defer ln.Close()
+	d := cpu.NewHost(1)
+	defer d.Close()
+	mem := []*socket.Memory{memory(t), memory(t)}
+	w := newSharedWorld(t, ln, 2, 1, [][]int{count(2)}, nil, mem)
+	defer w.close()
+	var all sync.WaitGroup
+	for r, n := range w.nets {
+		b, err := mem[r].Take(1 << 16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mem[r].Give(b)
+		q := d.NewQueue("comm")
+		defer q.Close()
+		all.Go(func() {
+			collective.AllGather(collective.NewWired(n.Wire(0, r)), q, floats(b))
+			if err := q.Wait(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	mapped := func() int {
+		text, err := os.ReadFile("/proc/self/maps")
+		if err != nil {
+			t.Skip(err)
+		}
+		return strings.Count(string(text), "memfd:zeroth")
+	}
+	before, n := mapped(), w.nets[0]
+	for epoch := 1; mapped() == before && epoch < 200; epoch++ { // the connection's reader ends soon
+		n.Drop(1, errors.New("lost"))
+		n.Halt(1)
+		n.Reform(epoch, [][]int{{0}}, func(int) int { return 0 })
+		time.Sleep(10 * time.Millisecond)
+	}
+	if after := mapped(); after != before-1 {
+		t.Errorf("%d mappings of shared memory, %d before", after, before)
 	}
 }

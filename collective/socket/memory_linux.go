@@ -250,5 +250,6 @@ func (p *peerMemory) close() {
 	p.maps = nil
 	if p.file != nil {
 		_ = p.file.Close()
+		p.file = nil
 	}
 }
