@@ -354,7 +354,7 @@ func TestSampleOfACheckpoint(t *testing.T) {
 
 // TestNoSuchCommand checks that an unknown command is reported with suggestions.
 func TestNoSuchCommand(t *testing.T) {
-	for word, want := range map[string]string{"trian": "train", "resume": "train", "generate": "sample", "estimate": "plan", "checkpoint": "ckpt", "export": "ckpt\n\treport",
+	for word, want := range map[string]string{"trian": "train", "resume": "train", "generate": "sample", "estimate": "plan", "checkpoint": "ckpt", "export": "ckpt export\n\treport",
 		"new": "init", "my.yaml": "train my.yaml\n\tplan my.yaml", "zero.stage": "help zero.stage", "env": "doctor"} {
 		if _, errs := zeroth(t, 2, word, "x"); errs != fmt.Sprintf("zeroth: unknown command %q for \"zeroth\"\n\nDid you mean this?\n\t%s\n\nSee 'zeroth --help'.\n", word, want) {
 			t.Errorf("%s: %s", word, errs)
