@@ -334,7 +334,7 @@ func (w *world) rests() error {
 			return fmt.Errorf("node %d waits for ever", i)
 		case epoch >= 0 && m.entered.Epoch != epoch:
 			return fmt.Errorf("node %d is in epoch %d, another in %d", i, m.entered.Epoch, epoch)
-		case m.guest || m.entered.Guests != nil || m.waiting != nil && len(m.waiting) > 0:
+		case m.guest || m.entered.Guests != nil || len(m.waiting) > 0:
 			return fmt.Errorf("newcomers of node %d wait for ever in epoch %d", i, m.entered.Epoch)
 		default:
 			epoch = m.entered.Epoch
