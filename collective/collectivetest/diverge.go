@@ -118,18 +118,24 @@ func testAllocations(t *testing.T, open func(int) []collective.Group) {
 			to[i] = device.OfU16(device.BF16, make([]uint16, 4000))
 			bufs[i] = device.OfU16(device.BF16, make([]uint16, 4000))
 		}
-		step := func() {
-			for i, r := range m.ranks {
-				collective.AllReduce(r, r.q[0], bufs[i])
-				r.Broadcast(r.q[0], bufs[i])
-				r.Reduce(r.q[0], bufs[i])
-				r.Exchange(r.q[0], to[i], bufs[i])
-			}
+		wait := func() {
 			for _, r := range m.ranks {
 				if err := r.q[0].Wait(); err != nil {
 					t.Fatal(err)
 				}
 			}
+		}
+		step := func() {
+			for i, r := range m.ranks {
+				collective.AllReduce(r, r.q[0], bufs[i])
+				r.Broadcast(r.q[0], bufs[i])
+				r.Reduce(r.q[0], bufs[i])
+			}
+			wait() // groups of device/cuda that take host memory number these when the queue reaches them, but an exchange at once
+			for i, r := range m.ranks {
+				r.Exchange(r.q[0], to[i], bufs[i])
+			}
+			wait()
 		}
 		for range 10 {
 			step()
