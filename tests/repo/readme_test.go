@@ -42,17 +42,17 @@ func TestReadmeGeneratedParts(t *testing.T) {
 			"memory":          memoryTable(t),
 		},
 		"../../docs/memory.md": {
-			"categories": categoryTable(t),
-			"levels":     levelsTable(t),
-			"machine":    machineTable(t),
-			"plan":       "```text\n" + planReport(t) + "```\n",
+			"levels": levelsTable(t),
+			"plan":   "```text\n" + planReport(t) + "```\n",
 		},
 		"../../docs/design.md": {
 			"loops": "```go\n" + source(t, "../../fsdp/fsdp.go", "Forward", "Backward") + "```\n",
 		},
 		"../../docs/moving.md":      {"words": wordsTable()},
 		"../../docs/parallelism.md": {"ways": waysTable(t)},
-		"../../docs/reference.md":   {"keys": keyTables(), "commands": commandReference(t), "limits": limitTables(t)},
+		"../../docs/reference.md": {
+			"keys": keyTables(), "commands": commandReference(t), "limits": limitTables(t), "machine": machineTable(t),
+		},
 	} {
 		generated.Compare(t, page, parts)
 	}
@@ -332,26 +332,6 @@ func waysTable(t *testing.T) string {
 	for _, w := range ways {
 		if w.Refused == "" {
 			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", w.Way, w.Mesh, mebi(w.Predicted.Memory), mebi(w.Predicted.Sent))
-		}
-	}
-	return b.String()
-}
-
-// categoryTable returns a table of MiB per rank on 4 ranks, by category and stage.
-func categoryTable(t *testing.T) string {
-	var stages [4]device.Bytes
-	for stage := range stages {
-		stages[stage] = planned(t, fmt.Sprintf("zero.stage=%d", stage))
-	}
-	var b strings.Builder
-	fmt.Fprintln(&b, "| category | stage 0 | stage 1 | stage 2 | stage 3 |\n|---|---:|---:|---:|---:|")
-	for use := range device.Uses {
-		row, any := fmt.Sprintf("| `%v` |", use), false
-		for _, s := range stages {
-			row, any = row+" "+mebi(s[use])+" |", any || s[use] > 0
-		}
-		if any {
-			fmt.Fprintln(&b, row)
 		}
 	}
 	return b.String()
