@@ -48,10 +48,9 @@ func TestReadmeGeneratedParts(t *testing.T) {
 		"../../docs/design.md": {
 			"loops": "```go\n" + source(t, "../../fsdp/fsdp.go", "Forward", "Backward") + "```\n",
 		},
-		"../../docs/moving.md":      {"words": wordsTable()},
 		"../../docs/parallelism.md": {"ways": waysTable(t)},
 		"../../docs/reference.md": {
-			"keys": keyTables(), "commands": commandReference(t), "limits": limitTables(t), "machine": machineTable(t),
+			"keys": keyTables(), "commands": commandReference(t), "limits": limitTables(t), "machine": machineTable(t), "words": wordsTable(),
 		},
 	} {
 		generated.Compare(t, page, parts)
