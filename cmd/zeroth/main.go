@@ -101,6 +101,7 @@ func run(args []string, out, errs io.Writer) int {
 	root.SetOut(a.out)
 	root.SetErr(a.errs)
 	cmd, err := root.ExecuteContextC(context.Background())
+	err = plainly(cmd, err)
 	if err == nil && o.lost && !a.trains {
 		err = errStopped
 	}

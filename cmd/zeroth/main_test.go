@@ -351,7 +351,7 @@ func TestBadInput(t *testing.T) {
 		{"trian", "zeroth: unknown command \"trian\" for \"zeroth\"\n\nDid you mean this?\n\ttrain\n"},
 		{"sample r", "zeroth: sample has no arguments; did you mean: zeroth sample --run r\n"},
 		{"plan tiny.yaml -gpus 2", "zeroth: unknown shorthand flag: 'g' in -gpus; did you mean --gpus?\n"},
-		{"sample", "zeroth: required flag(s) \"run\" not set\nSee 'zeroth sample --help'.\n"},
+		{"sample", "zeroth: 'zeroth sample' needs --run FOLDER, such as: zeroth sample --run run1 --prompt \"func main() {\" --tokens 200\nSee 'zeroth sample --help'.\n"},
 		{"sample --run r --tokens many", "zeroth: invalid argument \"many\" for \"--tokens\" flag"},
 		{"sample --run r --tokens 0 --temperature -1 --top-k -2 --prompt=", "--prompt is empty; want at least one character\n--tokens 0; want 1 to 1048576\n--temperature -1; want a number of at least 0\n--top-k -2; want at least 0, where 0 is all tokens\n"},
 		{"sample --run r --top-p 0 --stop= --prompts gone", "--prompts: open gone: no such file or directory\n--top-p 0; want a number above 0 and at most 1, where 1 is all tokens\n--stop is empty or longer than 4096 bytes; want a text\n"},
@@ -367,7 +367,7 @@ func TestBadInput(t *testing.T) {
 		{"tokenize", "zeroth: 0 arguments given; usage: zeroth tokenize "},
 		{"bench disk --seconds 0 --dir gone", "--seconds 0; want more than 0 and at most 3600\n--dir gone; want an existing folder\n"},
 		{"bench disk --write-machine m.json", "--write-machine describes a GPU; add the group gpu"},
-		{"bench --json --markdown", "zeroth: if any flags in the group [json markdown] are set none of the others can be;"},
+		{"bench --json --markdown", "zeroth: --json (print JSON, with rates in units per second) and --markdown ("},
 		{"version now", "zeroth: 1 argument given; usage: zeroth version [flags]\n"},
 	} {
 		out, errs := zeroth(t, 2, strings.Fields(c.args)...)

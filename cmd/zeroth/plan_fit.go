@@ -43,6 +43,9 @@ job.`,
 		Args: arguments(0, 1),
 		RunE: a.do(func(cmd *cobra.Command, args []string) error {
 			debug.SetGCPercent(300) // dry runs allocate much and keep little
+			if err := p.searches(longest, &largest); err != nil {
+				return err
+			}
 			c, m, err := p.load(args, &o.machine, func(c *spec.Job, m forecast.Machine) bool {
 				l, err := o.limits(c, m.Memory)
 				return err == nil && forecast.Possible(c, l)
@@ -54,12 +57,6 @@ job.`,
 			l, err := o.limits(c, m.Memory)
 			if err != nil {
 				return err
-			}
-			if longest && largest != "" && largest != "seq" {
-				return input.BadInput(fmt.Errorf("--longest is --largest seq, but --largest is %s; want one of them", largest))
-			}
-			if longest {
-				largest = "seq"
 			}
 			if largest != "" {
 				return a.largest(c, l, largest, p.json)
@@ -159,6 +156,23 @@ func (f *fitting) limits(c *spec.Job, memory int64) (forecast.Limits, error) {
 		return l, err
 	}
 	return l, input.BadInput(h.Serves(setup.Planned(c), l.Host > 0, l.Disk > 0))
+}
+
+// searches returns in largest which quantity to search for. It refuses one that a flag sets.
+func (p *planned) searches(longest bool, largest *string) error {
+	by := "--largest " + *largest
+	if longest {
+		if *largest != "" && *largest != "seq" {
+			return input.BadInput(fmt.Errorf("--longest is --largest seq, but --largest is %s; want one of them", *largest))
+		}
+		by, *largest = "--longest", "seq"
+	}
+	flag := strings.ReplaceAll(*largest, "_", "-")
+	key := shortcuts[flag]
+	if key == "" || !p.gives(key) {
+		return nil
+	}
+	return input.BadInput(fmt.Errorf("%s finds the largest %s that fits, but --%s or --set gives its value; drop %[1]s to plan with that value, or the other to search", by, key, flag))
 }
 
 func (a *app) largest(c *spec.Job, l forecast.Limits, quantity string, asJSON bool) error {

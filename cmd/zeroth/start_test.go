@@ -157,7 +157,7 @@ func TestMan(t *testing.T) {
 func TestWrongFlags(t *testing.T) {
 	inFolder(t)
 	for flag, want := range map[string]string{"--stage=1": "write --set zero.stage=VALUE", "--zero.stage=1": "write --set zero.stage=VALUE", "--tensor=2": "write --set parallel.tensor=VALUE", "--optimizer=lion": "write --set optimizer.type=VALUE", "--context=2": "write --set model.context=VALUE or --set parallel.context=VALUE", "--otu=r": "did you mean --out?",
-		"--xyzzy": "unknown flag: --xyzzy\n", "--log=xml": "--log xml; want json or text"} {
+		"--xyzzy": "unknown flag: --xyzzy; usage: zeroth train JOB.yaml [flags]\n", "--log=xml": "--log xml; want json or text"} {
 		_, errs := zeroth(t, 2, "train", "tiny.yaml", flag)
 		contains(t, errs, want)
 	}

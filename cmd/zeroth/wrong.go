@@ -32,15 +32,63 @@ func (a *app) wrongFlag(cmd *cobra.Command, err error) error {
 	if long := unknown.GetSpecifiedShortnames(); cmd.Flags().Lookup(long) != nil && len(long) > 1 {
 		return fmt.Errorf("%w; did you mean --%s?", err, long)
 	}
+	if slices.Contains([]string{"out", "output", "to", "o"}, unknown.GetSpecifiedName()) {
+		if hint := destination(cmd); hint != "" {
+			return fmt.Errorf("%w; %s", err, hint)
+		}
+	}
 	near, sets := nearFlag(cmd, unknown.GetSpecifiedName()), cmd.Flags().Lookup("set") != nil
 	if keys := keysOf(unknown.GetSpecifiedName()); keys != nil && sets {
 		return fmt.Errorf("%w; write --set %s=VALUE", err, strings.Join(keys, "=VALUE or --set "))
 	}
-	if hint := words.Hint(unknown.GetSpecifiedName()); hint != "" && (sets || near == "") {
+	if hint := words.Hint(unknown.GetSpecifiedName()); hint != "" && (sets || near == "" && !strings.Contains(hint, "--set ")) {
 		return fmt.Errorf("%w; %s", err, hint)
 	}
 	if near != "" {
 		return fmt.Errorf("%w; did you mean --%s?", err, near)
+	}
+	return fmt.Errorf("%w; usage: %s", err, cmd.UseLine())
+}
+
+// destination returns how a command names the file or folder of its result, or "" for one that only prints.
+func destination(cmd *cobra.Command) string {
+	for _, flag := range []string{"out", "to"} {
+		if cmd.Flags().Lookup(flag) != nil {
+			return fmt.Sprintf("did you mean --%s?", flag)
+		}
+	}
+	for _, example := range examples(cmd) {
+		if strings.Contains(example, " >") {
+			return "the result is written to standard output: " + example
+		}
+	}
+	return ""
+}
+
+// examples returns the commands in the help of a command.
+func examples(cmd *cobra.Command) []string {
+	return strings.Split(strings.TrimSpace(strings.ReplaceAll(cmd.Example, "\n  ", "\n")), "\n")
+}
+
+// plainly returns what cobra reports of missing flags, and of flags that exclude each other, with what to type.
+func plainly(cmd *cobra.Command, err error) error {
+	same := func(e error) bool { return err != nil && e != nil && err.Error() == e.Error() }
+	var of []string
+	switch {
+	case same(cmd.ValidateRequiredFlags()):
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if name, _ := pflag.UnquoteUsage(f); f.Annotations[cobra.BashCompOneRequiredFlag] != nil && !f.Changed {
+				of = append(of, fmt.Sprintf("--%s %s", f.Name, strings.ToUpper(name)))
+			}
+		})
+		return fmt.Errorf("'%s' needs %s, such as: %s", cmd.CommandPath(), strings.Join(of, " and "), examples(cmd)[0])
+	case same(cmd.ValidateFlagGroups()):
+		cmd.Flags().Visit(func(f *pflag.Flag) {
+			if _, usage := pflag.UnquoteUsage(f); f.Annotations["cobra_annotation_mutually_exclusive"] != nil {
+				of = append(of, fmt.Sprintf("--%s (%s)", f.Name, usage))
+			}
+		})
+		return fmt.Errorf("%s exclude each other; drop one of them", strings.Join(of, " and "))
 	}
 	return err
 }
