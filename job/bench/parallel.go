@@ -158,34 +158,14 @@ func (x *Comparison) simulator(all []chosen, hardware *forecast.Hardware, progre
 	return func(c *spec.Job) (*forecast.Step, error) { return SimulateHere(c, h) }
 }
 
-// Planned returns the plan of each way as Compare makes it, without running or simulating the job.
-func Planned(load Load, names []string, m forecast.Machine) (planned []Compared, err error) {
-	c, err := load(nil)
-	if err != nil {
-		return nil, err
-	}
-	all, err := choose(c, load, names, warmSteps+1)
-	if err != nil {
-		return nil, err
-	}
-	for _, w := range all {
-		x, err := w.plan(m)
-		if err != nil {
-			return nil, err
-		}
-		planned = append(planned, *x)
-	}
-	return planned, nil
-}
-
 // plan plans the job in a way.
-func (w chosen) plan(m forecast.Machine) (*Compared, error) {
+func (w chosen) plan() (*Compared, error) {
 	x := &Compared{Way: w.name, Stage: w.stage}
 	if w.refuse != nil {
 		x.Refused = w.refuse.Error()
 		return x, nil
 	}
-	p, err := forecast.NewPlan(w.job, m)
+	p, err := forecast.NewPlan(w.job, forecast.Machine{})
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +180,7 @@ func (w chosen) plan(m forecast.Machine) (*Compared, error) {
 // predict plans and simulates the job in a way.
 func (w chosen) predict(simulate func(*spec.Job) (*forecast.Step, error), progress func(string)) (*Compared, error) {
 	progress(w.name + ": planning")
-	x, err := w.plan(forecast.Machine{})
+	x, err := w.plan()
 	if err != nil || x.Refused != "" {
 		return x, err
 	}

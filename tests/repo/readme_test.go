@@ -21,7 +21,6 @@ import (
 	"zeroth/device/cpu"
 	"zeroth/forecast"
 	"zeroth/internal/setup"
-	"zeroth/job/bench"
 	"zeroth/job/spec"
 	"zeroth/tests/generated"
 	"zeroth/tests/nightly"
@@ -48,7 +47,6 @@ func TestReadmeGeneratedParts(t *testing.T) {
 		"../../docs/design.md": {
 			"loops": "```go\n" + source(t, "../../fsdp/fsdp.go", "Forward", "Backward") + "```\n",
 		},
-		"../../docs/parallelism.md": {"ways": waysTable(t)},
 		"../../docs/reference.md": {
 			"keys": keyTables(), "commands": commandReference(t), "limits": limitTables(t), "machine": machineTable(t), "words": wordsTable(),
 		},
@@ -312,26 +310,6 @@ func memoryTable(t *testing.T) string {
 			fmt.Fprintf(&b, " %s |", mebi(u.Total()))
 		}
 		fmt.Fprintln(&b)
-	}
-	return b.String()
-}
-
-// waysTable returns a table of the plans for each way to train the quickstart.
-func waysTable(t *testing.T) string {
-	t.Helper()
-	load := func(sets []string) (*spec.Job, error) {
-		return spec.Load("../../examples/quickstart.yaml", append([]string{"model.heads=8"}, sets...))
-	}
-	ways, err := bench.Planned(load, bench.Ways(), forecast.Machine{GPU: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b strings.Builder
-	fmt.Fprintln(&b, "| way | ranks | MiB a rank | MiB sent a step |\n|---|---|---:|---:|")
-	for _, w := range ways {
-		if w.Refused == "" {
-			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", w.Way, w.Mesh, mebi(w.Predicted.Memory), mebi(w.Predicted.Sent))
-		}
 	}
 	return b.String()
 }
