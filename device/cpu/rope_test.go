@@ -187,6 +187,6 @@ func TestRopeOfAMillionPositions(t *testing.T) {
 		t.Errorf("cosines and sines are off by up to %g, more than a rounding to float32", worst)
 	}
 	if of32 < 0.03 || of32 > 0.1 {
-		t.Errorf("angles in float32 are off by up to %g radians; this comment and docs/models.md say 0.04", of32)
+		t.Errorf("angles in float32 are off by up to %g radians; the comment above says 0.04", of32)
 	}
 }

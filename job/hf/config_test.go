@@ -238,9 +238,9 @@ func TestTextTokensArePreserved(t *testing.T) {
 	}
 }
 
-// The page about models lists every key that is read or refused, and every carried file.
+// The reference lists every key that is read or refused, and every carried file.
 func TestModelPage(t *testing.T) {
-	raw, err := os.ReadFile("../../docs/models.md")
+	raw, err := os.ReadFile("../../docs/reference.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +257,7 @@ func TestModelPage(t *testing.T) {
 	}
 	for _, name := range names {
 		if !strings.Contains(string(raw), "`"+name+"`") {
-			t.Errorf("docs/models.md has no `%s`", name)
+			t.Errorf("docs/reference.md has no `%s`", name)
 		}
 	}
 }
