@@ -12,21 +12,22 @@ import (
 // cut selects the part of a tensor in which an extent counts its elements: ranges of one
 // dimension.
 type cut struct {
-	Dim  int      `json:"dim"`
-	Take [][2]int `json:"take"` // indices [lo, hi), ascending
+	First [2]int   `json:"first,omitzero"` // indices [lo, hi) of dimension 0, if that is cut as well; zero: all
+	Dim   int      `json:"dim"`
+	Take  [][2]int `json:"take"` // indices [lo, hi), ascending
 }
 
 // maxTake is the maximum number of ranges in a cut.
 const maxTake = 16
 
-var cutKeys = []string{"dim", "take"}
+var cutKeys = []string{"dim", "first", "take"}
 
 // cutOf converts a parameter's cut to the form in extents; nil means the whole tensor.
 func cutOf(c shard.Cut) *cut {
 	if c.Full == nil {
 		return nil
 	}
-	x := &cut{Dim: c.Dim}
+	x := &cut{First: [2]int{c.First.Lo, c.First.Hi}, Dim: c.Dim}
 	for _, r := range c.Take {
 		x.Take = append(x.Take, [2]int{r.Lo, r.Hi})
 	}
@@ -35,7 +36,7 @@ func cutOf(c shard.Cut) *cut {
 
 // same reports whether c and o select the same part.
 func (c *cut) same(o *cut) bool {
-	return c == o || c != nil && o != nil && c.Dim == o.Dim && slices.Equal(c.Take, o.Take)
+	return c == o || c != nil && o != nil && c.First == o.First && c.Dim == o.Dim && slices.Equal(c.Take, o.Take)
 }
 
 // first returns the first selected index.
@@ -51,7 +52,11 @@ func (c *cut) String() string {
 	if c == nil {
 		return ""
 	}
-	s := fmt.Sprintf("{%d", c.Dim)
+	s := "{"
+	if c.First != [2]int{} {
+		s += fmt.Sprintf("0:%d-%d ", c.First[0], c.First[1])
+	}
+	s += fmt.Sprint(c.Dim)
 	for _, r := range c.Take {
 		s += fmt.Sprintf(":%d-%d", r[0], r[1])
 	}
@@ -74,6 +79,12 @@ func (c *cut) param(t Tensor) (shard.Param, error) {
 		}
 		take[i], at = shard.Range{Lo: r[0], Hi: r[1]}, r[1]
 	}
+	if c.First != [2]int{} {
+		if c.Dim == 0 || c.First[0] < 0 || c.First[1] <= c.First[0] || c.First[1] > t.Shape[0] {
+			return p, fmt.Errorf("%v: invalid part: range [%d, %d) of %d in dimension 0", t, c.First[0], c.First[1], t.Shape[0])
+		}
+		p = p.Part(0, shard.Range{Lo: c.First[0], Hi: c.First[1]})
+	}
 	return p.Part(c.Dim, take...), nil
 }
 
@@ -81,33 +92,40 @@ func (c *cut) param(t Tensor) (shard.Param, error) {
 func readCut(r *jsonread.Reader) (*cut, error) {
 	c := &cut{}
 	err := r.Members(cutKeys, func(name string) error {
-		if name == "dim" {
+		switch name {
+		case "dim":
 			return jsonread.Whole(r, &c.Dim)
+		case "first":
+			return readRange(r, &c.First)
 		}
 		return r.Array(func(i int) error {
 			if i == maxTake {
 				return fmt.Errorf("a part of more than %d ranges", maxTake)
 			}
 			c.Take = append(c.Take, [2]int{})
-			n := 0
-			err := r.Array(func(j int) error {
-				if n++; j > 1 {
-					return fmt.Errorf("a range of more than two numbers")
-				}
-				return jsonread.Whole(r, &c.Take[i][j])
-			})
-			if err == nil && n != 2 {
-				err = fmt.Errorf("a range of %d numbers", n)
-			}
-			return err
+			return readRange(r, &c.Take[i])
 		})
 	})
 	return c, err
 }
 
+func readRange(r *jsonread.Reader, to *[2]int) error {
+	n := 0
+	err := r.Array(func(i int) error {
+		if n++; i > 1 {
+			return fmt.Errorf("a range of more than two numbers")
+		}
+		return jsonread.Whole(r, &to[i])
+	})
+	if err == nil && n != 2 {
+		err = fmt.Errorf("a range of %d numbers", n)
+	}
+	return err
+}
+
 // checkDivided checks that parts (nil: the whole) contain each element of a tensor exactly once.
 func checkDivided(t Tensor, parts []*cut) error {
-	var all []shard.Range
+	taken := map[shard.Range][]shard.Range{} // indices in the parts' dimension, by those in dimension 0
 	for i, c := range parts {
 		switch {
 		case c == nil && len(parts) > 1:
@@ -117,17 +135,35 @@ func checkDivided(t Tensor, parts []*cut) error {
 		case c.Dim != parts[0].Dim:
 			return fmt.Errorf("parts %d and 0 divide dimensions %d and %d", i, c.Dim, parts[0].Dim)
 		}
+		first := shard.Range{Lo: c.First[0], Hi: c.First[1]}
+		all := taken[first]
 		for _, r := range c.Take {
 			if r[1] > r[0] {
 				all = append(all, shard.Range{Lo: r[0], Hi: r[1]})
 			}
 		}
+		taken[first] = all
 	}
-	slices.SortFunc(all, func(a, b shard.Range) int { return a.Lo - b.Lo })
-	if err := checkCovered(t.Shape[parts[0].Dim], all); err != nil {
-		return fmt.Errorf("parts in dimension %d: %w", parts[0].Dim, err)
+	var firsts []shard.Range
+	for first, all := range taken {
+		if first.Len() == 0 {
+			first.Hi = t.Shape[0]
+		}
+		firsts = append(firsts, first)
+		if err := checkCovering(t.Shape[parts[0].Dim], all); err != nil {
+			return fmt.Errorf("parts in dimension %d: %w", parts[0].Dim, err)
+		}
+	}
+	if err := checkCovering(t.Shape[0], firsts); err != nil {
+		return fmt.Errorf("parts in dimension 0: %w", err)
 	}
 	return nil
+}
+
+// checkCovering checks that ranges, which it sorts, contain each of n numbers exactly once.
+func checkCovering(n int, ranges []shard.Range) error {
+	slices.SortFunc(ranges, func(a, b shard.Range) int { return a.Lo - b.Lo })
+	return checkCovered(n, ranges)
 }
 
 // checkWhole checks that the ranges of all parts, which are keyed by their cuts' names, contain
@@ -143,8 +179,7 @@ func checkWhole(t Tensor, parts map[string]*partRanges) error {
 		if err != nil {
 			return err
 		}
-		slices.SortFunc(x.ranges, func(a, b shard.Range) int { return a.Lo - b.Lo })
-		if err := checkCovered(p.Numel(), x.ranges); err != nil {
+		if err := checkCovering(p.Numel(), x.ranges); err != nil {
 			if name != "" {
 				err = fmt.Errorf("part %s: %w", name, err)
 			}

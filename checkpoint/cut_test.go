@@ -16,7 +16,7 @@ import (
 )
 
 // cutTensors returns tensors with every way of dividing them among ranks: by the first dimension, by
-// the second in one or three ranges, unevenly, and not at all.
+// the second in one or three ranges, unevenly, by both, and not at all.
 func cutTensors(ranks int) (ts []Tensor, part func(t Tensor, rank int) shard.Param) {
 	ways := map[string]func(p shard.Param, rank int) shard.Param{
 		"rows": func(p shard.Param, rank int) shard.Param {
@@ -39,12 +39,17 @@ func cutTensors(ranks int) (ts []Tensor, part func(t Tensor, rank int) shard.Par
 			n := (p.Shape[0] + ranks - 1) / ranks
 			return p.Part(0, shard.Range{Lo: min(rank*n, p.Shape[0]), Hi: min((rank+1)*n, p.Shape[0])})
 		},
+		"both": func(p shard.Param, rank int) shard.Param {
+			outer, n := 2*rank/ranks, p.Shape[1]/(ranks/2)
+			at := rank % (ranks / 2) * n
+			return p.Part(0, shard.Range{Lo: outer * p.Shape[0] / 2, Hi: (outer + 1) * p.Shape[0] / 2}).Part(1, shard.Range{Lo: at, Hi: at + n})
+		},
 		"vector": func(p shard.Param, rank int) shard.Param {
 			n := p.Shape[0] / ranks
 			return p.Part(0, shard.Range{Lo: rank * n, Hi: (rank + 1) * n})
 		},
 	}
-	for name, shape := range map[string][]int{"rows": {24, 700}, "columns": {700, 120}, "three": {500, 360}, "uneven": {257, 96}, "vector": {120}, "whole": {33, 7}} {
+	for name, shape := range map[string][]int{"rows": {24, 700}, "columns": {700, 120}, "three": {500, 360}, "uneven": {257, 96}, "both": {6, 8, 70}, "vector": {120}, "whole": {33, 7}} {
 		for _, kind := range []string{Master, "m"} {
 			ts = append(ts, Tensor{name, kind, F32, shape})
 		}
@@ -257,7 +262,7 @@ func TestCutsForged(t *testing.T) {
 	}
 	for from, to := range map[string]string{
 		`"take":[[12,24]]`: `"take":[[11,23]]`, `"dim":1`: `"dim":0`, `"take":[[60,120]]`: `"take":[[60,121]]`, `"cut":{`: `"cut":{"cut":1,`, `"format":2`: `"format":1`,
-		`[60,120],[180,240]`: `[180,240],[60,120]`, `[[12,24]]`: `[[12,24,25]]`, `[[129,257]]`: `[[129]]`,
+		`"first":[3,6]`: `"first":[2,6]`, `"cut":{"first":[3,6],`: `"cut":{`, `[60,120],[180,240]`: `[180,240],[60,120]`, `[[12,24]]`: `[[12,24,25]]`, `[[129,257]]`: `[[129]]`,
 	} {
 		forged := strings.Replace(string(b), from, to, 1)
 		if forged == string(b) {

@@ -111,13 +111,14 @@
 // 2; all others have format 1. Its COMMIT, MANIFEST.json and the part files with such extents
 // contain the number 2, and uses in the manifest contains "parts of tensors". Such an extent has
 //
-//	cut  {dim, take: [[lo, hi], …]}
+//	cut  {first: [lo, hi], dim, take: [[lo, hi], …]}
 //
 // between hi and offset: the part of the tensor with the given indices of dimension dim, at most 16
-// ranges, ascending and disjoint. Its lo and hi count elements of the flattened part. All cuts of a
-// tensor divide the same dimension, their ranges together contain each index once, and the extents
-// of each contain every element of its part exactly once. The entry in the data file's header is
-// named NAME:KIND{DIM:LO-HI:…}[LO:HI].
+// ranges, ascending and disjoint, and, if first is present, with those indices of dimension 0. Its lo
+// and hi count elements of the flattened part. All cuts of a tensor divide the same dimension. The
+// ranges of those with the same first together contain each index once, and so do all first. The
+// extents of each contain every element of its part exactly once. The entry in the data file's header
+// is named NAME:KIND{DIM:LO-HI:…}[LO:HI]; with first, 0:LO-HI and a space follow the brace.
 //
 // A reader that requests the same part reads it like a whole tensor; one that requests another part
 // reads every block that contains some of it and picks the elements.

@@ -97,6 +97,9 @@ func (b *llamaBlock) addExperts(prefix string) {
 	own, f := x.own(), x.FFN
 	whole := f * max(1, cut.Count)
 	add := func(p shard.Param, dim int, pieces ...int) {
+		if len(p.Shape) == 3 {
+			p = x.Own.part(p, 0, own.Len())
+		}
 		p = cut.part(p, dim, pieces...)
 		p.Expert = true
 		b.params.add(p)

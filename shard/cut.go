@@ -7,12 +7,13 @@ import (
 )
 
 // Cut describes which part of a tensor a parameter is, if ranks divide matrices (tensor
-// parallelism): ranges of one dimension. The zero Cut is the whole tensor.
+// parallelism) or a tensor of experts: ranges of one dimension. The zero Cut is the whole tensor.
 type Cut struct {
-	Full []int   // the tensor's shape; the parameter's own differs only in Dim
-	Dim  int     // the dimension that is cut
-	Take []Range // indices in Dim, ascending; as many as the parameter's own shape has there
-	Most int     // number of indices of the largest part; 0: all parts are equal
+	Full  []int   // the tensor's shape; the parameter's own differs only in Dim, and in dimension 0 with First
+	First Range   // indices in dimension 0, if that is cut as well as Dim; empty: all
+	Dim   int     // the dimension that is cut
+	Take  []Range // indices in Dim, ascending; as many as the parameter's own shape has there
+	Most  int     // number of indices of the largest part; 0: all parts are equal
 }
 
 // Reserved returns the number of elements that Lay reserves: the size of the tensor's largest part,
@@ -49,8 +50,10 @@ func (p Param) Matrices() []Param {
 		n *= d
 	}
 	at := p.At
-	if p.Shape = p.Shape[last:]; p.Cut.Full != nil {
-		p.Cut.Full, p.Cut.Dim = p.Cut.Full[last:], p.Cut.Dim-last
+	if p.Shape = p.Shape[last:]; p.Cut.Full != nil && p.Cut.Dim >= last {
+		p.Cut.Full, p.Cut.Dim, p.Cut.First = p.Cut.Full[last:], p.Cut.Dim-last, Range{}
+	} else {
+		p.Cut = Cut{}
 	}
 	all, each := make([]Param, n), p.Numel()
 	for i := range all {
@@ -66,12 +69,17 @@ func (p Param) Flat() (rows, cols int) {
 	return p.Numel() / max(1, cols), cols
 }
 
-// Part returns the part of p with the given ranges of a dimension, in ascending order.
+// Part returns the part of p with the given ranges of a dimension, in ascending order. A range of dimension 0 can
+// be cut again in another one.
 func (p Param) Part(dim int, take ...Range) Param {
-	if p.Cut.Full != nil {
-		panic(fmt.Sprintf("shard: parameter %s is cut twice", p.Name))
+	full, first := p.Shape, Range{}
+	if was := p.Cut; was.Full != nil {
+		if was.Dim > 0 || len(was.Take) != 1 || dim == 0 {
+			panic(fmt.Sprintf("shard: parameter %s is cut twice", p.Name))
+		}
+		full, first = was.Full, was.Take[0]
 	}
-	p.Cut = Cut{Full: p.Shape, Dim: dim, Take: take}
+	p.Cut = Cut{Full: full, First: first, Dim: dim, Take: take}
 	p.Shape = slices.Clone(p.Shape)
 	p.Shape[dim] = 0
 	for i, r := range take {
@@ -94,7 +102,7 @@ func (p Param) Runs(of Range) iter.Seq2[Range, Range] {
 			}
 			return
 		}
-		inner := p.inner()
+		inner, base := p.inner(), p.base()
 		row, whole := p.Shape[p.Cut.Dim]*inner, p.Cut.Full[p.Cut.Dim]*inner // elements per index of the outer dimensions
 		var tensor, own Range                                               // the current run, which may continue
 		for at := of.Lo; at < of.Hi; {
@@ -106,7 +114,7 @@ func (p Param) Runs(of Range) iter.Seq2[Range, Range] {
 					continue
 				}
 				run := min(n-in, of.Hi-at)
-				lo := outer*whole + t.Lo*inner + in
+				lo := base + outer*whole + t.Lo*inner + in
 				if lo == tensor.Hi && own.Len() > 0 {
 					tensor.Hi, own.Hi = tensor.Hi+run, own.Hi+run
 				} else {
@@ -134,6 +142,15 @@ func (p Param) inner() int {
 	return n
 }
 
+// base returns the number of elements of the tensor before those with the first index of Cut.First.
+func (p Param) base() int {
+	n := p.Cut.First.Lo
+	for _, d := range p.Cut.Full[1:] {
+		n *= d
+	}
+	return n
+}
+
 // Within returns the elements of p that lie in a range of the tensor; they are contiguous in p.
 func (p Param) Within(tensor Range) Range {
 	return Range{p.preceding(tensor.Lo), p.preceding(tensor.Hi)}
@@ -149,7 +166,11 @@ func (p Param) preceding(tensor int) int {
 	if whole == 0 {
 		return 0
 	}
+	tensor = max(0, tensor-p.base())
 	n, in := tensor/whole*p.Shape[p.Cut.Dim]*inner, tensor%whole
+	if n >= p.Numel() {
+		return p.Numel()
+	}
 	for _, t := range p.Cut.Take {
 		n += min(max(in-t.Lo*inner, 0), t.Len()*inner)
 	}

@@ -17,7 +17,14 @@ func TestRuns(t *testing.T) {
 			r.Hi = rapid.IntRange(r.Lo, p.Shape[dim]).Draw(t, "hi")
 			take, at = append(take, r), r.Hi+1
 		}
-		part := p.Part(dim, take...)
+		first := Range{Hi: p.Shape[0]}
+		part := p
+		if dim > 0 && rapid.Bool().Draw(t, "twice") {
+			first.Lo = rapid.IntRange(0, p.Shape[0]-1).Draw(t, "first")
+			first.Hi = rapid.IntRange(first.Lo+1, p.Shape[0]).Draw(t, "end")
+			part = p.Part(0, first)
+		}
+		part = part.Part(dim, take...)
 
 		taken := func(j int) bool {
 			for _, r := range take {
@@ -33,7 +40,7 @@ func TestRuns(t *testing.T) {
 		}
 		var want []int // the tensor's elements, in the order of the part's
 		for i := range p.Numel() {
-			if taken(i / inner % p.Shape[dim]) {
+			if outer := i / (p.Numel() / p.Shape[0]); first.Lo <= outer && outer < first.Hi && taken(i/inner%p.Shape[dim]) {
 				want = append(want, i)
 			}
 		}

@@ -265,6 +265,13 @@ func TestMatrices(t *testing.T) {
 	p := Param{Shape: []int{3, 4, 5}, At: Range{100, 160}}
 	cut := p.Part(1, Range{2, 4})
 	cut.At = Range{100, 130}
+	twice := p.Part(0, Range{1, 3}).Part(1, Range{2, 4})
+	if m := twice.Matrices(); len(m) != 2 || !slices.Equal(m[0].Tensor(), []int{4, 5}) || m[0].Within(Range{10, 20}) != (Range{0, 10}) {
+		t.Errorf("matrices of a part of the first dimension: %+v", m)
+	}
+	if m := p.Part(0, Range{1, 3}).Matrices(); len(m) != 2 || m[1].Cut.Full != nil {
+		t.Errorf("whole matrices of a part: %+v", m)
+	}
 	for i, m := range append(p.Matrices(), cut.Matrices()...) {
 		n, rows := 20, 4
 		if i >= 3 {

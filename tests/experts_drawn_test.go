@@ -49,9 +49,6 @@ func drawnExperts(rng *rand.Rand, m mixture) (sets []string, precise bool) {
 		return v
 	}
 	expert, context, tensor, pipeline, replicate, shard := one(1, 2, 2), one(1, 2), one(1, 2), one(1, 1, 2), one(1, 2), one(1, 2)
-	if m.family("granitemoe") {
-		expert = 1
-	}
 	if m.family("olmoe", "minimax_m2") {
 		tensor = 1
 	}

@@ -114,6 +114,15 @@ func readMixture(t *testing.T, folder string) mixture {
 // job returns a job that trains the model on its two sequences.
 func (m mixture) job(t *testing.T, sets ...string) *spec.Job {
 	t.Helper()
+	c, err := m.load(t, sets...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (m mixture) load(t *testing.T, sets ...string) (*spec.Job, error) {
+	t.Helper()
 	dir := t.TempDir()
 	tokens, file := filepath.Join(dir, "tokens.bin"), filepath.Join(dir, "job.yaml")
 	text := fmt.Sprintf("model: {from: %q, context: %d}\ndata: {tokens: [%q], validation: 0, tokenizer: none, dtype: uint16}\n", filepath.Join(m.folder, "model"), mixturePositions, tokens)
@@ -122,12 +131,8 @@ func (m mixture) job(t *testing.T, sets ...string) *spec.Job {
 			t.Fatal(err)
 		}
 	}
-	c, err := spec.Load(file, append([]string{"train.batch=2", "train.steps=6", "train.clip=0", "precision=fp32", "optimizer.type=sgd", "optimizer.weight_decay=0",
+	return spec.Load(file, append([]string{"train.batch=2", "train.steps=6", "train.clip=0", "precision=fp32", "optimizer.type=sgd", "optimizer.weight_decay=0",
 		"optimizer.lr=1e-3", "schedule.type=constant", "schedule.warmup=0", "parallel.timeout=1m"}, sets...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
 }
 
 // mixtureRun is the outcome of steps.
@@ -345,9 +350,6 @@ func TestExpertsBits(t *testing.T) {
 // stages, what is gathered ahead, and recomputation have the same bits.
 func TestExpertsRanks(t *testing.T) {
 	eachMixture(t, func(t *testing.T, m mixture) {
-		if m.family("granitemoe", "granitemoeshared") {
-			return // its experts are one tensor
-		}
 		want := m.train(t, 1, "parallel.ranks=1", "model.context=12", "train.batch=8")
 		for i, sets := range [][]string{
 			{"parallel.expert=2", "parallel.ranks=2", "zero.stage=0"}, {"parallel.expert=2", "parallel.ranks=4", "zero.stage=3", "zero.recompute=block"},
@@ -551,7 +553,12 @@ func TestExpertsGenerate(t *testing.T) {
 // model has the bytes of that of a run whose ranks never change, if the steps in between change nothing.
 func TestExpertsResume(t *testing.T) {
 	nightly.Long(t)
-	m := readMixture(t, filepath.Join(expertModels, "qwen2_moe"))
+	for _, family := range []string{"qwen2_moe", "granitemoeshared"} {
+		readMixture(t, filepath.Join(expertModels, family)).resumes(t)
+	}
+}
+
+func (m mixture) resumes(t *testing.T) {
 	meshes := [][]string{{"parallel.expert=2", "parallel.ranks=2", "zero.stage=3"}, {"parallel.expert=1", "parallel.ranks=1"}, {"parallel.expert=3", "parallel.ranks=6"}, {"parallel.expert=2", "parallel.tensor=2", "parallel.ranks=4", "zero.stage=1"}}
 	out, resume := t.TempDir(), ""
 	for i, mesh := range meshes {
@@ -671,7 +678,10 @@ func (m mixture) codes(t *testing.T) {
 	for code, tolerance := range map[string]float64{"int8": 2e-3, "nf4": 0.1} {
 		one := run("parallel.ranks=2", "zero.stage=3", "model.weights="+code)
 		within(t, code, one, floats, tolerance)
-		if m.family("granitemoe") { // in one tensor, which ranks cannot divide
+		if m.family("granitemoe") { // in one tensor, which is coded as one
+			if _, err := m.load(t, "parallel.ranks=2", "parallel.expert=2", "train.lora.rank=2", "model.weights="+code); err == nil || !strings.Contains(err.Error(), "parallel.expert") {
+				t.Errorf("%s: divided experts: %v", code, err)
+			}
 			continue
 		}
 		within(t, code+" with divided experts", run("parallel.ranks=2", "parallel.expert=2", "model.weights="+code), one, 1e-6)

@@ -75,7 +75,6 @@ func (r *resolver) resolveExpertRanks() {
 			r.Refuse(wrong+", but ranks divide the experts", "want expert: 1", "parallel.expert")
 		}
 	}
-	wrong("the model has the experts of a layer in one tensor", c.Model.Experts.Names.Up == "")
 	wrong("the master has the whole model", c.Parallel.Master)
 	wrong("Muon spreads the updates of matrices over ranks that have all of them", c.Optimizer.Type == "muon")
 }

@@ -105,6 +105,9 @@ func (r *resolver) resolveWeights() {
 	if !slices.ContainsFunc(Parameters(c), func(p shard.Param) bool { return p.Code != 0 }) {
 		wrong("no matrix of a block is frozen, and trained weights are not coded", "want train.lora.rank, such as 16, or train.freeze", "model.weights")
 	}
+	if c.Parallel.Expert > 1 && c.Model.Experts.Names.Up == "" && slices.ContainsFunc(Parameters(c), func(p shard.Param) bool { return p.Expert && p.Code != 0 }) {
+		wrong("experts in one tensor are coded together, but ranks divide them", "want expert: 1", "parallel.expert")
+	}
 	if c.Parallel.Tensor > 1 {
 		wrong("matrices that ranks divide are not coded", "want tensor: 1", "parallel.tensor")
 	}
