@@ -22,14 +22,13 @@ func levelsTable(t *testing.T) string {
 	models := [...][]string{
 		{"GPT-2 124M, 1 × 16", "model={family: gpt2, layers: 12, heads: 12, width: 768, vocab: 50257, context: 1024}", "parallel.ranks=1", "train.micro_batch=16"},
 		{"Llama 3 8B, 8 × 1", "model={family: llama, layers: 32, heads: 32, kv_heads: 8, width: 4096, ffn: 14336, vocab: 128256, context: 8192}", "parallel.ranks=8", "train.micro_batch=1"},
-		{"Llama 3 70B, 64 × 1", "model={family: llama, layers: 80, heads: 64, kv_heads: 8, width: 8192, ffn: 28672, vocab: 128256, context: 8192}", "parallel.ranks=64", "train.micro_batch=1"},
 	}
 	var b strings.Builder
 	fmt.Fprint(&b, "| `zero.recompute` | computed again |")
 	for _, m := range models {
 		fmt.Fprintf(&b, " %s |", m[0])
 	}
-	fmt.Fprintln(&b, "\n|---|---|---:|---:|---:|")
+	fmt.Fprintln(&b, "\n|---|---|---:|---:|")
 	for _, level := range config.Recomputes {
 		fmt.Fprintf(&b, "| `%s` | %s |", level, again[level])
 		for _, m := range models {
