@@ -2,9 +2,10 @@ package config
 
 // Faults says what happens when processes are lost.
 type Faults struct {
-	Survive     bool // go on without the lost replicas
-	MinReplicas int  // fewest to go on with
-	Join        bool // processes that come back join
+	Survive     bool    // go on without the lost replicas
+	MinReplicas int     // fewest to go on with
+	Join        bool    // processes that come back join
+	LeaveBehind float64 // go on without a replica with which steps take this many times as long; 0: with all
 }
 
 // faultKeys returns the keys of losses.
@@ -21,5 +22,9 @@ func (c *Config) faultKeys() []field {
 			doc: "take in processes that come back, between two steps: they get the state from the others, and their replica its samples; " +
 				"launch starts lost processes again",
 			only: onlyIf("with faults.survive", f.Survive, "faults.survive", "the run ends with the first loss")},
+		{key: "faults.leave_behind", value: least0(&f.LeaveBehind), initial: "0", like: "2",
+			doc: "go on without a replica that is this far behind (as in metrics.jsonl; 2: steps take three times as long) " +
+				"in 20 of the last 100 steps, if more than half of the replicas stay; launch does not start it again; 0: never",
+			only: onlyIf("with faults.survive", f.Survive, "faults.survive", "slow replicas are not left out")},
 	}
 }

@@ -55,7 +55,7 @@ type duties struct {
 	due      [3]bool     // those to be done, before each is begun
 	wants    bool        // a rank has asked all to save
 	stopped  bool        // ranks have agreed to stop
-	joins    bool        // ranks have agreed to take in others
+	joins    bool        // ranks have agreed to take in others, or to leave out a slow replica
 	before   state.Early // the evaluations before those of this step
 	reported report.Step // the last
 	verdict  string      // of a step to be finished, see zero.Trainer.Finish; empty: none
@@ -109,6 +109,7 @@ func newLoop(of *run, r *setup.Rank) *loop {
 	if !of.self.Alone() {
 		l.host = of.self.Hosts[r.Rank]
 	}
+	l.watchSlow(of)
 	if of.Trace == nil && c.Report.Every > 0 && c.Report.Every <= c.Train.Steps {
 		l.sample = trace.NewSample(r, trace.Short)
 	}
@@ -156,7 +157,7 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 		if err := l.report(s, lr); err != nil {
 			return false, err
 		}
-		l.duties = duties{wants: s.Save, joins: s.Join, stopped: s.Stop && l.at < l.c.Train.Steps, before: l.early, reported: l.reported}
+		l.duties = duties{wants: s.Save, joins: s.Join || l.why != "", stopped: s.Stop && l.at < l.c.Train.Steps, before: l.early, reported: l.reported}
 	}
 	if l.stale() && l.rank.Rank == 0 {
 		l.rec.Note(endedEarly(l.c, l.early))
@@ -289,17 +290,20 @@ func (l *loop) report(s zero.Stats, lr float64) error {
 	if l.rank.Rank != 0 && !l.c.Faults.Survive {
 		return nil
 	}
-	behind := report.BehindOf(l.rank.Trainer.Paces)
+	behind := l.behind()
 	ranks, waits := report.Spreads(l.rank.Trainer.Paces)
 	l.reported = report.Step{
 		Time: report.Now(), DataSeconds: l.data.Seconds(), Parts: parts, RankSeconds: ranks, RankWaits: waits,
 		Waited: behind.Waited.Seconds(), Slowest: behind.Rank, Behind: behind.Part(), Step: l.at, Loss: s.Loss, LR: lr, GradNorm: s.GradNorm, Tokens: l.tokens,
 		TokensPerSecond: float64(l.read) / took.Seconds(), StepSeconds: took.Seconds(), Skipped: l.rank.Trainer.Skipped, Metrics: own,
 	}
+	l.why = l.leaves(behind)
 	if l.rank.Rank != 0 {
 		return nil
 	}
-	if line := l.slow.Add(behind); line != "" {
+	if line := l.slow.Add(behind); l.why != "" {
+		l.rec.Warn(l.why + "; going on without it")
+	} else if line != "" {
 		l.rec.Warn(line + l.where(behind.Rank))
 	}
 	return l.rec.step(l.reported)

@@ -102,6 +102,10 @@ type probes struct {
 	pace     collective.Pace // of the last step
 	data     time.Duration   // in which the step has read its samples
 	slow     report.Stragglers
+	leaving  report.Stragglers     // by faults.leave_behind
+	together [][]int               // of each rank: the replicas that would be lost with it; nil: the run does not survive that
+	why      string                // a replica is to be left out after the last step; empty: none is
+	out      bool                  // it is this rank's
 	where    func(rank int) string // " (host)" of a rank, or nothing
 	timeline *Observation          // may be nil
 	trace    *trace.Trace          // of the run; may be nil

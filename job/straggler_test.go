@@ -13,9 +13,12 @@ import (
 
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
+	"zeroth/config"
+	"zeroth/data"
 	"zeroth/internal/setup"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
+	"zeroth/job/spec"
 	"zeroth/job/spec/spectest"
 )
 
@@ -66,5 +69,46 @@ func TestStragglerIsNamed(t *testing.T) {
 				t.Errorf("%d steps in metrics.jsonl, %v", len(got), err)
 			}
 		})
+	}
+}
+
+// TestSlowReplicaLeaves checks after which step the others go on without a slow replica, if at all.
+func TestSlowReplicaLeaves(t *testing.T) {
+	for name, x := range map[string]struct {
+		replicas, batch, min int
+		lag                  float64 // of the step without it
+		every                int     // steps between checkpoints; 0: none
+		together             int     // replicas that are lost together
+		wants                int     // step, of which the first has no pace; 0: it stays
+	}{
+		"slow":                                   {3, 6, 1, 2.1, 0, 1, 21},
+		"not that slow":                          {3, 6, 1, 1.9, 0, 1, 0},
+		"fewest":                                 {3, 6, 3, 2.1, 0, 1, 0},
+		"no majority":                            {2, 6, 1, 2.1, 0, 1, 0},
+		"half of all":                            {4, 8, 1, 2.1, 0, 2, 0},
+		"two of five":                            {5, 10, 1, 2.1, 0, 2, 21},
+		"with more micro-batches":                {3, 4, 1, 2.1, 0, 1, 0},
+		"with more micro-batches, and yet slow":  {3, 4, 1, 5.1, 0, 1, 21},
+		"checkpoints do not count":               {3, 6, 1, 2.1, 3, 1, 57},
+		"a checkpoint after every step is saved": {3, 6, 1, 2.1, 1, 1, 0},
+	} {
+		c := &spec.Job{Config: config.Config{Faults: config.Faults{Survive: true, MinReplicas: x.min, LeaveBehind: 2}}}
+		l := &loop{c: c, rank: &setup.Rank{}, share: data.Share{Batch: x.batch, MicroBatch: 1, Replicas: x.replicas, Ranks: 1}, saves: saves{kept: -1}, probes: probes{where: func(int) string { return "" }}}
+		l.watchSlow(&run{c: c})
+		for range x.replicas {
+			l.together = append(l.together, make([]int, x.together)) // of rank 0, all
+		}
+		got := 0
+		for l.at = 2; l.at <= 100 && got == 0; l.at++ {
+			if x.every > 0 && (l.at-1)%x.every == 0 {
+				l.kept = l.at - 1
+			}
+			if l.leaves(report.Behind{Lag: time.Duration(x.lag * 1e9), Took: time.Duration((1 + x.lag) * 1e9), Who: "replica 0"}) != "" {
+				got = l.at
+			}
+		}
+		if got != x.wants || l.out != (got > 0) {
+			t.Errorf("%s: left out after step %d (%v), want %d", name, got, l.out, x.wants)
+		}
 	}
 }

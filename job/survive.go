@@ -9,10 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"zeroth/collective"
 	"zeroth/internal/setup"
+	"zeroth/internal/world"
 	"zeroth/job/report"
 	"zeroth/job/state"
 )
@@ -75,6 +77,7 @@ func (r *run) goOn(ctx context.Context, loops []*loop) error {
 			continue
 		}
 		for _, l := range loops {
+			news.Slow = l.why != ""
 			l.goOn(r, change)
 		}
 		if r.self.Process != 0 {
@@ -144,7 +147,68 @@ func (l *loop) pauses() error {
 		return err
 	}
 	_ = l.rank.Trainer.Meet() // all stop here, also those that have lost others meanwhile
+	if l.out {
+		return Slow{l.why}
+	}
 	return errPaused
+}
+
+// Slow is the error of a process whose replica is so slow that the others go on without it.
+type Slow struct{ Why string }
+
+func (s Slow) Error() string { return s.Why + "; the others go on without it" }
+
+// watchSlow starts to look for slow replicas, among those that train now. One with more micro-batches than others may
+// take longer.
+func (l *loop) watchSlow(of *run) {
+	s := l.share
+	uneven := float64(s.Micro(0)) / float64(s.Micro(s.Replicas*s.Ranks-1))
+	l.slow, l.leaving = report.Stragglers{Factor: report.Straggles * uneven}, report.Stragglers{Factor: (1 + l.c.Faults.LeaveBehind) * uneven}
+	l.together, l.why, l.out = of.lostWith(s.Replicas), "", false
+}
+
+// lostWith returns for each rank the replicas that would be lost with it, nil if that would end the run.
+func (r *run) lostWith(replicas int) [][]int {
+	if !r.c.Faults.Survive || r.self.Alone() {
+		return nil
+	}
+	m, per := setup.MeshOf(r.c, replicas), len(r.ranks)
+	units := world.UnitsOf(m, per)
+	of := make([][]int, len(units)) // by unit
+	for i := range replicas {
+		unit := units[i*m.World()/replicas/per]
+		of[unit] = append(of[unit], i)
+	}
+	all := make([][]int, m.World())
+	for rank := range all {
+		all[rank] = of[units[rank/per]]
+	}
+	return all
+}
+
+// behind returns the slowest rank of the step before the last, and its replica.
+func (l *loop) behind() report.Behind {
+	b := report.BehindOf(l.rank.Trainer.Paces)
+	if l.together != nil {
+		b.Who = "replica " + strings.Trim(strings.ReplaceAll(fmt.Sprint(l.together[b.Rank]), " ", ","), "[]")
+	}
+	return b
+}
+
+// leaves returns why the others go on without a slow replica after this step, as all ranks decide, or "". Steps beside which
+// a checkpoint is written do not count.
+func (l *loop) leaves(b report.Behind) string {
+	f, all := l.c.Faults, l.share.Replicas
+	if f.LeaveBehind == 0 || l.together == nil || l.at-l.kept <= 2 {
+		return ""
+	}
+	its := l.together[b.Rank]
+	line, stay := l.leaving.Add(b), all-len(its)
+	if line == "" || stay < f.MinReplicas || 2*stay <= all {
+		return ""
+	}
+	l.out = slices.Equal(its, l.together[l.rank.Rank])
+	return line + l.where(b.Rank)
 }
 
 // handed is what a rank that joins gets in addition to its trainer's state.
@@ -235,7 +299,8 @@ func (l *loop) goOn(of *run, c *setup.Change) {
 	if causedByPeers(l.failed) {
 		l.failed = nil
 	}
-	l.host, l.slow = of.self.Hosts[l.rank.Rank], report.Stragglers{} // their numbers have changed
+	l.host, l.pace = of.self.Hosts[l.rank.Rank], collective.Pace{} // others have none
+	l.watchSlow(of)
 	if l.verdict = ""; c.Steps > l.at {
 		l.verdict = c.Verdict
 		return

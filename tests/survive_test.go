@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -174,7 +175,13 @@ func survivesAt(t *testing.T, n int, sets []string, victims map[int]int64, whole
 	if t.Failed() {
 		return
 	}
-	if c.Train.Sums == "tree" && digest(t, dir, "6") != digest(t, whole, "6") {
+	sameAsRepeated(t, c, sets, l, out, whole)
+}
+
+// sameAsRepeated compares a run that lost replicas with a repetition from the checkpoints of one that lost nobody.
+func sameAsRepeated(t *testing.T, c *spec.Job, sets []string, l *report.Log, out, whole string) {
+	dir, last := c.Checkpoint.Dir, fmt.Sprint(c.Train.Steps)
+	if c.Train.Sums == "tree" && digest(t, dir, last) != digest(t, whole, last) {
 		t.Errorf("the state differs from that of the run without losses: %+v", l.Changes)
 	}
 	for i, change := range l.Changes {
@@ -195,8 +202,60 @@ func survivesAt(t *testing.T, n int, sets []string, victims map[int]int64, whole
 			t.Errorf("%+v:\n%s\nrepeated\n%s", l.Changes, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	}
-	if digest(t, dir, "6") != digest(t, whole, "6") {
+	if digest(t, dir, last) != digest(t, whole, last) {
 		t.Errorf("the state differs from that of the repetition of %+v", l.Changes)
+	}
+}
+
+// TestSlowReplicaIsLeftOut checks that a replica that delays all steps ends, process 0 among them, and that the others go on
+// like after a loss; but not if it delays them less than the job says.
+func TestSlowReplicaIsLeftOut(t *testing.T) {
+	nightly.Long(t)
+	for i, x := range []struct {
+		job, slow int
+		sets      string
+		stays     bool
+	}{{2, 0, "train.seed=1", false}, {3, 0, "train.seed=2", false}, {2, 3, "train.seed=3", false}, {5, 2, "train.seed=4", false}, {5, 1, "faults.leave_behind=1000", true}} {
+		if !nightly.Every(5, i) {
+			continue
+		}
+		s := surviving[x.job]
+		t.Run(fmt.Sprint(s.sets, x.slow, x.sets), func(t *testing.T) {
+			t.Parallel()
+			sets := append([]string{"checkpoint.every=24", "faults={survive: true, leave_behind: 1}"}, s.sets...)
+			sets = append(sets, "train.steps=24", "train.eval_every=9", x.sets)
+			c, out := saving(t, t.TempDir(), sets...), t.TempDir()
+			errs := inProcesses(t, c, s.processes, out, func(p int) (h setup.Hooks) {
+				if p == x.slow {
+					h.WrapGroups = func(_ int, g collective.Ranks) collective.Ranks {
+						for _, of := range g.All() {
+							*of = collectivetest.Faulty(*of, func(int) collectivetest.Fault { return collectivetest.Fault{Delay: 5 * time.Millisecond} })
+						}
+						return g
+					}
+				}
+				return h
+			})
+			l, err := report.ReadLog(filepath.Join(out, "metrics.jsonl"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			units := world.UnitsOf(spec.Mesh(c), c.Parallel.Ranks/s.processes)
+			for p, err := range errs {
+				if out := !x.stays && units[p] == units[x.slow]; out != errors.As(err, new(job.Slow)) || !out && err != nil {
+					t.Errorf("process %d: %v", p, err)
+				}
+			}
+			if x.stays && l.Changes == nil || t.Failed() {
+				return
+			}
+			if len(l.Changes) != 1 || !l.Changes[0].Slow || l.Changes[0].Step < 20 {
+				t.Errorf("changes %+v", l.Changes)
+			}
+			whole := t.TempDir()
+			run(t, saving(t, whole, append(slices.Clone(sets), "checkpoint.every=1", "checkpoint.keep=24", "faults=null")...), "")
+			sameAsRepeated(t, c, sets, l, out, whole)
+		})
 	}
 }
 

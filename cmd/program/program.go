@@ -185,6 +185,8 @@ func exitCode(err error, interrupted bool) int {
 		return 0
 	case input.IsInput(err):
 		return 2
+	case errors.As(err, new(job.Slow)):
+		return 69
 	case errors.As(err, &lost) && lost.Checkpoint != "", errors.As(err, &stopped) && stopped.Checkpoint != "" && !interrupted:
 		return 75
 	case interrupted:

@@ -32,6 +32,7 @@ import (
 	"zeroth/internal/launch"
 	"zeroth/internal/machine"
 	"zeroth/internal/show"
+	"zeroth/job"
 	"zeroth/job/state"
 )
 
@@ -40,6 +41,7 @@ const (
 	exitDone    = launch.ExitDone
 	exitFailure = launch.ExitFailure
 	exitInput   = launch.ExitInput
+	exitLeft    = launch.ExitLeft
 	exitAgain   = launch.ExitAgain // stopped by SIGTERM, SIGHUP or a lost process, with a checkpoint to resume from; or some process never joined
 	exitStopped = 130              // 128 + SIGINT, as in shells
 )
@@ -236,6 +238,8 @@ func (a *app) verdict(err error) (code int, message string) {
 		return exitStopped, "zeroth: " + err.Error()
 	case errors.As(err, new(launch.Failed)):
 		return int(err.(launch.Failed)), ""
+	case errors.As(err, new(job.Slow)):
+		return exitLeft, "zeroth: " + err.Error()
 	case errors.As(err, new(resumable)), errors.As(err, new(rendezvous.Missing)):
 		return exitAgain, "zeroth: " + err.Error()
 	case a.started && input.IsInput(err):
@@ -256,6 +260,7 @@ Exit codes:
   0    done
   1    failed, or a check found a problem, or a search found nothing
   2    a mistake in the job file, its data or the command line
+  69   the others go on without this process, which is slow
   75   training stopped by SIGTERM, SIGHUP or a lost process; continue with
        --resume latest. Or some processes never joined
   130  stopped by Ctrl-C; other commands than training also by SIGTERM or SIGHUP

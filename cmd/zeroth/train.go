@@ -270,7 +270,7 @@ func exitError(err error, out string) error {
 	var lost *job.Lost
 	var by signalled
 	switch {
-	case err == nil || input.IsInput(err) || errors.Is(err, vfs.ErrLocked):
+	case err == nil || input.IsInput(err) || errors.Is(err, vfs.ErrLocked) || errors.As(err, new(job.Slow)):
 		return err
 	case errors.As(err, &lost) && (lost.Checkpoint != "" || !lost.Begun), errors.Is(err, job.ErrElsewhere) && errors.As(err, &stopped) && stopped.Checkpoint != "":
 		return resumable{err}

@@ -22,7 +22,7 @@ const lasting = time.Minute
 // revives starts the process of an ended child again, and reports whether it does: if others go on without it, and nobody has
 // asked the launch to stop.
 func (s *Supervisor) revives(c *child, running int, ends chan *child) bool {
-	if !s.survived || s.Joins == nil || running == 0 || c.code == ExitInput || c.code == ExitDone || s.done || s.askedToStop() || !s.Joins() {
+	if !s.survived || s.Joins == nil || running == 0 || c.code == ExitInput || c.code == ExitDone || c.code == ExitLeft || s.done || s.askedToStop() || !s.Joins() {
 		return false
 	}
 	rank := slices.Index(s.children, c)

@@ -27,6 +27,7 @@ const (
 	ExitDone    = 0
 	ExitFailure = 1
 	ExitInput   = 2
+	ExitLeft    = 69 // EX_UNAVAILABLE: the others go on without the process, which is slow
 	ExitAgain   = 75 // EX_TEMPFAIL: a restart may help
 )
 
@@ -216,7 +217,7 @@ func (s *Supervisor) regain(done chan struct{}, after func(time.Duration) <-chan
 func (s *Supervisor) culprit() int {
 	slot, first := -1, len(s.children)
 	for rank, c := range s.children {
-		if c.code != ExitDone && c.code != ExitAgain && c.ended < first {
+		if c.code != ExitDone && c.code != ExitAgain && c.code != ExitLeft && c.ended < first {
 			slot, first = s.slots[rank], c.ended
 		}
 	}

@@ -296,7 +296,7 @@ func TestBlamed(t *testing.T) {
 		want         int
 	}{
 		{[]int{75, -1, 75}, []int{1, 0, 2}, 11}, {[]int{75, 75, 1}, []int{0, 1, 2}, 12}, {[]int{1, -1, 1}, []int{2, 0, 1}, 11},
-		{[]int{75, 75, 75}, []int{0, 1, 2}, -1}, {[]int{0, 0, 134}, []int{0, 1, 2}, 12},
+		{[]int{75, 75, 75}, []int{0, 1, 2}, -1}, {[]int{0, 0, 134}, []int{0, 1, 2}, 12}, {[]int{ExitLeft, 1, 75}, []int{0, 1, 2}, 11},
 	} {
 		s := &Supervisor{slots: []int{10, 11, 12}}
 		for i, code := range c.codes {
@@ -304,6 +304,19 @@ func TestBlamed(t *testing.T) {
 		}
 		if got := s.culprit(); got != c.want {
 			t.Errorf("%v in order %v: slot %d, want %d", c.codes, c.order, got, c.want)
+		}
+	}
+}
+
+// TestLeftOut checks that a process that the others go on without, because it is slow, is not started again, and that
+// the others' exit codes count.
+func TestLeftOut(t *testing.T) {
+	yes := func() bool { return true }
+	for other, want := range map[int]int{ExitDone: ExitDone, ExitAgain: ExitAgain, ExitFailure: ExitFailure} {
+		left := &child{code: ExitLeft}
+		s := &Supervisor{Survives: yes, Joins: yes, survived: true, children: []*child{left, {code: other}}}
+		if s.revives(left, 1, nil) || s.code() != want {
+			t.Errorf("with %d: code %d, want %d, or the process is started again", other, s.code(), want)
 		}
 	}
 }

@@ -52,6 +52,7 @@ func (s *Supervisor) code() int {
 		switch {
 		case s.survived && c.code == ExitDone: // the others were lost
 			return ExitDone
+		case c.code == ExitLeft: // the others decide
 		case code == ExitInput || c.code == ExitInput:
 			code = ExitInput
 		case code == ExitAgain || c.code == ExitAgain:

@@ -120,17 +120,21 @@ type Change struct {
 	Epoch    int     `json:"epoch"` // number of the change
 	Replicas int     `json:"replicas"`
 	Lost     []int   `json:"lost,omitempty"`   // ranks, by the numbers of the first start
+	Slow     bool    `json:"slow,omitempty"`   // the others have left out a replica of Lost
 	Joined   []int   `json:"joined,omitempty"` // ranks that have come back
 	Seconds  float64 `json:"seconds"`          // from when the ranks had stopped
 }
 
 // String describes the change for people.
 func (c Change) String() string {
-	s := fmt.Sprintf("after step %d: ", c.Step)
+	s, lost := fmt.Sprintf("after step %d: ", c.Step), "lost"
+	if c.Slow {
+		lost = "left out slow"
+	}
 	for _, x := range []struct {
 		word  string
 		ranks []int
-	}{{"lost", c.Lost}, {"joined by", c.Joined}} {
+	}{{lost, c.Lost}, {"joined by", c.Joined}} {
 		if len(x.ranks) > 0 {
 			s += fmt.Sprintf("%s ranks %s, ", x.word, strings.Trim(strings.ReplaceAll(fmt.Sprint(x.ranks), " ", ","), "[]"))
 		}

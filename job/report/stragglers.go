@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -13,6 +14,7 @@ import (
 // others wait for it. The zero value means that nothing was measured.
 type Behind struct {
 	Rank   int           // rank that waited least
+	Who    string        // what it belongs to, whose delays count together: "replica 2"; empty: only the rank
 	Lag    time.Duration // its wait, subtracted from the others' median
 	Waited time.Duration // median wait of the others
 	Before time.Duration // from the start of the step to the rank's first operation
@@ -82,70 +84,81 @@ func (b Behind) Part() float64 {
 	return float64(b.Lag) / float64(b.Took-b.Lag)
 }
 
-func (b Behind) late() bool { return b.Lag >= leastLag && b.Part() >= stragglerPart }
+func (b Behind) late(part float64) bool { return b.Lag >= leastLag && b.Part() >= part }
 
-// A rank is reported if it was late, by stragglerPart of a step and leastLag, in lateSteps of at most the last
-// stragglerSteps steps, these steps together took longer by that part because of it, and it
-// caused stragglerShare of the lost time. So a rank that is slow in bursts is reported, and a
-// single long pause is not.
+// who names the rank, or what it belongs to.
+func (b Behind) who() string { return cmp.Or(b.Who, fmt.Sprint("rank ", b.Rank)) }
+
+// A rank is reported if it prolonged lateSteps of at most the last stragglerSteps steps by a factor and leastLag, all of
+// these together by that factor, and it caused stragglerShare of the lost time. So a rank that is slow in bursts is
+// reported, and a single long pause is not.
 const (
-	stragglerPart  = 0.2
+	Straggles      = 1.2 // the usual Factor
 	stragglerShare = 0.75
 	lateSteps      = 20
 	stragglerSteps = 100
 	leastLag       = 2 * time.Millisecond // less is the noise of a scheduler
 )
 
-// Stragglers reports a slow rank once, until it has kept up for stragglerSteps.
+// Stragglers reports a slow rank once, until it has kept up for stragglerSteps. All ranks of a run report the same.
 type Stragglers struct {
-	last        []Behind // the last steps, at most stragglerSteps
-	named, kept int      // rank + 1 of the spell's; steps it has kept up
+	Factor float64  // by which a rank has to prolong steps
+	last   []Behind // the last steps, at most stragglerSteps
+	named  string   // of the spell
+	kept   int      // steps it has kept up
 }
 
 // Add adds a step, and returns a line to print if a rank is to be reported.
 func (s *Stragglers) Add(b Behind) string {
+	if b.Took == 0 { // not measured
+		return ""
+	}
 	if len(s.last) == stragglerSteps {
 		s.last = s.last[:copy(s.last, s.last[1:])]
 	}
 	s.last = append(s.last, b)
-	late := b.late()
-	if late && b.Rank == s.named-1 {
+	late, who := b.late(s.Factor-1), b.who()
+	if late && who == s.named {
 		s.kept = 0
 	} else if s.kept++; s.kept == stragglerSteps {
-		s.named = 0
+		s.named = ""
 	}
-	if !late || b.Rank == s.named-1 {
+	if !late || who == s.named {
 		return ""
 	}
-	of, part := s.slow(b.Rank)
+	of, part := s.slow(who)
 	if of == 0 {
 		return ""
 	}
-	s.named, s.kept = b.Rank+1, 0
+	s.named, s.kept = who, 0
 	steps := fmt.Sprintf("for %d steps", lateSteps)
 	if of > lateSteps {
 		steps = fmt.Sprintf("in %d of the last %d steps", lateSteps, of)
 	}
-	return fmt.Sprintf("rank %d has delayed the others by %.0f %% %s: in the last step, of %v, they waited %v longer than it did; it reached its first operation after %v, the others after %v",
-		b.Rank, 100*part, steps, short(b.Took), short(b.Lag), short(b.Before), short(b.Others))
+	its := "it"
+	if b.Who != "" {
+		its = fmt.Sprint("its rank ", b.Rank)
+	}
+	return fmt.Sprintf("%s has delayed the others by %.0f %% %s: in the last step, of %v, they waited %v longer than %s did; it reached its first operation after %v, the others after %v",
+		who, 100*part, steps, short(b.Took), short(b.Lag), its, short(b.Before), short(b.Others))
 }
 
 // slow returns the smallest number of last steps in which a rank was late often enough to be named,
 // 0 if there is none, and the fraction by which it prolonged them.
-func (s *Stragglers) slow(rank int) (of int, part float64) {
+func (s *Stragglers) slow(who string) (of int, part float64) {
 	var rest, lost, its time.Duration // of the steps without delay; delays of all ranks; the rank's
 	late := 0
 	for _, b := range slices.Backward(s.last) {
 		of++
 		rest += b.Took - b.Lag
 		lost += b.Lag
-		if b.Rank == rank {
+		if b.who() == who {
 			its += b.Lag
-			if b.late() {
+			if b.late(s.Factor - 1) {
 				late++
 			}
 		}
-		if part = float64(its) / float64(rest); late >= lateSteps && part >= stragglerPart && float64(its) >= stragglerShare*float64(lost) {
+		if part = float64(its) / float64(rest); late >= lateSteps && part >= s.Factor-1 && float64(its) >= stragglerShare*float64(lost) {
 			return of, part
 		}
 	}

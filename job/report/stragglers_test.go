@@ -60,7 +60,7 @@ func TestStragglers(t *testing.T) {
 		"two by turns":   {again: []spell{{3, 1, time.Second}, {3, 2, time.Second}}},
 		"two, one worse": {again: []spell{{1, 1, time.Second}, {9, 2, time.Second}}, named: map[int]string{23: "91 % in 20 of the last 22 steps"}},
 	} {
-		var s Stragglers
+		s := Stragglers{Factor: Straggles}
 		named, at := map[int]string{}, 0
 		add := func(all []spell) {
 			for _, x := range all {
@@ -89,7 +89,7 @@ func TestStragglers(t *testing.T) {
 // TestStragglersOfShortSteps checks that no rank is named for a delay that a scheduler may cause, whatever part of
 // a short step it is.
 func TestStragglersOfShortSteps(t *testing.T) {
-	var s Stragglers
+	s := Stragglers{Factor: Straggles}
 	for range 1000 {
 		if line := s.Add(Behind{Rank: 1, Lag: 50 * time.Microsecond, Took: 76 * time.Microsecond}); line != "" {
 			t.Fatal(line)

@@ -14,6 +14,7 @@ func TestFaultsThatCannotBeSurvived(t *testing.T) {
 	for _, sets := range [][]string{
 		{"parallel.replicate=1"},
 		{"faults.min_replicas=4"},
+		{"faults.leave_behind=2", "parallel.replicate=2"},
 		{"parallel.transport=mpi"},
 		{"parallel.master=true", "zero.stage=0", "parallel.replicate=1"},
 		{"parallel.pipeline=2"},
@@ -24,6 +25,8 @@ func TestFaultsThatCannotBeSurvived(t *testing.T) {
 		{"checkpoint.dir=s3://bucket/a", "checkpoint.every=1"},
 		{"faults.survive=false", "faults.min_replicas=2"},
 		{"faults.survive=false", "faults.join=true"},
+		{"faults.survive=false", "faults.leave_behind=2"},
+		{"faults.leave_behind=-1"},
 	} {
 		_, err := Load("job.yaml", append([]string{"parallel={ranks: 8, replicate: 4}", "faults.survive=true", "train.batch=32"}, sets...))
 		said.Same(t, strings.Join(sets, " "), err)
@@ -31,7 +34,7 @@ func TestFaultsThatCannotBeSurvived(t *testing.T) {
 			t.Errorf("%q: %v", sets, err)
 		}
 	}
-	for _, sets := range [][]string{{}, {"faults.min_replicas=3"}, {"faults.join=true"}, {"zero.stage=0", "parallel.replicate=1"}} {
+	for _, sets := range [][]string{{}, {"faults.min_replicas=3"}, {"faults.join=true"}, {"faults.leave_behind=1.5"}, {"zero.stage=0", "parallel.replicate=1"}} {
 		if _, err := Load("job.yaml", append([]string{"parallel={ranks: 8, replicate: 4}", "faults.survive=true", "train.batch=32"}, sets...)); err != nil {
 			t.Errorf("%q: %v", sets, err)
 		}
