@@ -9,9 +9,6 @@
 package nn
 
 import (
-	"fmt"
-	"slices"
-
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/shard"
@@ -478,12 +475,11 @@ func (m *Model) Units() (all []Unit) {
 	at := map[string]int{}
 	for i, mod := range m.Modules {
 		params := mod.Params()
-		of := make([]bool, len(params)) // belongs to a unit
 		places := ParamIndices(m.Uses[i])
 		for k, use := range m.Uses[i] {
 			own := make([]shard.Param, 0, len(places[k]))
 			for _, p := range places[k] {
-				own, of[p] = append(own, params[p]), true
+				own = append(own, params[p])
 			}
 			j, ok := at[use.Unit]
 			if !ok {
@@ -491,13 +487,7 @@ func (m *Model) Units() (all []Unit) {
 				at[use.Unit] = j
 				all = append(all, Unit{Name: use.Unit, Params: own, First: i})
 			}
-			if len(all[j].Params) != len(own) {
-				panic(fmt.Sprintf("nn: unit %s has %d parameters in module %d and %d in module %d", use.Unit, len(all[j].Params), all[j].First, len(own), i))
-			}
 			all[j].Last = i
-		}
-		if first := slices.Index(of, false); first >= 0 {
-			panic(fmt.Sprintf("nn: %d parameters of module %d, from %s on, belong to no unit", len(params)-first, i, params[first].Name))
 		}
 	}
 	return all
