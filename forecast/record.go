@@ -210,9 +210,6 @@ func (r *recordedQueue) Wait() error {
 
 // Offloaded implements offload.Listener. The last task issued is a read or write of the disk.
 func (l *Recording) Offloaded(e offload.Event) {
-	if e.Kind != offload.Read && e.Kind != offload.Write {
-		return // copies are recorded when issued
-	}
 	q, bytes := e.Queue.(*recordedQueue), float64(e.Bytes)
 	q.Tasks[len(q.Tasks)-1].Kernel = l.known(Kernel{Op: e.Kind.String(), N: int(e.Bytes)}, Work{Bytes: bytes})
 }

@@ -2,86 +2,57 @@ package offload
 
 import "zeroth/device"
 
-// Kind is a direction in which data of a unit moves.
+// Kind is a direction in which data of a unit moves between the disk and host memory.
 type Kind uint8
 
 const (
-	Read     Kind = iota // from the disk into host memory
-	Write                // from host memory to the disk
-	ToHost               // from the device
-	ToDevice             // to the device
+	Read Kind = iota
+	Write
 	kinds
 )
 
-var kindNames = [kinds]string{"read", "write", "to host", "to device"}
+var kindNames = [kinds]string{"read", "write"}
 
 func (k Kind) String() string { return kindNames[k] }
 
-// Event describes a transfer that a store issued. Blocks never written to the disk are not
+// Event describes a transfer to or from the disk that a store issued. Blocks never written are not
 // read, because they are zeros.
 type Event struct {
 	Kind  Kind
-	Unit  int   // index among the store's units
-	Param bool  // the unit's parameter; otherwise its optimizer state
-	Bytes int64 // for the disk, whole blocks of 4096
+	Bytes int64 // whole blocks of 4096
 	Queue device.Queue
 }
 
-// Listener receives an event for every transfer a Store issues, on the goroutine that
-// issues it.
+// Listener receives an event for every Event of a Store, on the goroutine that issues it.
 type Listener interface {
 	Offloaded(Event)
 }
 
-// do issues f, the transfer that e describes, to run after both events.
-func (s *Store) do(e Event, a, b device.Event, f func() error) device.Event {
-	s.prepare(e, a, b)
-	e.Queue.Do(f)
-	return s.issued(e)
+// read issues f, which reads bytes, to run after an event.
+func (s *Store) read(label string, bytes int, after device.Event, f func() error) device.Event {
+	return s.transfer(Event{Kind: Read, Bytes: int64(bytes), Queue: s.cfg.Read}, label, after, f)
 }
 
-// copy issues a copy, the transfer that e describes, to run after both events.
-func (s *Store) copy(e Event, a, b device.Event, dst, src device.Buffer) device.Event {
-	s.prepare(e, a, b)
-	e.Queue.Copy(dst, src)
-	e.Bytes = int64(dst.Bytes())
-	return s.issued(e)
+// write issues f, which writes bytes, to run after an event.
+func (s *Store) write(label string, bytes int, after device.Event, f func() error) device.Event {
+	return s.transfer(Event{Kind: Write, Bytes: int64(bytes), Queue: s.cfg.Write}, label, after, f)
 }
 
-func (s *Store) prepare(e Event, a, b device.Event) {
-	label := s.units[e.Unit].labels.state
-	if e.Param {
-		label = s.units[e.Unit].labels.param
-	}
+func (s *Store) transfer(e Event, label string, after device.Event, f func() error) device.Event {
 	e.Queue.Label(label)
-	e.Queue.After(a)
-	e.Queue.After(b)
-}
-
-// issued reports a transfer to the listener and marks its end.
-func (s *Store) issued(e Event) device.Event {
+	e.Queue.After(after)
+	e.Queue.Do(f)
 	if s.cfg.Listener != nil {
 		s.cfg.Listener.Offloaded(e)
 	}
 	return e.Queue.Mark()
 }
 
-// read, write, toHost and toDevice return events for a tile's state or parameter.
-func (s *Store) read(unit, bytes int) Event {
-	return Event{Kind: Read, Unit: unit, Bytes: int64(bytes), Queue: s.cfg.Read}
+// copy issues a copy between the device and the host, to run after both events.
+func (s *Store) copy(q device.Queue, label string, a, b device.Event, dst, src device.Buffer) device.Event {
+	q.Label(label)
+	q.After(a)
+	q.After(b)
+	q.Copy(dst, src)
+	return q.Mark()
 }
-
-func (s *Store) write(unit, bytes int) Event {
-	return Event{Kind: Write, Unit: unit, Bytes: int64(bytes), Queue: s.cfg.Write}
-}
-
-func (s *Store) toHost(unit int) Event {
-	return Event{Kind: ToHost, Unit: unit, Param: true, Queue: s.cfg.ToHost}
-}
-
-func (s *Store) toDevice(unit int) Event {
-	return Event{Kind: ToDevice, Unit: unit, Param: true, Queue: s.cfg.ToDevice}
-}
-
-// ofParam returns the same event for the unit's parameter.
-func (e Event) ofParam() Event { e.Param = true; return e }

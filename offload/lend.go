@@ -89,13 +89,13 @@ func (s *Store) lend(unit, i int, lent Part, m moves) State {
 		o := s.out(u, t)
 		st.Param, st.Ready[0] = u.as(o.buf, hi-lo), o.free
 		if u.Frozen { // the only copy
-			st.Ready[0] = s.do(s.read(unit, t.paramBlock.len).ofParam(), o.free, device.Event{}, t.loadParam)
+			st.Ready[0] = s.read(u.labels.param, t.paramBlock.len, o.free, t.loadParam)
 		}
 	case u.copies && !u.alone || u.Frozen:
 		st.Param = u.rest.Slice(lo, hi)
 	}
 	if m.bytes > 0 {
-		st.Ready[1] = s.do(s.read(unit, m.bytes), s.states.at(t.state).free, device.Event{}, m.load)
+		st.Ready[1] = s.read(u.labels.state, m.bytes, s.states.at(t.state).free, m.load)
 	}
 	return st
 }
@@ -127,7 +127,7 @@ func (s *Store) Release(unit, i int, used device.Event, changed bool) device.Eve
 		sl := s.states.at(t.state)
 		sl.free = used
 		if changed {
-			sl.free = s.do(s.write(unit, m.bytes), used, device.Event{}, m.save)
+			sl.free = s.write(u.labels.state, m.bytes, used, m.save)
 		}
 	}
 	if u.updatedInPlace() || t.lent == Vectors {
@@ -138,24 +138,23 @@ func (s *Store) Release(unit, i int, used device.Event, changed bool) device.Eve
 	if !changed {
 		return used
 	}
-	return s.writeBack(unit, t, o, used)
+	return s.writeBack(u, t, o, used)
 }
 
 // writeBack copies a tile's updated parameter from its slot to its storage, after used has fired.
-func (s *Store) writeBack(unit int, t *tile, o *slot, used device.Event) device.Event {
-	u := &s.units[unit]
+func (s *Store) writeBack(u *unit, t *tile, o *slot, used device.Event) device.Event {
 	src := u.as(o.buf, t.at.Len())
 	switch {
 	case u.param == Device:
-		o.free = s.copy(s.toDevice(unit), used, device.Event{}, u.rest.Slice(t.at.Lo, t.at.Hi), src)
+		o.free = s.copy(s.cfg.ToDevice, u.labels.param, used, device.Event{}, u.rest.Slice(t.at.Lo, t.at.Hi), src)
 	case u.param == Host:
-		o.free = s.copy(s.toHost(unit), used, device.Event{}, u.rest.Slice(t.at.Lo, t.at.Hi), src)
+		o.free = s.copy(s.cfg.ToHost, u.labels.param, used, device.Event{}, u.rest.Slice(t.at.Lo, t.at.Hi), src)
 	case u.onHost:
-		o.free = s.do(s.write(unit, t.paramBlock.len).ofParam(), used, device.Event{}, t.saveParam)
+		o.free = s.write(u.labels.param, t.paramBlock.len, used, t.saveParam)
 	default: // from the device to the disk
 		h := s.params.at(t.param)
-		o.free = s.copy(s.toHost(unit), used, h.free, u.as(h.buf, t.at.Len()), src)
-		h.free = s.do(s.write(unit, t.paramBlock.len).ofParam(), o.free, device.Event{}, t.saveParam)
+		o.free = s.copy(s.cfg.ToHost, u.labels.param, used, h.free, u.as(h.buf, t.at.Len()), src)
+		h.free = s.write(u.labels.param, t.paramBlock.len, o.free, t.saveParam)
 		return h.free
 	}
 	return o.free
@@ -168,25 +167,25 @@ func (s *Store) writeBack(unit int, t *tile, o *slot, used device.Event) device.
 func (s *Store) Fetch(unit int, dst device.Buffer, free, updated device.Event) device.Event {
 	u, q := &s.units[unit], s.cfg.ToDevice
 	if u.param == Host {
-		return s.copy(s.toDevice(unit), free, updated, dst, u.rest)
+		return s.copy(s.cfg.ToDevice, u.labels.param, free, updated, dst, u.rest)
 	}
 	for i := range u.tiles {
 		t := &u.tiles[i]
 		sl := s.params.at(t.param)
-		read := s.do(s.read(unit, t.paramBlock.len).ofParam(), sl.free, device.Event{}, t.loadParam)
-		sl.free = s.copy(s.toDevice(unit), read, free, dst.Slice(t.at.Lo, t.at.Hi), u.as(sl.buf, t.at.Len()))
+		read := s.read(u.labels.param, t.paramBlock.len, sl.free, t.loadParam)
+		sl.free = s.copy(s.cfg.ToDevice, u.labels.param, read, free, dst.Slice(t.at.Lo, t.at.Hi), u.as(sl.buf, t.at.Len()))
 	}
 	return q.Mark()
 }
 
 // SendState copies data that an update on one side needs between the device and the host,
 // after both events have fired.
-func (s *Store) SendState(unit int, dst, src device.Buffer, k Kind, a, b device.Event) device.Event {
+func (s *Store) SendState(unit int, dst, src device.Buffer, toDevice bool, a, b device.Event) device.Event {
 	q := s.cfg.ToHost
-	if k == ToDevice {
+	if toDevice {
 		q = s.cfg.ToDevice
 	}
-	return s.copy(Event{Kind: k, Unit: unit, Queue: q}, a, b, dst, src)
+	return s.copy(q, s.units[unit].labels.state, a, b, dst, src)
 }
 
 // Queues returns the queues on which the store issues work that outlives a step. When they

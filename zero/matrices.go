@@ -209,7 +209,7 @@ func (t *Trainer) moveMatrices(k int) {
 		t.store.Release(i, j, moved, true)
 	}
 	if t.store.OnHost(i) {
-		moved = t.store.SendState(i, s.own, s.piece, offload.ToDevice, moved, *s.free)
+		moved = t.store.SendState(i, s.own, s.piece, true, moved, *s.free)
 	}
 	c := t.cfg.Comm
 	c.Label(u.Label(fsdp.GatherUpdate))
@@ -301,7 +301,7 @@ func (t *Trainer) applyMatrices(k int) {
 	u, s := t.runner.Units[i], t.slot(k)
 	rule, ready := t.cfg.Rules[u.Rule].(optim.Whole), *s.ready
 	if t.store.OnHost(i) {
-		ready = t.store.SendState(i, s.piece, s.own, offload.ToHost, ready, device.Event{})
+		ready = t.store.SendState(i, s.piece, s.own, false, ready, device.Event{})
 	}
 	*s.free = ready
 	var done device.Event
