@@ -46,8 +46,16 @@ func (c *Config) written(f field) bool {
 	return why == "" && !f.derived && !f.value.isEmpty()
 }
 
-// Writes reports whether Write writes a key.
-func (c *Config) Writes(key, on string) bool { return c.written(c.field(key, on)) }
+// Written returns the keys that Write writes, with their values in job file syntax.
+func (c *Config) Written(on string) map[string]string {
+	all := map[string]string{}
+	for _, f := range c.fields(on) {
+		if c.written(f) {
+			all[f.key] = f.value.yaml()
+		}
+	}
+	return all
+}
 
 // Text returns a key's value in job file syntax.
 func (c *Config) Text(key string) string { return c.field(key, "").value.yaml() }

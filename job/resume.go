@@ -214,6 +214,7 @@ func unlike(c *spec.Job, differs []string, r *resumed, was *spec.Job) (errs []er
 	}
 	const other = "that would be another model; start a new run from it with `zeroth ckpt export` and model.from"
 	held := func(c *spec.Job) bool { return len(c.Data.Held) > 0 }
+	before, now := was.Display(), c.Display()
 	for _, x := range []struct {
 		key   string
 		other bool
@@ -224,11 +225,11 @@ func unlike(c *spec.Job, differs []string, r *resumed, was *spec.Job) (errs []er
 		{"data.pack", was.Data.Pack != c.Data.Pack, again},
 		{"train.lora.rslora", was.Train.LoRA.RSLoRA != c.Train.LoRA.RSLoRA, other},
 		{"model.weights", was.Weights != c.Weights, other},
-		{"train.lora.alpha_pattern", was.DisplayValue("train.lora.alpha_pattern") != c.DisplayValue("train.lora.alpha_pattern"), other},
+		{"train.lora.alpha_pattern", before("train.lora.alpha_pattern") != now("train.lora.alpha_pattern"), other},
 		{"train.lora.alpha", was.Train.LoRA.Alpha > 0 && was.Train.LoRA.Alpha != c.Train.LoRA.Alpha, other},
 	} {
 		if x.other {
-			errs = append(errs, fmt.Errorf("  it was trained with %s %s, but the job has %s; %s", x.key, was.DisplayValue(x.key), c.DisplayValue(x.key), x.why))
+			errs = append(errs, fmt.Errorf("  it was trained with %s %s, but the job has %s; %s", x.key, before(x.key), now(x.key), x.why))
 		}
 	}
 	return errs
@@ -239,18 +240,19 @@ func unlike(c *spec.Job, differs []string, r *resumed, was *spec.Job) (errs []er
 func whatIsNew(c *spec.Job, next, was *spec.Job, p state.Progress) (lines []string) {
 	if p.Trained() && p.Data == "" && !c.Sets("optimizer.lr") && (was == nil || !was.Sets("optimizer.lr")) {
 		lines = append(lines, fmt.Sprintf("the checkpoint of %s has no learning rate, or several: training goes on with the default, optimizer.lr %s; 'zeroth ckpt inspect' shows its parameter groups",
-			checkpoint.Plain(p.Origin), next.DisplayValue("optimizer.lr")))
+			checkpoint.Plain(p.Origin), next.Display()("optimizer.lr")))
 	}
 	if was == nil || !p.Trained() {
 		return lines
 	}
 	var kept, changed []string
+	wasShown, isShown, given := was.Display(), next.Display(), c.Display()
 	for _, key := range config.Lasting() {
-		switch before, now := was.DisplayValue(key), next.DisplayValue(key); {
+		switch before, now := wasShown(key), isShown(key); {
 		case p.Data == "" && !was.Sets(key): // of a checkpoint of another program, which says little
 		case now != before:
 			changed = append(changed, fmt.Sprintf("%s %s → %s", key, before, now))
-		case now != c.DisplayValue(key):
+		case now != given(key):
 			kept = append(kept, key+" "+now)
 		}
 	}

@@ -124,8 +124,9 @@ func (r *rig) poisoned(dt device.DType, n int) device.Buffer {
 
 // poison sets every bit, which is NaN in all float types.
 func poison(b device.Buffer) {
-	for i := range b.Raw() {
-		b.Raw()[i] = 0xff
+	raw := b.Raw()
+	for i := range raw {
+		raw[i] = 0xff
 	}
 }
 

@@ -85,7 +85,7 @@ func TestGPUHoldsInEveryOrder(t *testing.T) {
 		jobs = "TestGPU(Order|StagesAgreeToTheBit|MuonAgreesToTheBit|OffloadAgreesToTheBit|Resume|Sample)"
 	}
 	for seed, mode := range []string{"lazy:1", "lazy:2", "lazy:3", "lazy:4", "lazy:5", "threads:100"} {
-		if !nightly.Every(5, seed) {
+		if !nightly.Every(6, seed) {
 			continue
 		}
 		fake.Again(t, jobs, "FAKECUDA_MODE="+mode, fmt.Sprintf("FAKECUBLAS_SEED=%d", seed)) // sums are split differently, too
@@ -100,7 +100,11 @@ func TestGPUStagesAgreeToTheBit(t *testing.T) {
 				continue
 			}
 			tol := map[string]float64{"fp32": 1e-4, "bf16": 5e-2, "fp16": 1e-2}[precision]
-			gpuAgrees(t, []int{0, 1, 2, 3}, tol, slices.Concat(family, sgd, []string{"precision=" + precision, "parallel.ranks=3"})...)
+			stages := []int{0, 1, 2, 3}
+			if i+j > 0 && !nightly.All() {
+				stages = []int{0, 3}
+			}
+			gpuAgrees(t, stages, tol, slices.Concat(family, sgd, []string{"precision=" + precision, "parallel.ranks=3"})...)
 		}
 		for k, stages := range [][]int{{0, 1}, {2, 3}} {
 			if !nightly.Every(2, i+k) {

@@ -144,10 +144,12 @@ func (c *Job) inherited(was *Job, partial bool) (keys []string) {
 	if was == nil {
 		return nil
 	}
+	written := was.Written(was.on)
 	for _, key := range config.Lasting() {
 		isSet := c.Sets(key) || key == "train.batch" && c.Sets("train.micro_batch") && c.Sets("train.accumulate")
 		followsChange := slices.ContainsFunc(config.Follows(key), func(of string) bool { return c.Sets(of) && c.Text(of) != was.Text(of) })
-		known := key == "train.batch" || was.Writes(key, was.on)
+		_, known := written[key]
+		known = known || key == "train.batch"
 		if partial {
 			known = was.Sets(key)
 		}
@@ -158,10 +160,9 @@ func (c *Job) inherited(was *Job, partial bool) (keys []string) {
 	return keys
 }
 
-// DisplayValue returns a key's value for display, "none" if the job does not use it.
-func (c *Job) DisplayValue(key string) string {
-	if key != "train.batch" && !c.Writes(key, c.on) {
-		return "none"
-	}
-	return c.Text(key)
+// Display returns a function of a key's value for display, "none" if the job does not use it.
+func (c *Job) Display() func(key string) string {
+	all := c.Written(c.on)
+	all["train.batch"] = c.Text("train.batch")
+	return func(key string) string { return cmp.Or(all[key], "none") }
 }
