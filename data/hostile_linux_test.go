@@ -147,7 +147,7 @@ func TestHostileTemplates(t *testing.T) {
 		strings.Repeat("{{ 'a' }}", chat.MaxTemplate/9),
 	}
 	h := hostile{rand.New(rand.NewPCG(1, 2))}
-	for range nightly.Of(15, 500) {
+	for range nightly.Of(5, 500) {
 		text := begin
 		for range 1 + h.IntN(6) {
 			text += h.statement(3)
@@ -213,7 +213,7 @@ func TestHostileTokenizers(t *testing.T) {
 	h := hostile{rand.New(rand.NewPCG(3, 4))}
 	texts := []string{strings.Repeat("a", 1<<20), strings.Repeat("a b", 1<<20/3)}
 	refused, slowest, largest := 0, time.Duration(0), uint64(0)
-	for i := range nightly.Of(40, 500) {
+	for i := range nightly.Of(15, 500) {
 		file := h.tokenizerFile()
 		var err error
 		processor, memory := spent(func() {

@@ -29,7 +29,7 @@ func TestOutOfDescriptors(t *testing.T) {
 			t.Errorf("limited to %d: exit code %d\n%s", most, code, said)
 		}
 	}
-	for most := 9; most < 26; most += nightly.Of(3, 1) {
+	for most := 9; most < 26; most += nightly.Of(5, 1) {
 		few := []string{"ZEROTH_MAIN=files", fmt.Sprint("ZEROTH_MOST=", most)}
 		for _, args := range []string{"train tiny.yaml --out alone --set checkpoint.every=1", "launch -n 2 -- train tiny.yaml --out several", "tokenize tiny.yaml --tokenizer bytes --out t.bin"} {
 			cmd := s.with(few...).command(strings.Fields(args)...)

@@ -60,16 +60,30 @@ func hostBuffer(t device.DType, n int) device.Buffer {
 }
 
 // value returns element i of b, decoded from its bits.
-func value(b device.Buffer, i int) float64 {
+func value(b device.Buffer, i int) float64 { return elements(b)(i) }
+
+// elements returns a function of an element's number in b. It decodes the element from its bits.
+func elements(b device.Buffer) func(i int) float64 {
 	switch b.Type {
 	case device.F32:
-		return float64(b.F32()[i])
+		x := b.F32()
+		return func(i int) float64 { return float64(x[i]) }
 	case device.F64:
-		return b.F64()[i]
+		x := b.F64()
+		return func(i int) float64 { return x[i] }
+	case device.I32:
+		x := b.I32()
+		return func(i int) float64 { return float64(x[i]) }
 	case device.BF16:
-		return float64(math.Float32frombits(uint32(b.U16()[i]) << 16))
+		x := b.U16()
+		return func(i int) float64 { return float64(math.Float32frombits(uint32(x[i]) << 16)) }
 	}
-	h := b.U16()[i]
+	x := b.U16()
+	return func(i int) float64 { return half(x[i]) }
+}
+
+// half returns the value of a number in fp16.
+func half(h uint16) float64 {
 	e, m, sign := int(h>>10&31), float64(h&0x3ff), 1-2*float64(h>>15)
 	switch {
 	case e == 31 && m != 0:

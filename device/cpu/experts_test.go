@@ -36,6 +36,7 @@ func groupOf(dt device.DType, n, rows, cols int) (*guarded, device.MatGroup) {
 // products returns, in float64, x·m or x·mᵀ.
 func productOf(x, m device.Mat) (y []float64) {
 	k, n := m.Dims()
+	left, right := elements(x.Buf), elements(m.Buf)
 	for i := range x.Rows {
 		for j := range n {
 			sum := 0.0
@@ -44,7 +45,7 @@ func productOf(x, m device.Mat) (y []float64) {
 				if m.Trans {
 					at = j*m.Ld + p
 				}
-				sum += value(x.Buf, i*x.Ld+p) * value(m.Buf, at)
+				sum += left(i*x.Ld+p) * right(at)
 			}
 			y = append(y, sum)
 		}

@@ -76,13 +76,13 @@ func operand(rng *rand.Rand, t device.DType, rows, cols, gap int, trans bool) de
 // values returns the elements of an operand, row by row.
 func values(m device.Mat) []float64 {
 	rows, cols := m.Dims()
-	v := make([]float64, rows*cols)
+	v, of := make([]float64, rows*cols), elements(m.Buf)
 	for i := range rows {
 		for j := range cols {
 			if m.Trans {
-				v[i*cols+j] = value(m.Buf, j*m.Ld+i)
+				v[i*cols+j] = of(j*m.Ld + i)
 			} else {
-				v[i*cols+j] = value(m.Buf, i*m.Ld+j)
+				v[i*cols+j] = of(i*m.Ld + j)
 			}
 		}
 	}

@@ -77,14 +77,9 @@ func (o *guarded) normal(rng *rand.Rand, mean, std float64) *guarded {
 
 // values returns the elements in row-major order.
 func (o *guarded) values() []float64 {
-	x := make([]float64, o.Rows*o.Cols)
+	x, of := make([]float64, o.Rows*o.Cols), elements(o.Buf)
 	for i := range x {
-		at := i/o.Cols*o.Ld + i%o.Cols
-		if o.Buf.Type == device.I32 {
-			x[i] = float64(o.Buf.I32()[at])
-		} else {
-			x[i] = value(o.Buf, at)
-		}
+		x[i] = of(i/o.Cols*o.Ld + i%o.Cols)
 	}
 	return x
 }

@@ -20,6 +20,7 @@ import (
 	"zeroth/device/cuda/driver"
 	"zeroth/device/cuda/fake"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // ncclRanks returns the environment that the fake NCCL needs: operations that block, and a GPU for
