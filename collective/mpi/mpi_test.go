@@ -215,7 +215,7 @@ func TestConforms(t *testing.T) {
 	under(t, "^TestRankConforms$", sizes...)
 }
 
-func TestMesh(t *testing.T) { under(t, "^TestRankMesh$", 2, 4) }
+func TestMesh(t *testing.T) { under(t, "^TestRankMesh$", []int{4, 2}[:nightly.Of(1, 2)]...) }
 
 // ending is a group that closes its Net when all of the Net's groups have closed.
 type ending struct {
@@ -284,7 +284,7 @@ func TestRankMesh(t *testing.T) {
 	}
 }
 
-func TestLinks(t *testing.T) { under(t, "^TestRankLinks$", 2, 3, 4) }
+func TestLinks(t *testing.T) { under(t, "^TestRankLinks$", []int{3, 2, 4}[:nightly.Of(1, 3)]...) }
 
 // TestRankLinks runs one process's part of the conformance suite for links.
 func TestRankLinks(t *testing.T) {
