@@ -142,7 +142,10 @@ type savedMix struct {
 }
 
 // pairOrder is the order of the pairs of one source, see Ops.Sort.
-type pairOrder struct{ order, at, offsets device.Buffer }
+type pairOrder struct {
+	order, at, offsets device.Buffer
+	ahead              int // positions of the step's data from this rank's first to the source's; below 0: before it
+}
 
 // mixPass is one pass through a block's experts. Ranks along the group have the rows of several sources: each
 // processes those of all sources, one source after the other, by the part of the experts that it has.
@@ -322,6 +325,12 @@ type mixRows struct {
 // rowsOf returns a source's rows. With several sources, they share working space.
 func (m mixPass) rowsOf(source int, space mixRows) mixRows {
 	space.weights = m.of(m.s.weights, source)
+	if m.sources > 1 { // whose ranks read consecutive samples
+		space.ahead = (source - m.own) * m.rows
+		if g := m.bt.Context; g != nil {
+			space.ahead *= g.Size()
+		}
+	}
 	return space
 }
 
@@ -335,7 +344,7 @@ func (m mixPass) space(input bool) (r mixRows) {
 	if m.sources == 1 {
 		r.pairOrder, r.hidden, r.act = m.s.sorted, device.Matrix(m.s.hidden, n, 2*f), device.Matrix(m.s.act, n, f)
 	} else {
-		r.pairOrder = pairOrder{m.mem.Take(device.I32, n), m.mem.Take(device.I32, n), m.mem.Take(device.I32, m.b.mix.gateUp.count+1)}
+		r.pairOrder = pairOrder{order: m.mem.Take(device.I32, n), at: m.mem.Take(device.I32, n), offsets: m.mem.Take(device.I32, m.b.mix.gateUp.count+1)}
 		r.hidden, r.act = m.take(n, 2*f), m.take(n, f)
 	}
 	r.gate, r.up = r.hidden.Columns(0, f), r.hidden.Columns(f, 2*f)

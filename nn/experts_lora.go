@@ -85,6 +85,7 @@ func (m mixPass) kept(a expertAdapter, x device.Mat, o pairOrder) device.Mat {
 	defer m.mem.Release(m.mem.Mark())
 	pairs := m.take(x.Rows, x.Cols)
 	m.q.GatherRows(pairs, x, o.at)
+	a.drop.ahead = o.ahead
 	a.drop.keep(m.pass, pairs, pairs, device.Buffer{}, m.b.l.Experts.Router.TopK)
 	m.q.GatherRows(y, pairs, o.order)
 	return y

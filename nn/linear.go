@@ -134,10 +134,10 @@ func (l *linear) adapt(p pass, y, x device.Mat) {
 }
 
 // inputDropout is the dropout of an adapter's input: with a probability, at a place, from a column
-// on if ranks divide the input's columns.
+// on if ranks divide the input's columns, and of rows that are some positions ahead of the rank's.
 type inputDropout struct {
-	p            float64
-	place, first int
+	p                   float64
+	place, first, ahead int
 }
 
 // kept returns the adapter's input: x or, if the pass drops some of it, the kept elements, in new
@@ -154,7 +154,7 @@ func (l *linear) kept(p pass, x device.Mat) device.Mat {
 // keep sets y to the elements of x that the dropout keeps, plus add. All have some rows for each row of
 // the batch or chunk, without gaps: those of each rank that divides matrices.
 func (o inputDropout) keep(p pass, y, x device.Mat, add device.Buffer, each int) {
-	d := p.bt.dropout(o.p, o.place, x.Cols, p.bt.Drops.Row)
+	d := p.bt.dropout(o.p, o.place, x.Cols, p.bt.Drops.Row+uint64(o.ahead))
 	d.First = o.first
 	n := p.bt.Held()
 	parts := x.Rows / each / n

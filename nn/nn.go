@@ -99,7 +99,8 @@ type Ops interface {
 	// then -1; at (R*K) int32 the sorted place of each pair, or -1 if its expert is another's;
 	// offsets (groups+1) int32 the first place of each group, and P.
 	Sort(order, at, offsets, experts device.Buffer, first int)
-	// GatherRows sets row i of y (R*K, C) to the row of x (R, C) of the pair order[i]; equal types.
+	// GatherRows sets row i of y (R*K, C) to the row of x (R, C) of the pair order[i], unless that
+	// is -1; equal types.
 	GatherRows(y, x device.Mat, order device.Buffer)
 	// SumGroups sets each row of y (R, C) to the sum of the rows of x (R*K, C) of its pairs, in
 	// ascending order of experts, plus that of base, if base has rows, rounded once. y may be base.

@@ -620,11 +620,13 @@ func TestExpertsAdapters(t *testing.T) {
 // dropsAdapters checks dropout in adapters of experts: that the loss changes along the gradient as the gradient says,
 // and that other ranks, micro-batches and recomputation have the same masks.
 func (m mixture) dropsAdapters(t *testing.T, without map[string][]float32, sets ...string) {
-	sets = append(sets, "train.lora.dropout=0.3", "model.context=12")
+	sets = append(sets, "train.lora.dropout=0.1", "model.context=12")
 	run := func(more ...string) mixtureRun { return m.train(t, 1, append(more, sets...)...) }
 	one := run("parallel.ranks=1")
 	sameRun(t, "dropout, recomputing micro-batches", run("parallel.ranks=1", "zero.recompute=block", "train.micro_batch=1"), run("parallel.ranks=2", "zero.stage=3"))
-	for _, more := range [][]string{{"parallel.ranks=2", "zero.stage=2"}, {"parallel.ranks=2", "parallel.context=2"}} {
+	two := []string{"parallel.ranks=4", "parallel.expert=2", "train.batch=4"}
+	sameRun(t, "dropout, divided experts", run(append(two, "zero.stage=3", "zero.recompute=block")...), run(append(two, "zero.stage=0")...))
+	for _, more := range [][]string{{"parallel.ranks=2", "zero.stage=2"}, {"parallel.ranks=2", "parallel.context=2"}, {"parallel.ranks=4", "parallel.expert=2", "parallel.context=2"}, {"parallel.ranks=2", "parallel.expert=2"}} {
 		got := run(more...)
 		within(t, fmt.Sprint(more, ": the loss"), got.Losses[0], one.Losses[0], 1e-6)
 		for name, w := range one.State {
@@ -633,6 +635,8 @@ func (m mixture) dropsAdapters(t *testing.T, without map[string][]float32, sets 
 			}
 		}
 	}
+	rows := []string{"parallel.ranks=4", "train.lora.targets=[up_proj]", "train.lora.dropout=0.1", "model.context=12", "train.batch=4", "train.steps=2", "optimizer.lr=1"}
+	within(t, "dropout with divided experts and matrices", m.lastLoss(t, append(rows, "parallel.expert=2", "parallel.tensor=2")...), m.lastLoss(t, rows...), 1e-6)
 	along, square := func(by float32) float64 {
 		m.move = func(param string, w []float32) {
 			for i, g := range one.State["momentum_buffer "+param] {
@@ -661,19 +665,23 @@ func TestExpertsCodes(t *testing.T) {
 	}
 }
 
-func (m mixture) codes(t *testing.T) {
-	run := func(sets ...string) float64 {
-		c := m.job(t, append(sets, "train.lora.rank=2", "train.steps=1", "checkpoint.every=0")...)
-		out := t.TempDir()
-		if err := job.Run(t.Context(), c, job.Options{Out: out}); err != nil {
-			t.Fatal(err)
-		}
-		steps, _, err := report.ReadMetrics(filepath.Join(out, "metrics.jsonl"))
-		if err != nil || len(steps) != 1 {
-			t.Fatal(err)
-		}
-		return steps[0].Loss
+// lastLoss returns the loss of a run's last step, with adapters that begin at random.
+func (m mixture) lastLoss(t *testing.T, sets ...string) float64 {
+	t.Helper()
+	c := m.job(t, append(sets, "train.lora.rank=2", "checkpoint.every=0")...)
+	out := t.TempDir()
+	if err := job.Run(t.Context(), c, job.Options{Out: out}); err != nil {
+		t.Fatal(err)
 	}
+	steps, _, err := report.ReadMetrics(filepath.Join(out, "metrics.jsonl"))
+	if err != nil || len(steps) == 0 {
+		t.Fatal(err)
+	}
+	return steps[len(steps)-1].Loss
+}
+
+func (m mixture) codes(t *testing.T) {
+	run := func(sets ...string) float64 { return m.lastLoss(t, append(sets, "train.steps=1")...) }
 	floats := run("parallel.ranks=2")
 	for code, tolerance := range map[string]float64{"int8": 2e-3, "nf4": 0.1} {
 		one := run("parallel.ranks=2", "zero.stage=3", "model.weights="+code)

@@ -129,7 +129,6 @@ func (r *resolver) checkExpertAdapters() {
 	}
 	blocks := func(n int) bool { return c.Optimizer.Type == "adamw8bit" && n%device.BlockLen != 0 }
 	wrong(c.Model.Experts.Names.Up == "", "experts in one tensor cannot have adapters", "want layers of attention", "train.lora.targets")
-	wrong(l.Dropout > 0 && c.Parallel.Expert > 1, "ranks that divide experts do not know the masks of each other's rows", "want dropout: 0 or expert: 1, or layers of attention", "train.lora.dropout", "parallel.expert")
 	rank := l.RankOf(some)
 	wrong(blocks(rank*c.Model.Width) || blocks(rank*c.Model.Experts.FFN), "adamw8bit divides matrices into blocks, which a matrix of an expert's adapter does not fill", "want optimizer.type: adamw", "optimizer.type")
 	if c.Model.Type == "qwen2_moe" {

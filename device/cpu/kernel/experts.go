@@ -48,8 +48,10 @@ func RunSort(t *Args, _ *Worker, _, _ int) {
 func RunGather(t *Args, _ *Worker, lo, hi int) {
 	y, x, order := &t.M[0], &t.M[1], t.B[0].I32()
 	k := len(order) / max(1, x.Rows)
-	for i := lo; i < hi && order[i] >= 0; i++ {
-		copy(rowOf(y, i, y.Cols).Raw(), rowOf(x, int(order[i])/k, y.Cols).Raw())
+	for i := lo; i < hi; i++ {
+		if order[i] >= 0 {
+			copy(rowOf(y, i, y.Cols).Raw(), rowOf(x, int(order[i])/k, y.Cols).Raw())
+		}
 	}
 }
 
