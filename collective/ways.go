@@ -60,14 +60,14 @@ func (x *crossing) bytes(c call, part int) int64 {
 	return int64(part) * int64(elem*(x.terms+x.finals)+acc*x.partials)
 }
 
-// Cost predicts a gather (if gather is false, a reduction) of n elements in total: whether it goes
-// by host or flat, its seconds, and the bytes that the host sends to others.
-func (w *Ways) Cost(gather bool, t device.DType, n int) (byHost bool, seconds float64, between int64) {
+// Cost predicts a gather (if gather is false, a reduction) of n elements in total: its seconds, and the
+// bytes that the host sends to others.
+func (w *Ways) Cost(gather bool, t device.DType, n int) (seconds float64, between int64) {
 	r := w.routing
 	c, part := hypothetical(gather, t, n), n/r.spread.Ranks
 	flat, hosts := r.links.seconds(r.spread, c)
 	if r.spread.HasChoice() && r.choose(c, part) == &r.hosts {
-		return true, hosts, w.host.bytes(c, part)
+		return hosts, w.host.bytes(c, part)
 	}
-	return false, flat, w.flat.bytes(c, part)
+	return flat, w.flat.bytes(c, part)
 }

@@ -175,13 +175,12 @@ func (m *moving) star(k Kernel) (seconds float64, between int64) {
 func (m *moving) wired(k Kernel, w *collective.Ways) (seconds float64, between int64) {
 	gather := k.Op == collective.AllGatherName
 	if k.Host || !m.staged() {
-		_, seconds, between = w.Cost(gather, k.In, k.N)
-		return seconds, between
+		return w.Cost(gather, k.In, k.N)
 	}
 	ranks := k.Group.Size
 	part, most := k.N/ranks, collective.StagedPiece(m.share, ranks, k.In)
 	piece := func(n, times int) {
-		_, s, bytes := w.Cost(gather, k.In, n*ranks)
+		s, bytes := w.Cost(gather, k.In, n*ranks)
 		s += m.copies(k, n*k.In.Size())
 		seconds, between = seconds+float64(times)*s, between+int64(times)*bytes
 	}

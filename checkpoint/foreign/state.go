@@ -90,7 +90,7 @@ func numbered(o *torchfile.Dict, params []param, lookup stateOf) (map[any]string
 				continue
 			}
 			count++
-			shape, err := stateShape(o, n, lookup)
+			shape, err := stateShape(n, lookup)
 			if err != nil {
 				return nil, err
 			}
@@ -128,7 +128,7 @@ func numbered(o *torchfile.Dict, params []param, lookup stateOf) (map[any]string
 func dimensions(shape []int) int { return min(2, max(1, len(shape))) }
 
 // stateShape returns the shape of a parameter's state, or nil if it has none.
-func stateShape(o *torchfile.Dict, n any, lookup stateOf) ([]int, error) {
+func stateShape(n any, lookup stateOf) ([]int, error) {
 	for _, kind := range moments {
 		x, err := lookup(fmt.Sprintf("number %v", n), kind, n)
 		if err != nil {

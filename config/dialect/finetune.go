@@ -109,7 +109,7 @@ func (t *Translation) registered(key, theirs string) {
 		case set.Value.Find("file_name") == nil:
 			t.drop(theirs, name+" is not a file: download it, and name its files in "+key)
 		default:
-			t.registeredFile(key, dir, set, files)
+			t.registeredFile(dir, set, files)
 		}
 	}
 	if len(files.Items) > 0 {
@@ -126,7 +126,7 @@ var usual = map[string][]string{
 }
 
 // registeredFile adds the file of a dataset and refuses what its records are not read like.
-func (t *Translation) registeredFile(key, dir string, set *tree.Pair, files *tree.Node) {
+func (t *Translation) registeredFile(dir string, set *tree.Pair, files *tree.Node) {
 	var check func(in string, n *tree.Node)
 	check = func(in string, n *tree.Node) {
 		for _, p := range n.Pairs {

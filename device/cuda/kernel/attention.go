@@ -34,7 +34,7 @@ type attnKernel struct {
 var (
 	onCores       = [...]attnKernels{coreKernels(64, 64, 32, 64, 32), coreKernels(128, 64, 32, 32, 32), coreKernels(256, 32, 16, 16, 16)}
 	onTensorCores = [...][2]attnKernels{
-		flashKernels("", 64, 2, 2, 2, 64), flashKernels("", 96, 2, 1, 1, 32), flashKernels("", 128, 2, 1, 1, 32), flashKernels("_drop", 64, 2, 2, 2, 64),
+		flashKernels("", 64, 2, 2, 64), flashKernels("", 96, 1, 1, 32), flashKernels("", 128, 1, 1, 32), flashKernels("_drop", 64, 2, 2, 64),
 	}
 )
 
@@ -60,14 +60,14 @@ func coreKernels(width, q, k, big, small int) attnKernels {
 		of("_dkv", big, 2*big+2*small, 2*small*(big+4))}
 }
 
-// flashKernels returns kernels whose blocks own 64 times forward, dq or dkv positions and iterate
+// flashKernels returns kernels whose blocks own 128 positions forward, and 64 times dq or dkv, and iterate
 // over tiles of tile positions. Two tiles are in memory, with two float32 for each query.
-func flashKernels(drop string, width, forward, dq, dkv, tile int) (both [2]attnKernels) {
+func flashKernels(drop string, width, dq, dkv, tile int) (both [2]attnKernels) {
 	for i, typ := range [...]string{"bf16", "f16"} {
 		of := func(name string, owns, own, stats int) attnKernel {
 			return attnKernel{entryOf(fmt.Sprintf("flash%s%s_%s_%d", drop, name, typ, width)), owns, uint32(2*(own*owns+4*tile)*(width+8) + stats)}
 		}
-		both[i] = attnKernels{width, drop != "", of("", 64*forward, 1, 0), of("_dq", 64*dq, 2, 0), of("_dkv", 64*dkv, 2, 16*tile)}
+		both[i] = attnKernels{width, drop != "", of("", 128, 1, 0), of("_dq", 64*dq, 2, 0), of("_dkv", 64*dkv, 2, 16*tile)}
 	}
 	return both
 }

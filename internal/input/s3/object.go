@@ -41,8 +41,8 @@ func object(bucket string, i minio.ObjectInfo) (Object, error) {
 // List returns the objects with a prefix, sorted by key, at most limit of them: more are an error, and so
 // are pages that repeat or that have no objects for ever.
 func (c *Client) List(ctx context.Context, bucket, prefix string, limit int) (out []Object, err error) {
-	wrong := func(format string, args ...any) ([]Object, error) {
-		return nil, fmt.Errorf("%s%s/%s: %s", scheme, bucket, prefix, fmt.Sprintf(format, args...))
+	wrong := func(format string, args ...any) error {
+		return fmt.Errorf("%s%s/%s: %s", scheme, bucket, prefix, fmt.Sprintf(format, args...))
 	}
 	empty, mark := 0, "" // requests since the last object; the key at the last power of two, which a cycle comes back to
 	pages := context.WithValue(ctx, emptyPages{}, &empty)
@@ -51,11 +51,11 @@ func (c *Client) List(ctx context.Context, bucket, prefix string, limit int) (ou
 		case i.Err != nil:
 			return nil, explain(ctx, "list", bucket, prefix, i.Err)
 		case len(out) == limit:
-			return wrong("more than %d objects", limit)
+			return nil, wrong("more than %d objects", limit)
 		case !strings.HasPrefix(i.Key, prefix):
-			return wrong("the server lists %.250q, which does not begin with that", i.Key)
+			return nil, wrong("the server lists %.250q, which does not begin with that", i.Key)
 		case i.Key == mark:
-			return wrong("the server lists %.250q again: its pages repeat", i.Key)
+			return nil, wrong("the server lists %.250q again: its pages repeat", i.Key)
 		}
 		o, err := object(bucket, i)
 		if err != nil {
@@ -68,7 +68,7 @@ func (c *Client) List(ctx context.Context, bucket, prefix string, limit int) (ou
 	slices.SortFunc(out, func(a, b Object) int { return strings.Compare(a.Key, b.Key) })
 	for i := range out[:max(1, len(out))-1] {
 		if out[i].Key == out[i+1].Key {
-			return wrong("the server lists %.250q twice", out[i].Key)
+			return nil, wrong("the server lists %.250q twice", out[i].Key)
 		}
 	}
 	return out, context.Cause(ctx)
