@@ -42,6 +42,9 @@ func Open(run, step string, note func(string)) (*Source, error) {
 	if info, wrong := os.Stat(run); err != nil && wrong == nil && !info.IsDir() {
 		return nil, input.BadInput(fmt.Errorf("--run %s is a file; did you mean --run %s?", run, filepath.Dir(run)))
 	}
+	if err != nil && input.Exists(filepath.Join(folder, "config.json")) {
+		return nil, input.BadInput(fmt.Errorf("--run %s: %w", run, err))
+	}
 	if err != nil {
 		return nil, input.BadInput(fmt.Errorf("--run %s: %w; want the folder of a run that has a model or a checkpoint, a checkpoint, or a Hugging Face folder", run, err))
 	}

@@ -42,7 +42,7 @@ func (o *object) corrected(m *Model, count, topK, width, dense int, normalize bo
 	r.Score, r.Bias, r.GroupBest = device.Sigmoid, true, 2
 	r.Groups, r.TopGroups = o.count("n_group", "", 1), o.count("topk_group", "", 1)
 	if each := x.Count / r.Groups; r.Groups > 1 && (x.Count%r.Groups != 0 || each < r.GroupBest || r.TopGroups > min(r.Groups, device.MaxTopK) || r.TopK > r.TopGroups*each) {
-		o.refuse("n_group %d and topk_group %d do not leave %d of %d experts", r.Groups, r.TopGroups, r.TopK, x.Count)
+		o.refuse("n_group %d and topk_group %d do not leave %d of %d experts; want groups of equally many experts, at least %d, and num_experts_per_tok of them in topk_group groups", r.Groups, r.TopGroups, r.TopK, x.Count, r.GroupBest)
 		r.Groups, r.TopGroups = 1, 1
 	}
 	r.Normalize, r.Floor = maybe(o, "norm_topk_prob", normalize), 1e-20

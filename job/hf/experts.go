@@ -89,10 +89,10 @@ func (o *object) experts(m *Model, names nn.ExpertNames, count, topK int) *nn.Ex
 	}
 	x.Router = device.Router{TopK: o.count("num_experts_per_tok", "", topK), Scale: 1}
 	if x.Count > MostExperts {
-		o.refuse("%d experts are more than %d", x.Count, MostExperts)
+		o.refuse("%d experts; want at most %d", x.Count, MostExperts)
 	}
 	if k := x.Router.TopK; k > min(x.Count, device.MaxTopK) {
-		o.refuse("num_experts_per_tok %d is more than the %d experts, or more than %d", k, x.Count, device.MaxTopK)
+		o.refuse("num_experts_per_tok %d of %d experts; want at most %d", k, x.Count, min(x.Count, device.MaxTopK))
 	}
 	x.Names, x.FFN, m.FFN = names, m.FFN, 0
 	return x

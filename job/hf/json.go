@@ -151,7 +151,7 @@ func (o *object) count(key, alias string, otherwise int) int {
 		key = alias
 	}
 	if n < 1 || n > Most {
-		o.refuse("%s %d is out of range", key, n)
+		o.refuse("%s %d is out of range; want 1 to %d", key, n, Most)
 		return otherwise
 	}
 	return n
