@@ -312,13 +312,13 @@ func (l *loop) goOn(of *run, c *setup.Change) {
 // last is the last step that this process has passed, which the one before it may not have written.
 func (r *run) takeOver(ctx context.Context, c *setup.Change, last report.Step) (err error) {
 	step := c.Steps
-	for try := range 20 { // the system releases the locks of a killed process when it has ended
+	for try := range 30 { // a process that fails by itself releases its locks when it ends, as the system does for a killed one
 		var held inUse
 		if r.folders, err = lockFolders(r.c, r.Out, false, r.job.Files()); err == nil || !errors.As(err, &held) {
 			break
 		}
 		if host, wrong := os.Hostname(); wrong == nil && held.Host == host && slices.Contains(c.Pids, held.PID) {
-			bury(held.PID)
+			bury(held.PID, try >= 25)
 		}
 		time.Sleep(time.Duration(try) * 10 * time.Millisecond)
 	}
@@ -361,12 +361,16 @@ func (r *run) takeOver(ctx context.Context, c *setup.Change, last report.Step) (
 	return nil
 }
 
-// bury kills a lost process that still holds the lock of the run folder, such as one that was stopped. It
-// must be another process of this program.
-func bury(pid int) {
+// bury kills a lost process that holds the lock of the run folder and is stopped, or at last any. It must be
+// another process of this program.
+func bury(pid int, last bool) {
 	exe, err := os.Executable()
 	its, wrong := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	if err != nil || wrong != nil || its != exe || pid == os.Getpid() {
+		return
+	}
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if _, state, _ := strings.Cut(string(stat), ") "); !last && !strings.HasPrefix(state, "T") {
 		return
 	}
 	if p, err := os.FindProcess(pid); err == nil {

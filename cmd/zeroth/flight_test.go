@@ -24,6 +24,7 @@ import (
 	"zeroth/collective/flight"
 	"zeroth/internal/setup"
 	"zeroth/tests/nightly"
+	"zeroth/zero"
 )
 
 // faults returns the hooks for a fault: "RANK drop N" skips operation N of the rank in its shard
@@ -31,7 +32,7 @@ import (
 // and "RANK fails N" returns an error from it. If N is a file, the fault hits the first operation
 // after the file exists. "LOCAL dead N" exits from the process with that local rank from start N
 // on. "0 unwritable 0" makes creating checkpoint folders fail; "0 full 0" makes writes of
-// checkpoints and offload fail.
+// checkpoints and offload fail. "0 clock 60ms" makes every micro-batch take so much longer.
 func faults(what string) (h setup.Hooks) {
 	var rank int
 	var how, when string
@@ -60,6 +61,11 @@ func faults(what string) (h setup.Hooks) {
 		}
 	}
 	switch how {
+	case "clock":
+		c := clock{last: -1}
+		c.micro, _ = time.ParseDuration(when)
+		h.WrapTrainer = func(_ int, z *zero.Config) { z.Listener = &c }
+		return h
 	case "unwritable":
 		h.Files = vfstest.Hook{FS: vfs.OS{}, Before: fails("mkdir", syscall.EACCES)}
 		return h
