@@ -615,6 +615,12 @@ func TestExpertsAdapters(t *testing.T) {
 	if n := len(a.Tensors()); n != 2*2*(4+16*3) {
 		t.Errorf("%d tensors of adapters", n)
 	}
+	granite := readMixture(t, filepath.Join(expertModels, "granitemoeshared"))
+	if _, err := granite.load(t, "parallel.ranks=1", "train.lora.rank=2", "train.lora.targets=[input_linear]"); err == nil || !strings.Contains(err.Error(), "train.lora.targets") {
+		t.Errorf("adapters of experts in one tensor: %v", err)
+	}
+	all := []string{"parallel.ranks=2", "train.lora.targets=[all-linear]", "train.steps=2"}
+	within(t, "adapters next to divided experts", granite.lastLoss(t, append(all, "parallel.expert=2")...), granite.lastLoss(t, all...), 1e-6)
 }
 
 // dropsAdapters checks dropout in adapters of experts: that the loss changes along the gradient as the gradient says,

@@ -104,7 +104,11 @@ func (r *resolver) checkExperts() {
 func (r *resolver) checkExpertAdapters() {
 	c := r.Job
 	l, all := Adapters(c), map[string]string{} // the adapted layers by what they are in all layers and experts
-	some := ""
+	some, stacked := "", c.Model.Experts.Names.Up == ""
+	if stacked && slices.Equal(l.Targets, []string{nn.AllLinear}) {
+		c.note("all-linear adapts no expert of a %s, as in PEFT: those of a layer are one tensor", c.Model.Type)
+		return
+	}
 	for _, p := range hf.Parameters(c.Model.Network(nn.LoRA{})) {
 		layer := strings.TrimSuffix(p.Name, ".weight")
 		if !p.Expert {
@@ -128,7 +132,7 @@ func (r *resolver) checkExpertAdapters() {
 		}
 	}
 	blocks := func(n int) bool { return c.Optimizer.Type == "adamw8bit" && n%device.BlockLen != 0 }
-	wrong(c.Model.Experts.Names.Up == "", "experts in one tensor cannot have adapters", "want layers of attention", "train.lora.targets")
+	wrong(stacked, "PEFT stores adapters of experts in one tensor as target_parameters, which is not supported", "want [all-linear], which leaves experts out, or other layers")
 	rank := l.RankOf(some)
 	wrong(blocks(rank*c.Model.Width) || blocks(rank*c.Model.Experts.FFN), "adamw8bit divides matrices into blocks, which a matrix of an expert's adapter does not fill", "want optimizer.type: adamw", "optimizer.type")
 	if c.Model.Type == "qwen2_moe" {
