@@ -49,7 +49,7 @@ func TestAttachments(t *testing.T) {
 			t.Errorf("one byte too many: %v", err)
 		}
 		to := filepath.Join(t.TempDir(), "hf")
-		if err := ck.Export(t.Context(), to, Export{}); err != nil {
+		if err := (Export{}).Write(t.Context(), ck, ck.Path, to); err != nil {
 			t.Fatal(err)
 		}
 		r, err := safetensors.Open(to)

@@ -73,7 +73,7 @@ func TestCheckpointsShareABase(t *testing.T) {
 	if p := b.Pieces("wte.weight", Master); len(p) == 0 || !strings.HasPrefix(p[0].File, base+"/data-") {
 		t.Errorf("pieces %+v", p)
 	}
-	must(t, b.Export(t.Context(), filepath.Join(root, "export"), Export{}))
+	must(t, Export{}.Write(t.Context(), b, b.Path, filepath.Join(root, "export")))
 	copied, err := b.Reshard(t.Context(), filepath.Join(root, "copy"), 3, Options{}, nil)
 	must(t, err)
 	must(t, models[1].holds(vfs.OS{}, copied))

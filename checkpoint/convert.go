@@ -44,11 +44,6 @@ func (e Export) withDefaults() Export {
 	return e
 }
 
-// Export writes the tensors of one kind to a folder that other tools can open.
-func (c *Checkpoint) Export(ctx context.Context, dir string, e Export) error {
-	return e.Write(ctx, c, c.Path, dir)
-}
-
 // Write writes the tensors of one kind of a source to a folder: model.safetensors, or parts and an
 // index. path names the source in messages. Write holds one chunk of 4 MiB per worker in memory and
 // stores tied tensors once. After any error, including the end of ctx, the folder has no model.

@@ -33,7 +33,7 @@ func TestExportImport(t *testing.T) {
 	ex := Export{PartSize: 20_000, Name: func(s string) (string, bool) { return "model." + s, s != "scalar" },
 		Walk: Walk{Progress: func(n int64) { done.Add(n) }}}
 	hf := filepath.Join(dir, "hf")
-	if err := c.Export(context.Background(), hf, ex); err != nil {
+	if err := ex.Write(context.Background(), c, c.Path, hf); err != nil {
 		t.Fatal(err)
 	}
 	if part, err := os.ReadFile(filepath.Join(hf, "model-00001-of-00003.safetensors")); err != nil || !bytes.Contains(part, []byte(`"__metadata__":{"format":"pt"}`)) {
@@ -76,7 +76,7 @@ func TestExportImport(t *testing.T) {
 		t.Errorf("progress of %d bytes, %d exported; state %s", done.Load(), total, back.State)
 	}
 	small := filepath.Join(dir, "bf16")
-	if err := c.Export(context.Background(), small, Export{DType: BF16, Kind: "m"}); err != nil {
+	if err := (Export{DType: BF16, Kind: "m"}).Write(context.Background(), c, c.Path, small); err != nil {
 		t.Fatal(err)
 	}
 	bf, err := safetensors.Open(small)
@@ -97,7 +97,7 @@ func TestExportImport(t *testing.T) {
 		if want != "already" {
 			to = filepath.Join(dir, "no")
 		}
-		if err := c.Export(context.Background(), to, e); err == nil || !strings.Contains(err.Error(), want) {
+		if err := e.Write(context.Background(), c, c.Path, to); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
@@ -117,7 +117,7 @@ func TestConvertFailures(t *testing.T) {
 	p := c.Pieces("wte.weight", Master)[0]
 	poke(t, filepath.Join(path, p.File), int(p.Offset)+9, 0x55)
 	hf := filepath.Join(dir, "hf")
-	if err := c.Export(context.Background(), hf, Export{}); err == nil || !strings.Contains(err.Error(), "CRC32C") {
+	if err := (Export{}).Write(context.Background(), c, c.Path, hf); err == nil || !strings.Contains(err.Error(), "CRC32C") {
 		t.Errorf("exported a damaged checkpoint: %v", err)
 	}
 	if in, _ := os.ReadDir(hf); len(in) > 0 {

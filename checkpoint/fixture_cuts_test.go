@@ -72,7 +72,7 @@ func TestFixtureOfCutsStaysReadable(t *testing.T) {
 	path, err := c.Reshard(t.Context(), dir, 3, Options{}, func(int64) {})
 	must(t, err)
 	must(t, m.holds(vfs.OS{}, path))
-	must(t, c.Export(t.Context(), filepath.Join(dir, "model"), Export{}))
+	must(t, Export{}.Write(t.Context(), c, c.Path, filepath.Join(dir, "model")))
 	r, err := safetensors.Open(filepath.Join(dir, "model"))
 	if err != nil {
 		t.Fatal(err)

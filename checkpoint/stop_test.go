@@ -27,7 +27,7 @@ func TestStopped(t *testing.T) {
 	}
 	defer c.Close()
 	hf := filepath.Join(dir, "hf")
-	if err := c.Export(context.Background(), hf, Export{}); err != nil {
+	if err := (Export{}).Write(context.Background(), c, c.Path, hf); err != nil {
 		t.Fatal(err)
 	}
 	src, err := safetensors.Open(hf)
@@ -45,7 +45,7 @@ func TestStopped(t *testing.T) {
 			return err
 		},
 		"export": func(ctx context.Context, done func(int64)) error {
-			return c.Export(ctx, filepath.Join(dir, "export"), Export{Walk: Walk{Workers: 1, Progress: done}})
+			return Export{Walk: Walk{Workers: 1, Progress: done}}.Write(ctx, c, c.Path, filepath.Join(dir, "export"))
 		},
 		"import": func(ctx context.Context, done func(int64)) error {
 			_, err := Import{Progress: done, Options: Options{Workers: 1}}.Import(ctx, Parameters(src), filepath.Join(dir, "import"))

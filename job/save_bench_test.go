@@ -76,17 +76,17 @@ func saversOf(b *testing.B, j *setup.Job, ranks []*setup.Rank) []*state.Saver {
 }
 
 // saveOnce saves by all ranks and returns the longest that one was kept from
-// training, that the copy beside training took one, and the time to the end.
-func saveOnce(b *testing.B, ranks []*setup.Rank, savers []*state.Saver, step int) (blocked, copied, took time.Duration) {
+// training, and the time to the end.
+func saveOnce(b *testing.B, ranks []*setup.Rank, savers []*state.Saver, step int) (blocked, took time.Duration) {
 	b.Helper()
-	waits, copies := make([]time.Duration, len(ranks)), make([]time.Duration, len(ranks))
+	waits := make([]time.Duration, len(ranks))
 	begin := time.Now()
 	err := setup.Together(ranks, func(r *setup.Rank) error {
 		if err := savers[r.Rank].Save(state.Progress{Step: step, Data: "none"}, nil); err != nil {
 			return err
 		}
 		end := savers[r.Rank].End(true)
-		waits[r.Rank], copies[r.Rank] = end.Blocked, end.Copied
+		waits[r.Rank] = end.Blocked
 		return end.Err
 	})
 	took = time.Since(begin)
@@ -96,7 +96,7 @@ func saveOnce(b *testing.B, ranks []*setup.Rank, savers []*state.Saver, step int
 	if err != nil {
 		b.Fatal(err)
 	}
-	return slices.Max(waits), slices.Max(copies), took
+	return slices.Max(waits), took
 }
 
 // diskWrite returns the time to write and sync the given number of bytes sequentially.
@@ -137,7 +137,7 @@ func benchNoise(n int) []byte {
 func BenchmarkSaveState(b *testing.B) {
 	for _, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=4", "zero.stage=3"}} {
 		b.Run(sets[0], func(b *testing.B) {
-			var best [4]time.Duration // blocked by an async save, a sync save, the disk, the copy of the async one
+			var best [3]time.Duration // blocked by an async save, a sync save, the disk
 			note := func(i int, d time.Duration) {
 				if best[i] == 0 || d < best[i] {
 					best[i] = d
@@ -151,16 +151,14 @@ func BenchmarkSaveState(b *testing.B) {
 			step := 1
 			for b.Loop() {
 				step++
-				blocked, copied, _ := saveOnce(b, async, asyncSavers, step)
+				blocked, _ := saveOnce(b, async, asyncSavers, step)
 				note(0, blocked)
-				note(3, copied)
-				_, _, took := saveOnce(b, sync, syncSavers, step)
+				_, took := saveOnce(b, sync, syncSavers, step)
 				note(1, took)
 				note(2, diskWrite(b, s.Checkpoint.Dir, bytes))
 			}
 			gbs := func(i int) float64 { return float64(bytes) / 1e9 / best[i].Seconds() }
 			b.ReportMetric(best[0].Seconds()*1e3, "async-blocked-ms")
-			b.ReportMetric(best[3].Seconds()*1e3, "copied-ms")
 			b.ReportMetric(best[1].Seconds()*1e3, "sync-ms")
 			b.ReportMetric(100*best[0].Seconds()/best[1].Seconds(), "blocked-%")
 			b.ReportMetric(gbs(1), "sync-GB/s")

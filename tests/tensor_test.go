@@ -249,7 +249,7 @@ func begun(t *testing.T, dir string, c *spec.Job) map[string][]byte {
 	}
 	defer ck.Close()
 	again := checkpointtest.Copy(t, ck, filepath.Join(dir, "again"))
-	if err := ck.Export(t.Context(), filepath.Join(dir, "model"), checkpoint.Export{}); err != nil {
+	if err := (checkpoint.Export{}).Write(t.Context(), ck, ck.Path, filepath.Join(dir, "model")); err != nil {
 		t.Fatal(err)
 	}
 	all := map[string][]byte{}

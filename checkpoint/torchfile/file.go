@@ -16,7 +16,6 @@ import (
 
 // File is an open torch.save file.
 type File struct {
-	Path   string
 	Object any
 	Size   int64 // bytes
 	in     *os.File
@@ -48,7 +47,7 @@ func Open(path string, left *int64) (*File, error) {
 		_ = in.Close() // opened for reading only
 		return nil, err
 	}
-	return &File{path, v, st.Size(), in}, nil
+	return &File{v, st.Size(), in}, nil
 }
 
 // LoadSmall reads a file of size bytes whose object should be a tensor or a number. path is used in

@@ -20,7 +20,6 @@ type Process struct {
 	By         string // its launcher, such as "torchrun"; "" if it is alone
 	Rank       int    // rank of the process
 	World      int    // number of processes
-	Local      int    // rank of the process on its host
 	LocalWorld int    // number of processes on its host; 0 if unknown
 	Ranks      int    // ranks per process; 0 if the launcher does not specify it
 
@@ -78,10 +77,10 @@ type Env func(name string) (value string, ok bool)
 type launcher struct {
 	name string
 	// rank and world are the variables that it sets in every process.
-	rank, world       string
-	hosts             bool // world lists the hosts instead of counting the processes
-	local, localWorld string
-	restart           string
+	rank, world string
+	hosts       bool // world lists the hosts instead of counting the processes
+	localWorld  string
+	restart     string
 	// strict: setting only one of rank and world is an error.
 	strict bool
 	// loose: only one of rank and world is ignored, because other programs use the name or it
@@ -94,15 +93,15 @@ type launcher struct {
 
 // launchers in order of precedence.
 var launchers = []launcher{
-	{name: "zeroth", rank: "ZEROTH_RANK", world: "ZEROTH_WORLD_SIZE", local: "ZEROTH_LOCAL_RANK", localWorld: "ZEROTH_LOCAL_WORLD_SIZE",
+	{name: "zeroth", rank: "ZEROTH_RANK", world: "ZEROTH_WORLD_SIZE", localWorld: "ZEROTH_LOCAL_WORLD_SIZE",
 		restart: "ZEROTH_RESTART_COUNT", strict: true, locate: (*reading).zeroth},
-	{name: "torchrun", rank: "RANK", world: "WORLD_SIZE", local: "LOCAL_RANK", localWorld: "LOCAL_WORLD_SIZE",
+	{name: "torchrun", rank: "RANK", world: "WORLD_SIZE", localWorld: "LOCAL_WORLD_SIZE",
 		restart: "TORCHELASTIC_RESTART_COUNT", loose: true, locate: (*reading).torch},
 	{name: "Kubeflow", rank: "PET_NODE_RANK", world: "PET_NNODES", outer: true, locate: (*reading).kubeflow},
-	{name: openMPI, rank: "OMPI_COMM_WORLD_RANK", world: "OMPI_COMM_WORLD_SIZE", local: "OMPI_COMM_WORLD_LOCAL_RANK",
+	{name: openMPI, rank: "OMPI_COMM_WORLD_RANK", world: "OMPI_COMM_WORLD_SIZE",
 		localWorld: "OMPI_COMM_WORLD_LOCAL_SIZE", locate: (*reading).openMPI},
-	{name: pmi, rank: "PMI_RANK", world: "PMI_SIZE", local: "MPI_LOCALRANKID", localWorld: "MPI_LOCALNRANKS", locate: (*reading).hydra},
-	{name: "Slurm", rank: "SLURM_PROCID", world: "SLURM_STEP_NUM_TASKS", local: "SLURM_LOCALID", restart: "SLURM_RESTART_COUNT", loose: true, outer: true, locate: (*reading).slurm},
+	{name: pmi, rank: "PMI_RANK", world: "PMI_SIZE", localWorld: "MPI_LOCALNRANKS", locate: (*reading).hydra},
+	{name: "Slurm", rank: "SLURM_PROCID", world: "SLURM_STEP_NUM_TASKS", restart: "SLURM_RESTART_COUNT", loose: true, outer: true, locate: (*reading).slurm},
 	{name: "SkyPilot", rank: "SKYPILOT_NODE_RANK", world: "SKYPILOT_NODE_IPS", hosts: true, outer: true, locate: (*reading).skyPilot},
 	{name: "LeaderWorkerSet", rank: "LWS_WORKER_INDEX", world: "LWS_GROUP_SIZE", outer: true, locate: (*reading).leaderWorkerSet},
 	{name: kubernetes, rank: "JOB_COMPLETION_INDEX", world: "ZEROTH_WORLD_SIZE", outer: true, locate: (*reading).kubernetes},
@@ -222,7 +221,7 @@ func (r *reading) read() bool {
 	if len(r.wrong) > 0 {
 		return false
 	}
-	r.process.Local, r.process.LocalWorld, r.process.Restart = r.optional(r.local), r.optional(r.localWorld), r.optional(r.restart)
+	r.process.LocalWorld, r.process.Restart = r.optional(r.localWorld), r.optional(r.restart)
 	r.locate(r)
 	if given, ok := r.env("ZEROTH_ADDR"); ok {
 		r.addr("ZEROTH_ADDR", given)

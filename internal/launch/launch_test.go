@@ -58,46 +58,46 @@ func TestFind(t *testing.T) {
 	for _, c := range []struct {
 		env   string
 		flags launch.Flags
-		want  string // By Rank/World Local/LocalWorld Ranks host:ports restart
+		want  string // By Rank/World LocalWorld Ranks host:ports restart
 	}{
-		{"", launch.Flags{}, " 0/1 0/1 0 :[] 0"},
-		{torchrun, launch.Flags{}, "torchrun 5/8 1/4 0 node0:8 derived 1"},
-		{oldTorchrun, launch.Flags{}, "torchrun 1/2 1/2 0 localhost:[29500] 0"},
-		{openMPI, launch.Flags{}, "Open MPI 2/4 2/4 0 127.0.0.1:8 derived 0"},
-		{openMPI5, launch.Flags{}, "Open MPI 1/2 1/2 0 127.0.0.1:8 derived 0"},
-		{srunPMI2, launch.Flags{}, "PMI 3/4 0/0 0 node007:[61586] 0"},
-		{srunPMIx, launch.Flags{}, "Slurm 3/4 1/0 0 node007:[61586] 0"},
-		{jobSet, launch.Flags{}, "Kubernetes 2/4 0/0 0 zeroth-worker-0-0.zeroth:[29400] 0"},
-		{trainer, launch.Flags{}, "Kubeflow 1/2 0/1 4 job-node-0-0.job:[29500] 0"},
-		{operator, launch.Flags{}, "torchrun 2/3 0/0 0 job-master-0:[23456] 0"},
-		{hydra, launch.Flags{}, "PMI 1/2 1/2 0 127.0.0.1:8 derived 0"},
-		{srun, launch.Flags{}, "Slurm 3/4 1/0 0 node007:[61586] 0"},
-		{strings.ReplaceAll(srun, "NUM_NODES=2", "NUM_NODES=1"), launch.Flags{}, "Slurm 3/4 1/4 0 127.0.0.1:[61586] 0"},
-		{sbatch, launch.Flags{}, " 0/1 0/1 0 :[] 0"},
-		{kubeflow, launch.Flags{}, "Kubeflow 1/2 0/1 4 job-node-0-0.job:[29500] 0"},
-		{strings.ReplaceAll(kubeflow, "NODE=4", "NODE=auto"), launch.Flags{}, "Kubeflow 1/2 0/1 0 job-node-0-0.job:[29500] 0"},
-		{indexed, launch.Flags{}, "Kubernetes 3/4 0/0 0 job-0.svc:[29400] 0"},
-		{sky, launch.Flags{}, "SkyPilot 1/2 0/1 8 10.0.0.7:8 derived 0"},
-		{skyCPU, launch.Flags{}, "SkyPilot 0/2 0/1 0 10.0.0.7:8 derived 0"},
-		{sky + " ZEROTH_ADDR=10.0.0.7:29400", launch.Flags{}, "SkyPilot 1/2 0/1 8 10.0.0.7:[29400] 0"},
-		{sky + " " + torchrun, launch.Flags{}, "torchrun 5/8 1/4 0 node0:8 derived 1"},
-		{"SKYPILOT_NODE_RANK=0 SKYPILOT_NODE_IPS=10.0.0.7 SKYPILOT_NUM_GPUS_PER_NODE=4", launch.Flags{}, "SkyPilot 0/1 0/1 4 10.0.0.7:8 derived 0"},
-		{lws, launch.Flags{}, "LeaderWorkerSet 2/4 0/0 0 zeroth-0.zeroth.default:[29400] 0"},
-		{lws + " " + zeroth, launch.Flags{}, "zeroth 0/2 0/2 0 127.0.0.1:[40001] 0"},
-		{zeroth, launch.Flags{}, "zeroth 0/2 0/2 0 127.0.0.1:[40001] 0"},
+		{"", launch.Flags{}, " 0/1 1 0 :[] 0"},
+		{torchrun, launch.Flags{}, "torchrun 5/8 4 0 node0:8 derived 1"},
+		{oldTorchrun, launch.Flags{}, "torchrun 1/2 2 0 localhost:[29500] 0"},
+		{openMPI, launch.Flags{}, "Open MPI 2/4 4 0 127.0.0.1:8 derived 0"},
+		{openMPI5, launch.Flags{}, "Open MPI 1/2 2 0 127.0.0.1:8 derived 0"},
+		{srunPMI2, launch.Flags{}, "PMI 3/4 0 0 node007:[61586] 0"},
+		{srunPMIx, launch.Flags{}, "Slurm 3/4 0 0 node007:[61586] 0"},
+		{jobSet, launch.Flags{}, "Kubernetes 2/4 0 0 zeroth-worker-0-0.zeroth:[29400] 0"},
+		{trainer, launch.Flags{}, "Kubeflow 1/2 1 4 job-node-0-0.job:[29500] 0"},
+		{operator, launch.Flags{}, "torchrun 2/3 0 0 job-master-0:[23456] 0"},
+		{hydra, launch.Flags{}, "PMI 1/2 2 0 127.0.0.1:8 derived 0"},
+		{srun, launch.Flags{}, "Slurm 3/4 0 0 node007:[61586] 0"},
+		{strings.ReplaceAll(srun, "NUM_NODES=2", "NUM_NODES=1"), launch.Flags{}, "Slurm 3/4 4 0 127.0.0.1:[61586] 0"},
+		{sbatch, launch.Flags{}, " 0/1 1 0 :[] 0"},
+		{kubeflow, launch.Flags{}, "Kubeflow 1/2 1 4 job-node-0-0.job:[29500] 0"},
+		{strings.ReplaceAll(kubeflow, "NODE=4", "NODE=auto"), launch.Flags{}, "Kubeflow 1/2 1 0 job-node-0-0.job:[29500] 0"},
+		{indexed, launch.Flags{}, "Kubernetes 3/4 0 0 job-0.svc:[29400] 0"},
+		{sky, launch.Flags{}, "SkyPilot 1/2 1 8 10.0.0.7:8 derived 0"},
+		{skyCPU, launch.Flags{}, "SkyPilot 0/2 1 0 10.0.0.7:8 derived 0"},
+		{sky + " ZEROTH_ADDR=10.0.0.7:29400", launch.Flags{}, "SkyPilot 1/2 1 8 10.0.0.7:[29400] 0"},
+		{sky + " " + torchrun, launch.Flags{}, "torchrun 5/8 4 0 node0:8 derived 1"},
+		{"SKYPILOT_NODE_RANK=0 SKYPILOT_NODE_IPS=10.0.0.7 SKYPILOT_NUM_GPUS_PER_NODE=4", launch.Flags{}, "SkyPilot 0/1 1 4 10.0.0.7:8 derived 0"},
+		{lws, launch.Flags{}, "LeaderWorkerSet 2/4 0 0 zeroth-0.zeroth.default:[29400] 0"},
+		{lws + " " + zeroth, launch.Flags{}, "zeroth 0/2 2 0 127.0.0.1:[40001] 0"},
+		{zeroth, launch.Flags{}, "zeroth 0/2 2 0 127.0.0.1:[40001] 0"},
 		// precedence
-		{zeroth + " " + torchrun, launch.Flags{}, "zeroth 0/2 0/2 0 127.0.0.1:[40001] 0"},
-		{zeroth + " " + torchrun, launch.Flags{Rank: 1, World: 3, Addr: "h:1"}, "flags 1/3 0/0 0 h:[1] 0"},
-		{srun + " " + torchrun, launch.Flags{}, "torchrun 5/8 1/4 0 node0:8 derived 1"},
-		{srun + " " + openMPI, launch.Flags{}, "Open MPI 2/4 2/4 0 127.0.0.1:8 derived 0"},
-		{srun + " ZEROTH_ADDR=[fd00::1]:7", launch.Flags{}, "Slurm 3/4 1/0 0 fd00::1:[7] 0"},
-		{"RANK=1", launch.Flags{}, " 0/1 0/1 0 :[] 0"}, // a generic name
+		{zeroth + " " + torchrun, launch.Flags{}, "zeroth 0/2 2 0 127.0.0.1:[40001] 0"},
+		{zeroth + " " + torchrun, launch.Flags{Rank: 1, World: 3, Addr: "h:1"}, "flags 1/3 0 0 h:[1] 0"},
+		{srun + " " + torchrun, launch.Flags{}, "torchrun 5/8 4 0 node0:8 derived 1"},
+		{srun + " " + openMPI, launch.Flags{}, "Open MPI 2/4 4 0 127.0.0.1:8 derived 0"},
+		{srun + " ZEROTH_ADDR=[fd00::1]:7", launch.Flags{}, "Slurm 3/4 0 0 fd00::1:[7] 0"},
+		{"RANK=1", launch.Flags{}, " 0/1 1 0 :[] 0"}, // a generic name
 		// a variable of an outer launcher that does not give the number of processes
-		{torchrun + " JOB_COMPLETION_INDEX=1", launch.Flags{}, "torchrun 5/8 1/4 0 node0:8 derived 1"},
-		{zeroth + " JOB_COMPLETION_INDEX=1", launch.Flags{}, "zeroth 0/2 0/2 0 127.0.0.1:[40001] 0"},
-		{"JOB_COMPLETION_INDEX=1", launch.Flags{World: 1}, "flags 0/1 0/0 0 :[] 0"},
+		{torchrun + " JOB_COMPLETION_INDEX=1", launch.Flags{}, "torchrun 5/8 4 0 node0:8 derived 1"},
+		{zeroth + " JOB_COMPLETION_INDEX=1", launch.Flags{}, "zeroth 0/2 2 0 127.0.0.1:[40001] 0"},
+		{"JOB_COMPLETION_INDEX=1", launch.Flags{World: 1}, "flags 0/1 0 0 :[] 0"},
 		// pods that each train alone
-		{"JOB_COMPLETION_INDEX=3 ZEROTH_WORLD_SIZE=1", launch.Flags{}, "Kubernetes 0/1 0/0 0 :[] 0"},
+		{"JOB_COMPLETION_INDEX=3 ZEROTH_WORLD_SIZE=1", launch.Flags{}, "Kubernetes 0/1 0 0 :[] 0"},
 	} {
 		p, err := launch.Find(c.flags, env(c.env))
 		if err != nil {
@@ -108,7 +108,7 @@ func TestFind(t *testing.T) {
 		if len(p.Ports) > 1 {
 			ports = fmt.Sprintf("%d derived", len(p.Ports))
 		}
-		if got := fmt.Sprintf("%s %d/%d %d/%d %d %s:%s %d", p.By, p.Rank, p.World, p.Local, p.LocalWorld, p.Ranks, p.Host, ports, p.Restart); got != c.want {
+		if got := fmt.Sprintf("%s %d/%d %d %d %s:%s %d", p.By, p.Rank, p.World, p.LocalWorld, p.Ranks, p.Host, ports, p.Restart); got != c.want {
 			t.Errorf("%s:\n%s, want\n%s", c.env, got, c.want)
 		}
 	}

@@ -29,8 +29,7 @@ import (
 // Measurements contains measurements of this machine for a job: the time of each kernel in a training step
 // while all processors work, and the time of collectives.
 type Measurements struct {
-	workers int // threads of a rank's kernels
-	ranks   int
+	workers int               // threads of a rank's kernels
 	kernels map[timed]float64 // seconds
 	work    map[timed]forecast.Work
 	between float64 // seconds of a processor between two kernels
@@ -64,7 +63,7 @@ func Measure(c *spec.Job, progress func(doing string), others ...*spec.Job) (*Me
 	if progress == nil {
 		progress = func(string) {}
 	}
-	h := &Measurements{workers: setup.Workers(c), ranks: c.Parallel.Ranks, kernels: map[timed]float64{}, work: map[timed]forecast.Work{}, between: math.Inf(1)}
+	h := &Measurements{workers: setup.Workers(c), kernels: map[timed]float64{}, work: map[timed]forecast.Work{}, between: math.Inf(1)}
 	h.peakOf, h.peak = peakRate(c.Precision)
 	all := append([]*spec.Job{c}, others...)
 	var shapes []*spec.Job // jobs whose kernels differ

@@ -54,7 +54,6 @@ type Saved struct {
 	path    string
 	Err     error
 	Blocked time.Duration // how long the training loop waited
-	Copied  time.Duration // from the start until the state was in staging memory; 0 for a synchronous save
 	Took    time.Duration // from the start to the end
 }
 
@@ -92,7 +91,6 @@ func newSaver(j *setup.Job, r *setup.Rank, g collective.Group, tuner *checkpoint
 // other save or retention may be in flight. Without async it is written when Save returns.
 func (s *Saver) Save(p Progress, metrics map[string]float64) error {
 	begin := time.Now()
-	var took time.Duration
 	put := func(w *checkpoint.Writer, frozen bool) error {
 		return s.Rank.Trainer.EachAll(frozen, s.stage.take, putter(w, &s.stage), putter(w, nil)) // nothing changes while training waits
 	}
@@ -104,7 +102,6 @@ func (s *Saver) Save(p Progress, metrics map[string]float64) error {
 			if err := copied(); err != nil {
 				return err
 			}
-			took = time.Since(begin)
 			return putAll(parts, frozen, putter(w, nil))
 		}
 	}
@@ -118,7 +115,7 @@ func (s *Saver) Save(p Progress, metrics map[string]float64) error {
 		if err != nil {
 			_ = copied() // into memory that is free to be used, or given back, once done is told; err came first
 		}
-		done <- Saved{p.Step, path, err, blocked, took, time.Since(begin)}
+		done <- Saved{p.Step, path, err, blocked, time.Since(begin)}
 		return err
 	}
 	if s.J.Checkpoint.Async {

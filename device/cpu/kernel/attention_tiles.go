@@ -37,14 +37,13 @@ type tileShape struct {
 	D, W       int
 	words      int
 	keyPanel   int // floats of a panel of 32 keys by W
-	across     int // rows of a panel that has the head's columns
-	acrossEach int // floats of such a panel
+	acrossEach int // floats of a panel that has the head's columns
 	row        *TileRow
 }
 
 func newTileShape(w *Worker, D, across int) tileShape {
 	W := padded(D, 32)
-	return tileShape{use: true, isa: BestBF16, D: D, W: W, words: W / 2, keyPanel: W / 2 * 32, across: across, acrossEach: across / 2 * 32, row: &w.args.row}
+	return tileShape{use: true, isa: BestBF16, D: D, W: W, words: W / 2, keyPanel: W / 2 * 32, acrossEach: across / 2 * 32, row: &w.args.row}
 }
 
 // acrossAll returns the floats of the panels for across rows of W columns.

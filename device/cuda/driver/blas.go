@@ -25,7 +25,7 @@ func refused(code C.int, call string, args ...any) error {
 	if !ok {
 		name = fmt.Sprintf("cuBLAS status %d", code)
 	}
-	return Error{Code: int(code), Name: name, Call: fmt.Sprintf(call, args...)}
+	return Error{Name: name, Call: fmt.Sprintf(call, args...)}
 }
 
 // Operands locates the operands of Fused. The vector has M elements of d's type, for SumsB N; the

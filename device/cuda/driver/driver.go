@@ -18,7 +18,6 @@ import (
 
 // Error is an error of the driver or cuBLAS.
 type Error struct {
-	Code int
 	Name string // "CUDA_ERROR_OUT_OF_MEMORY"
 	Text string // "out of memory"
 	Call string // "allocate 4096 bytes"
@@ -37,7 +36,7 @@ func failed(code C.int, call string, args ...any) error {
 	if code == 0 {
 		return nil
 	}
-	e := Error{Code: int(code), Name: C.GoString(C.z_error_name(code)), Text: C.GoString(C.z_error_text(code)), Call: fmt.Sprintf(call, args...)}
+	e := Error{Name: C.GoString(C.z_error_name(code)), Text: C.GoString(C.z_error_text(code)), Call: fmt.Sprintf(call, args...)}
 	if e.Name == "" {
 		e.Name = fmt.Sprintf("CUDA error %d", code)
 	}
@@ -75,7 +74,6 @@ type Info struct {
 	Major, Minor int // compute capability
 	Memory       int64
 	Processors   int // streaming multiprocessors
-	SharedMax    int // maximum bytes of shared memory per block
 	PCI          string
 }
 
@@ -95,8 +93,8 @@ func Describe(ordinal int) (i Info, err error) {
 	}
 	i = Info{
 		Ordinal: ordinal, Major: get(cu.ComputeCapabilityMajor), Minor: get(cu.ComputeCapabilityMinor),
-		Processors: get(cu.MultiprocessorCount), SharedMax: get(97), // CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-		PCI: fmt.Sprintf("%08x:%02x:%02x.0", get(cu.PciDomainID), get(cu.PciBusID), get(cu.PciDeviceID)),
+		Processors: get(cu.MultiprocessorCount),
+		PCI:        fmt.Sprintf("%08x:%02x:%02x.0", get(cu.PciDomainID), get(cu.PciBusID), get(cu.PciDeviceID)),
 	}
 	var e error
 	i.Name, e = d.Name()

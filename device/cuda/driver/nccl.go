@@ -112,7 +112,7 @@ func (c *Comm) refused(code C.int, call string, args ...any) error {
 	case code == ncclInProgress:
 		return ErrInProgress
 	}
-	e := Error{Code: int(code), Name: ncclNames[code], Text: C.GoString(C.z_nccl_text(code)), Call: "NCCL: " + fmt.Sprintf(call, args...)}
+	e := Error{Name: ncclNames[code], Text: C.GoString(C.z_nccl_text(code)), Call: "NCCL: " + fmt.Sprintf(call, args...)}
 	if e.Name == "" {
 		e.Name = fmt.Sprintf("ncclResult %d", code)
 	}
