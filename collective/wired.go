@@ -69,7 +69,7 @@ type peer struct {
 	chunk    [window][]byte // received and not yet added, if not in bounce memory
 }
 
-// awaited is what this rank waits for from a peer.
+// awaited says which message this rank waits for from a peer.
 type awaited uint8
 
 const (

@@ -162,7 +162,7 @@ func (c *wiredCall) borrow(from int) error {
 	g, p, s := c.g, &c.g.peers[from], &c.in[from]
 	b := g.lender.Borrow(from)
 	if b == nil {
-		return nil // it has left, as the wire will report
+		return nil // the peer has left; the wire will report that
 	}
 	if len(s.parts) != 1 || len(b) != c.part().Bytes() {
 		return fmt.Errorf("rank %d lends %d bytes, %d parts of %d are expected", g.Name(from), len(b), len(s.parts), c.part().Bytes())

@@ -5,7 +5,7 @@ import (
 	"zeroth/job/hf"
 )
 
-// Config is what a job file says, with a value for every key that it leaves out. The table in
+// Config holds the keys of a job file, with a default for every key that it leaves out. The table in
 // fields.go lists the keys with their defaults and meanings.
 type Config struct {
 	Model            hf.Model

@@ -13,7 +13,7 @@ type Data struct {
 	Text       []string  // patterns of text files, as written in the job file
 	Tokens     []string  // patterns of token files, as written in the job file
 	Documents  []string  // patterns of files of JSON records, as written in the job file
-	Weights    []float64 // one for each of Documents; none: each document counts alike
+	Weights    []float64 // one for each of Documents; empty: all documents have the same weight
 	Program    bool      // the program that runs the job provides it
 	Format     string    // of Documents: "text", "prompt" or "chat"
 	Keys       RecordKeys

@@ -110,7 +110,7 @@ func orPart(v value, steps *int, part *float64) value {
 	return v
 }
 
-// shards is a positive count, or -1 for ranks / replicate, which is what it writes.
+// shards is a positive count, or -1 for ranks / replicate. It is always written as -1.
 func shards(p *int) value {
 	v := count(p, 1, MostRanks)
 	positive := v.set

@@ -127,8 +127,8 @@ func (f *Folder) chatTemplates() (texts map[string]templateText, d description, 
 	return texts, d, nil
 }
 
-// arguments are the names of apply_chat_template's own parameters and what a conversation
-// has beside its further variables.
+// arguments are names that variables of a template cannot have: apply_chat_template's own parameters, and
+// the other parts of a conversation.
 var arguments = map[string]bool{
 	"messages": true, "conversation": true, "tools": true, "chat_template": true, "add_generation_prompt": true, "continue_final_message": true,
 	"tokenize": true, "sanitize_control_tokens": true, "padding": true, "truncation": true, "max_length": true, "return_tensors": true,

@@ -219,7 +219,7 @@ func (s *specialTokens) all() []special {
 	return append(slices.Collect(maps.Values(s.named())), s.unnamed()...)
 }
 
-// overlay replaces tokens by those of o, as far as it has them.
+// overlay replaces the tokens that o sets by those of o, and appends the additional ones.
 func (s *specialTokens) overlay(o specialTokens) {
 	for _, x := range []struct{ to, from *special }{{&s.BOS, &o.BOS}, {&s.EOS, &o.EOS}, {&s.UNK, &o.UNK}, {&s.SEP, &o.SEP}, {&s.PAD, &o.PAD}, {&s.CLS, &o.CLS}, {&s.Mask, &o.Mask}} {
 		*x.to = cmp.Or(*x.from, *x.to)

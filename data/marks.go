@@ -43,7 +43,7 @@ func isMark(key string) (mark, excludes bool) {
 	return markKey.MatchString(key), excluding.MatchString(key)
 }
 
-// verdict is what the marks of an object say.
+// verdict says whether the marks of an object allow learning it.
 type verdict int
 
 const (

@@ -11,7 +11,7 @@ import (
 	"zeroth/internal/input/jsonread"
 )
 
-// conversation is what a record of the format chat has.
+// conversation is the content of a record of the format chat.
 type conversation struct {
 	talk   Talk
 	list   []jsonread.Value // the messages

@@ -200,7 +200,7 @@ type Sent struct {
 func NewPlan(c *spec.Job, m Machine) (*Plan, error) {
 	micros := setup.FewOf(c)
 	if setup.Pipeline(c) > 1 {
-		micros = c.Train.Accumulate // its micro-batches differ
+		micros = c.Train.Accumulate // in a pipeline, each micro-batch takes other memory and operations
 	}
 	return plan(c, m, micros)
 }

@@ -502,7 +502,7 @@ func capping(cap float32, n int, each float64) (form uint8, operations float64) 
 }
 
 // attend returns an attention kernel and its work. Each product takes 2 operations per element of
-// the visible pairs, and each capped score takes other more.
+// the visible pairs. A capped score takes other operations in addition.
 func attend(op string, t device.DType, a device.Attn, products, passes, other float64) (Kernel, Work) {
 	pairs := a.Pairs()
 	form, operations := capping(a.Cap, int(pairs), other)

@@ -42,7 +42,7 @@ type Step struct {
 	Job   *spec.Job    `json:"-"` // the simulated job, with fewer micro-batches if there are many
 }
 
-// Training is what it takes to train on a number of tokens.
+// Training is the cost of training on a number of tokens.
 type Training struct {
 	Tokens   float64 `json:"tokens"`
 	Steps    int64   `json:"steps"`

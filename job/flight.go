@@ -16,17 +16,17 @@ import (
 	"zeroth/internal/setup"
 )
 
-// flights dumps what the recorders of this process's ranks have kept to the run folder: when
-// another process or one of its own ranks fails, and when somebody asks.
+// flights dumps the recorded operations of this process's ranks to the run folder: when another
+// process or one of its own ranks fails, and on request.
 type flights struct {
 	r       *run
 	ranks   []*setup.Rank
 	session string
 	host    string
 	over    chan struct{}        // closed by end
-	begun   atomic.Bool          // the run has written to its folder: before that there is nothing that a fault could be read from
-	seen    [mostWhere]time.Time // when the dumps were written that a request has shown
-	silent  bool                 // that dumps cannot be written was told
+	begun   atomic.Bool          // the run has written to its folder; earlier faults are not dumped
+	seen    [mostWhere]time.Time // by rank: when its dump that the last request showed was written
+	silent  bool                 // a warning that dumps cannot be written was given
 	all     sync.WaitGroup
 }
 

@@ -147,7 +147,7 @@ func ownOutputs(out string) error {
 			errs = append(errs, err)
 			continue
 		}
-		files, _ := os.ReadDir(folder) // there is none yet, as a rule
+		files, _ := os.ReadDir(folder) // usually the folder does not exist yet
 		for _, f := range files {
 			if !f.IsDir() || filepath.Ext(f.Name()) != "" { // folders are those of carried templates
 				errs = append(errs, input.Replaceable(filepath.Join(folder, f.Name())))

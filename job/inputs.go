@@ -138,7 +138,7 @@ func problemsOf(problems config.Problems, err error) error {
 	return problems
 }
 
-// openData opens a job's data on a machine whose ranks need so many bytes.
+// openData opens a job's data. in.needs is the memory that the ranks of this machine need.
 func openData(ctx context.Context, c *spec.Job, in inputs, obs report.Observers) (*data.Set, error) {
 	s := spec.Source(c)
 	s.Evaluate, s.Whole = in.evaluates, in.whole

@@ -49,7 +49,7 @@ type counts struct {
 	since   time.Time // when the last step, or an evaluation after it, has ended
 }
 
-// duties are what follows a step, in order. After a loss, ranks repeat those that some have not done.
+// duties is the work that follows a step, in order. After a loss, ranks repeat the duties that some have not done.
 type duties struct {
 	duty     int         // how many are done
 	due      [3]bool     // those to be done, before each is begun

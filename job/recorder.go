@@ -36,7 +36,7 @@ type recorder struct {
 	owed    bool // log has the step this run begins at, but not its evaluation
 	has     int  // step of log's last evaluation, which is not recorded again
 	goesOn  bool // though its files cannot be written: checkpoint.on_error is continue
-	late    bool // the last line is not in metrics.jsonl, which was told
+	late    bool // the last line is not in metrics.jsonl, and a warning was given
 }
 
 // record opens the run folder's files; of the metrics of an earlier run it

@@ -502,8 +502,8 @@ func (r *run) trainTogether(ctx context.Context, loops []*loop) error {
 	return r.depart(context.WithoutCancel(ctx))
 }
 
-// compareMemory puts the memory that an observed run had in use beside its plan, and reports
-// a run that was not as planned.
+// compareMemory compares the memory that an observed run had in use with its plan, and reports
+// differences.
 func (r *run) compareMemory(context.Context) error {
 	differs, err := r.Timeline.compare(r.c)
 	if differs != "" {

@@ -170,7 +170,7 @@ func (r *run) marks() bool { return !r.self.Alone() && setup.Saves(r.c) && r.sto
 func (r *run) mark() string { return filepath.Join(r.c.Checkpoint.Dir, probeName) }
 
 // agreeOnData fails if the processes read different data, or do not see the same folder of
-// checkpoints. They wait until process 0 has locked it.
+// checkpoints. The processes first wait until process 0 has locked the folder.
 func (r *run) agreeOnData(ctx context.Context) error {
 	if _, err := r.World.Share(ctx, "locked"); err != nil {
 		return err

@@ -38,7 +38,7 @@ type ExpertNames struct {
 // MLPNames are the names of an MLP's layers. Without Up, Gate has the rows of both.
 type MLPNames struct{ Gate, Up, Down string }
 
-// Balance is what a training pass needs for the balancing loss of routers, see Ops.Balance.
+// Balance is the memory that a training pass needs for the balancing loss of routers, see Ops.Balance.
 type Balance struct {
 	Scale  float32       // of the loss in Backward
 	Layers device.Mat    // (layers, 2 Count) float32: Forward sets the row of its layer to the sums of Ops.Balance
@@ -129,7 +129,7 @@ func numbered(prefix, pattern string) func(e int) string {
 	return func(e int) string { return before + strconv.Itoa(e) + after }
 }
 
-// savedMix is what a block with experts saves, beside hidden and act of its shared expert. P is the number of
+// savedMix holds what a block with experts saves, in addition to hidden and act of its shared expert. P is the number of
 // pairs of a row and one of its experts.
 type savedMix struct {
 	logits           device.Buffer // (R, Count) float32
@@ -351,7 +351,7 @@ func (m mixPass) space(input bool) (r mixRows) {
 	return r
 }
 
-// hide computes the hidden layer of a source's rows of all.
+// hide computes the experts' hidden layer for the rows of one source; all has the rows of all sources.
 func (m mixPass) hide(r mixRows, all device.Mat, source int) {
 	m.sort(r.pairOrder, source)
 	m.q.GatherRows(r.x, m.part(all, source), r.order)

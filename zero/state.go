@@ -131,7 +131,7 @@ type filler struct {
 	want   []Want                // parts in host-accessible memory: requested together
 	memory func(n int) []float32 // memory for a part elsewhere
 
-	previous bool // the parameters in use are filled, too
+	previous bool // also fill the parameters in use, see Previous
 }
 
 func (f *filler) fill(kinds []string, q Update, u int, in shard.Range, st offload.State) error {

@@ -107,8 +107,8 @@ func (t *Trainer) every() int {
 	return 0
 }
 
-// trimmed is what the positions of trimmed sequences are a multiple of, on each rank that divides
-// matrices.
+// trimmed is a divisor: of a trimmed sequence, each rank that divides matrices has a multiple of this
+// number of positions.
 const trimmed = 8
 
 // trim leaves out positions of a micro-batch that are padding in all of its sequences.
@@ -337,8 +337,8 @@ func (t *Trainer) means(positions int) (means []float64) {
 	return means
 }
 
-// Eval returns the loss and the metrics of n micro-batches, the same on every rank. With a Stop,
-// ranks agree after as many micro-batches as a step has whether to leave out the rest; Stop is then set.
+// Eval returns the loss and the metrics of n micro-batches, the same on every rank. With a Stop, ranks
+// agree after each batch (as many micro-batches as a step has) whether to skip the rest; then Stop is set.
 func (t *Trainer) Eval(n int, w Work) (Stats, error) {
 	s, err := t.eval(n, w)
 	if err != nil {

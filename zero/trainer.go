@@ -89,7 +89,7 @@ type Config struct {
 // Batches fills the fields of a micro-batch, B times Len of each of Config.Fields.
 type Batches func(micro int, into []data.Values) error
 
-// Work is what a step or an evaluation is given.
+// Work is the input of a step or an evaluation.
 type Work struct {
 	Fill Batches // called for each of the rank's micro-batches, in order
 

@@ -6,7 +6,7 @@
 // none exists, makes a folder a checkpoint. A folder without COMMIT is being uploaded or deleted. It is
 // listed under a temporary name and never loaded.
 //
-// Saves go to a folder on disk, where they commit as ever. A Mirror uploads what is committed there, in
+// Saves go to a folder on disk and commit there, like saves without object storage. A Mirror uploads what is committed there, in
 // order, and deletes what the save or prune renames to .trash-. One goroutine does both, so that an
 // upload and a deletion never overlap. Reads prefer the copy on disk.
 //

@@ -53,7 +53,7 @@ type Mirror struct {
 	background context.Context // until stop
 	idler      bool            // another process of the run uploads
 	started    bool
-	brief      bool // of a command that can be repeated; local is temporary
+	brief      bool // used by a command, which can be repeated, and not by a run; local is temporary
 }
 
 // Options describe how a run uses a folder in object storage.

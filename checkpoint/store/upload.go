@@ -144,7 +144,7 @@ func (m *Mirror) committed(ctx context.Context, name string) bool {
 	return true
 }
 
-// listed is what a manifest says of files.
+// listed holds the files that a manifest lists.
 type listed struct {
 	Files []listedFile `json:"files"`
 }

@@ -28,7 +28,7 @@ type (
 		index        map[any]int // of keys that are strings or numbers
 		inner
 	}
-	// inner is what the machine knows of a value that contains others.
+	// inner describes a value that contains others.
 	inner struct {
 		weight int64 // of what it contains; see machine.weigh
 		lent   bool  // by the memo; it does not change any more

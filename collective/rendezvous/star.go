@@ -143,7 +143,7 @@ func (s *Star) After(why error) {
 	s.end(Lost{Process: s.cfg.Me.Process, Why: why.Error(), After: true})
 }
 
-// Abandon ends the world on this process alone, because another one takes its place without a process.
+// Abandon ends the world on this process alone: the other processes go on in a new world without the lost process.
 func (s *Star) Abandon(process int, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -288,7 +288,7 @@ func (s *Star) handleEnd(p *peer, e end) error {
 	default:
 		select {
 		case s.facts <- factsOf{process: p.process, done: true}:
-		default: // it has sent more facts than requested
+		default: // the process has sent more facts than requested
 		}
 	}
 	return nil

@@ -24,7 +24,7 @@ var axolotl = dialect{Name: "Axolotl", presets: ofAxolotl, reads: true, after: a
 	return root.Find("base_model") != nil
 }}
 
-// ofFineTuning are what LLaMA-Factory and Axolotl share, beside the Trainer's defaults.
+// ofFineTuning are the defaults that LLaMA-Factory and Axolotl share, in addition to the Trainer's.
 var ofFineTuning = []preset{
 	{key: "data.format", value: "chat"},
 	{key: "data.learn", theirs: "train_on_inputs train_on_prompt", value: "assistant"},
@@ -191,7 +191,7 @@ func (t *Translation) datasets(key string) {
 	}
 }
 
-// silent are keys of a dataset that records of chats need not be told.
+// silent are keys of a dataset that are ignored, because the records of chats show them.
 var silent = []string{"ds_type", "name", "conversation", "message_property_mappings", "chat_template", "roles",
 	"message_field_role", "message_field_content"}
 

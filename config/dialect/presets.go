@@ -9,7 +9,7 @@ import (
 	"zeroth/config/tree"
 )
 
-// preset is what another program does about a key of a job that its configuration leaves out. The presets
+// preset is the default of another program for a key of a job that its configuration leaves out. The presets
 // of a dialect name every key on which the programs could differ, so that none differs silently: the
 // translation writes the other program's default, unless it is ours, too, and reports what remains.
 type preset struct {

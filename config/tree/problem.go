@@ -89,7 +89,7 @@ func (ps Problems) Fatal() bool {
 	return slices.ContainsFunc(ps, func(p Problem) bool { return p.fatal })
 }
 
-// Sort sorts the problems: first the file's, by line, then the sets'.
+// Sort sorts the problems: first those of the file, by line, then those of the values of --set.
 func (ps Problems) Sort() {
 	slices.SortStableFunc(ps, func(a, b Problem) int {
 		return cmp.Or(

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Decoder decodes ids one by one. All that it returns, including Rest at the end, is the text of
-// Decode; each part is the text that no further id can change, in whole characters.
+// Decoder decodes ids one by one. The parts that it returns, including Rest at the end, are together
+// the text of Decode. Each part has whole characters, and no further id can change it.
 type Decoder struct {
 	t     *Tokenizer
 	plain bool // special tokens are skipped

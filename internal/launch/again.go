@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// Of a job whose processes may come back, a process that was lost is started again, alone, while the others go on.
-// It joins them (ZEROTH_JOIN). One that ends soon again waits longer before the next start, up to longestAgain.
+// With faults.join, a process that was lost is started again, alone, while the others go on, and joins them
+// (ZEROTH_JOIN). If it soon ends again, the next start waits longer, up to longestAgain.
 
 const firstAgain, longestAgain = 100 * time.Millisecond, 30 * time.Second
 
-// lasting is the time after which a process that came back is taken to have joined.
+// lasting is the time after which a process that came back counts as joined.
 const lasting = time.Minute
 
-// revives starts the process of an ended child again, and reports whether it does: if others go on without it, and nobody has
-// asked the launch to stop.
+// revives starts the process of an ended child again if others go on without it and nobody has asked the launch
+// to stop. It reports whether it does.
 func (s *Supervisor) revives(c *child, running int, ends chan *child) bool {
 	if !s.survived || s.Joins == nil || running == 0 || c.code == ExitInput || c.code == ExitDone || c.code == ExitLeft || s.done || s.askedToStop() || !s.Joins() {
 		return false

@@ -48,7 +48,7 @@ func OpenDry(j *Job, at int, wrap func(*zero.Config)) (*Dry, error) {
 // step need, so call it once.
 func (d *Dry) Footprint(arena, host int) Footprint { return d.needs(arena, host).Footprint }
 
-// needs is like Footprint, with all that a real rank is told.
+// needs is like Footprint, with all numbers that a real rank gets.
 func (d *Dry) needs(arena, host int) *needs {
 	n := &needs{arenas: d.Trainer.ArenaPeaks(), bounce: d.Bounce(), adds: d.exactSums()}
 	if err := d.lend(d.job, n); err != nil {

@@ -150,7 +150,7 @@ type Standing struct {
 	Recorded func() (int, error)
 }
 
-// Change is what the processes that are left have agreed on. Those with fewer Steps have computed the
+// Change is the agreement of the processes that are left. Those with fewer Steps have computed the
 // last one, but have not heard all others.
 type Change struct {
 	Standing

@@ -38,7 +38,7 @@ type Adapter struct {
 // peftPrefix precedes the names of parameters in PEFT's files.
 const peftPrefix = "base_model.model."
 
-// adapterConfig is what is used of an adapter_config.json.
+// adapterConfig holds the keys of an adapter_config.json that are used.
 type adapterConfig struct {
 	Type       string   `json:"peft_type"`
 	Rank       int      `json:"r"`

@@ -15,7 +15,7 @@ type misfit struct {
 	keys        []string
 }
 
-// refuseBeside reports the misfits that a job has beside the setting of a key, which it could give up.
+// refuseBeside refuses settings that a key cannot be combined with. Without the key, the job could have them.
 func (r *resolver) refuseBeside(key, without string, all []misfit) {
 	for _, x := range all {
 		if x.is {

@@ -14,7 +14,7 @@ import (
 	"zeroth/job/hf"
 )
 
-// contents is what a file says.
+// contents is the parsed content of a job file.
 type contents struct {
 	root     *tree.Node           // a mapping
 	from     *dialect.Translation // nil unless the file is another program's configuration

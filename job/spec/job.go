@@ -21,7 +21,7 @@ type Job struct {
 	*config.Document
 
 	Notes  []string   // what a user may not expect of the job
-	Folder hf.Carried // what model.from has beside its shape
+	Folder hf.Carried // files and keys of model.from other than its shape
 	Own    Own        // of the program that runs the job
 
 	on      string      // see On

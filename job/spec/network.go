@@ -17,7 +17,7 @@ import (
 	"zeroth/shard"
 )
 
-// Own is what the program that runs a job provides, where the job file says program. All ranks of a
+// Own holds the parts that the program that runs a job provides, where the job file says program. All ranks of a
 // process share it, so its modules must be stateless.
 type Own struct {
 	Model            *nn.Model    // with model.family program, else nil

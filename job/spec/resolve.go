@@ -435,7 +435,7 @@ func (c *Job) Settled(sequences int64, step int, samples int64) (*Job, error) {
 	}
 	x := c.Copy()
 	t := &x.Train
-	const rounding = 1 - 1e-12 // 0.1 of 30 is 3
+	const rounding = 1 - 1e-12 // 0.1 epochs of 30 sequences are 3, not the next larger float64
 	left := math.Ceil(t.Epochs*float64(sequences)*rounding) - float64(samples)
 	steps := float64(step) + max(0, math.Ceil(left/float64(t.Batch)))
 	if steps > config.MostSteps {

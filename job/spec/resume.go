@@ -72,7 +72,7 @@ func (r *resolver) resumeModel() {
 // Before describes the training that a run resumes.
 type Before struct {
 	Job      *Job      // the job that wrote the checkpoint; nil if unknown
-	Partial  bool      // Job is what is known of another program's: only the keys that it sets
+	Partial  bool      // the checkpoint is another program's: Job has only the keys that it sets
 	Model    *hf.Model // the checkpoint's; nil if unknown
 	Context  int       // tokens of a sample; 0 in an imported model
 	Unpadded bool      // the padding token's embedding was trained

@@ -52,7 +52,7 @@ func foreignIn(folder string) (paths []string) {
 }
 
 // OpenForeign opens a checkpoint of another program. model is the folder of its config.json, or "" to
-// look in and beside the checkpoint; names is a JSON file of names of parameters, theirs → ours, or "".
+// look in the checkpoint and next to it; names is a JSON file of names of parameters, theirs → ours, or "".
 func OpenForeign(path, model, names string) (*Foreign, error) {
 	ck, err := foreign.Open(path)
 	if err != nil {
@@ -221,7 +221,7 @@ func (f *Foreign) Export(ctx context.Context, folder string, e checkpoint.Export
 	return note, err
 }
 
-// carried checks the checkpoint, and returns what an export has beside the parameters.
+// carried checks the checkpoint, and returns the content of an export other than the parameters.
 func (f *Foreign) carried(t checkpoint.DType) (kept hf.Carried, note string, err error) {
 	if err := f.Check(); err != nil || f.Model == nil {
 		return f.Carried, "", err

@@ -113,7 +113,7 @@ func (s *Saver) Save(p Progress, metrics map[string]float64) error {
 		path, err := s.write(p, metrics, put)
 		s.ends()
 		if err != nil {
-			_ = copied() // into memory that is free to be used, or given back, once done is told; err came first
+			_ = copied() // which must end before done frees the staging memory; err came first
 		}
 		done <- Saved{p.Step, path, err, blocked, time.Since(begin)}
 		return err

@@ -26,7 +26,7 @@ func hashOf(page, begin, end string) string {
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// news is what a page gets.
+// news is an update of a page.
 type news struct {
 	Run    Run             `json:"run"`
 	Series json.RawMessage `json:"series"`
