@@ -41,6 +41,7 @@ const (
 	exitDone    = launch.ExitDone
 	exitFailure = launch.ExitFailure
 	exitInput   = launch.ExitInput
+	exitAlone   = launch.ExitAlone
 	exitLeft    = launch.ExitLeft
 	exitAgain   = launch.ExitAgain // stopped by SIGTERM, SIGHUP or a lost process, with a checkpoint to resume from; or some process never joined
 	exitStopped = 130              // 128 + SIGINT, as in shells
@@ -238,6 +239,8 @@ func (a *app) verdict(err error) (code int, message string) {
 		return exitStopped, "zeroth: " + err.Error()
 	case errors.As(err, new(launch.Failed)):
 		return int(err.(launch.Failed)), ""
+	case errors.As(err, new(rendezvous.Gone)):
+		return exitAlone, "zeroth: " + err.Error()
 	case errors.As(err, new(job.Slow)):
 		return exitLeft, "zeroth: " + err.Error()
 	case errors.As(err, new(resumable)), errors.As(err, new(rendezvous.Missing)):
@@ -260,6 +263,7 @@ Exit codes:
   0    done
   1    failed, or a check found a problem, or a search found nothing
   2    a mistake in the job file, its data or the command line
+  68   a process that comes back finds no run to join
   69   the others go on without this process, which is slow
   75   training stopped by SIGTERM, SIGHUP or a lost process; continue with
        --resume latest. Or some processes never joined

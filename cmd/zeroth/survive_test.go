@@ -48,6 +48,18 @@ func TestFailedProcessEndsByItself(t *testing.T) {
 	}
 }
 
+// TestLaunchEndsWithTheRun checks that processes which come back end, with the exit code of the run, once all others have
+// failed.
+func TestLaunchEndsWithTheRun(t *testing.T) {
+	nightly.Long(t)
+	s := inShell(t)
+	_, errs := s.process(1, "launch", "-n", "2", "--", "train", "tiny.yaml", "--out", "r", "--set", "parallel={ranks: 2, replicate: 2, join: 1s}", "--set", "faults={survive: true, join: true}",
+		"--set", "optimizer.lr=1e30", "--set", "schedule={type: constant, warmup: 0}", "--set", "train.clip=0")
+	if !strings.Contains(errs, "is not finite") {
+		t.Error(errs)
+	}
+}
+
 // clock makes every micro-batch take a time without a processor, as on an accelerator.
 type clock struct {
 	micro time.Duration

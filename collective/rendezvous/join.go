@@ -18,6 +18,11 @@ type Missing string
 
 func (m Missing) Error() string { return string(m) }
 
+// Gone is the error of a process that comes back and finds nobody to join.
+type Gone string
+
+func (g Gone) Error() string { return string(g) }
+
 // Refusal reports why process 0 refuses a process that knows the token: the world has no such
 // process.
 type Refusal string

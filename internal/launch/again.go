@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"zeroth/internal/show"
 )
 
 // With faults.join, a process that was lost is started again, alone, while the others go on, and joins them
@@ -26,16 +29,24 @@ func (s *Supervisor) revives(c *child, running int, ends chan *child) bool {
 		return false
 	}
 	rank := slices.Index(s.children, c)
+	if c.code == ExitAlone && !s.mayTrain(c) {
+		return false
+	}
 	if time.Since(c.begun) > lasting {
 		c.tries = 0
 	}
 	wait := min(firstAgain<<min(c.tries, 16), longestAgain)
+	if rank > 0 && c.code > 0 { // process 0 prints its errors itself
+		for line := range bytes.Lines(c.errs.kept.Bytes()) {
+			fmt.Fprintf(s.Errs, "[%s] %s\n", c.label(rank), show.Escape(string(bytes.TrimRight(line, "\r\n"))))
+		}
+	}
 	fmt.Fprintf(s.Errs, "zeroth: process %s ended (%s): starting it again, to join the others\n", c.label(rank), c.how)
 	go func() {
 		runtime.LockOSThread() // Linux ends the process when the thread that started it ends
 		defer runtime.UnlockOSThread()
 		time.Sleep(wait)
-		if next, err := s.again(rank, c.tries+1); err == nil {
+		if next, err := s.again(rank, c); err == nil {
 			s.run(next)
 			c = next
 		}
@@ -44,8 +55,15 @@ func (s *Supervisor) revives(c *child, running int, ends chan *child) bool {
 	return true
 }
 
+// mayTrain reports whether another process may be part of the run: one that has not found it alone.
+func (s *Supervisor) mayTrain(but *child) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.children, func(c *child) bool { return c != but && !c.alone && !c.over })
+}
+
 // again starts the process of a rank again.
-func (s *Supervisor) again(rank, tries int) (c *child, err error) {
+func (s *Supervisor) again(rank int, was *child) (c *child, err error) {
 	if s.hosts != nil {
 		c, err = s.remoteChild(rank, s.start0, "ZEROTH_JOIN="+strings.Join(s.addresses(), ","))
 	} else {
@@ -55,7 +73,10 @@ func (s *Supervisor) again(rank, tries int) (c *child, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c.tries, c.begun = tries, time.Now()
+	c.tries, c.begun, c.before = was.tries+1, time.Now(), was.code
+	if c.alone = was.code == ExitAlone; c.alone {
+		c.before = was.before
+	}
 	c.cmd.Stdout, c.cmd.Stderr = &labelled{to: s.Out, label: c.label(rank)}, io.Writer(&c.errs)
 	if rank == 0 {
 		c.cmd.Stderr = io.MultiWriter(s.Errs, &c.errs)

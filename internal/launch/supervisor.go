@@ -27,6 +27,7 @@ const (
 	ExitDone    = 0
 	ExitFailure = 1
 	ExitInput   = 2
+	ExitAlone   = 68 // EX_NOHOST: a process that comes back finds nobody to join
 	ExitLeft    = 69 // EX_UNAVAILABLE: the others go on without the process, which is slow
 	ExitAgain   = 75 // EX_TEMPFAIL: a restart may help
 )
@@ -94,8 +95,11 @@ type child struct {
 	code   int            // exit code; -1 if a signal or a lost connection ended it
 	how    string         // describes how it ended
 	begun  time.Time
-	tries  int // how often the process has been started again
-	ended  int // how many children ended before it
+	tries  int  // how often the process has been started again
+	before int  // exit code of the last start before those that found nobody to join
+	alone  bool // the start before this one found nobody to join
+	over   bool // wait knows that it has ended
+	ended  int  // how many children ended before it
 }
 
 // Run starts the world, and restarts it after failures. The error is Failed if processes failed.
@@ -217,7 +221,7 @@ func (s *Supervisor) regain(done chan struct{}, after func(time.Duration) <-chan
 func (s *Supervisor) culprit() int {
 	slot, first := -1, len(s.children)
 	for rank, c := range s.children {
-		if c.code != ExitDone && c.code != ExitAgain && c.code != ExitLeft && c.ended < first {
+		if !slices.Contains([]int{ExitDone, ExitAgain, ExitLeft, ExitAlone}, c.code) && c.ended < first {
 			slot, first = s.slots[rank], c.ended
 		}
 	}
@@ -474,7 +478,7 @@ func (s *Supervisor) wait(ends chan *child) {
 	for running := len(s.children); running > 0; {
 		select {
 		case c := <-ends:
-			c.ended = len(s.children) - running
+			c.ended, c.over = len(s.children)-running, true
 			running--
 			if c.ended == 0 {
 				s.survived = s.Survives != nil && s.Survives()

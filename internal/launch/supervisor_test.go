@@ -296,7 +296,7 @@ func TestBlamed(t *testing.T) {
 		want         int
 	}{
 		{[]int{75, -1, 75}, []int{1, 0, 2}, 11}, {[]int{75, 75, 1}, []int{0, 1, 2}, 12}, {[]int{1, -1, 1}, []int{2, 0, 1}, 11},
-		{[]int{75, 75, 75}, []int{0, 1, 2}, -1}, {[]int{0, 0, 134}, []int{0, 1, 2}, 12}, {[]int{ExitLeft, 1, 75}, []int{0, 1, 2}, 11},
+		{[]int{75, 75, 75}, []int{0, 1, 2}, -1}, {[]int{0, 0, 134}, []int{0, 1, 2}, 12}, {[]int{ExitLeft, 1, 75}, []int{0, 1, 2}, 11}, {[]int{ExitAlone, 75, 1}, []int{0, 1, 2}, 12},
 	} {
 		s := &Supervisor{slots: []int{10, 11, 12}}
 		for i, code := range c.codes {
@@ -317,6 +317,20 @@ func TestLeftOut(t *testing.T) {
 		s := &Supervisor{Survives: yes, Joins: yes, survived: true, children: []*child{left, {code: other}}}
 		if s.revives(left, 1, nil) || s.code() != want {
 			t.Errorf("with %d: code %d, want %d, or the process is started again", other, s.code(), want)
+		}
+	}
+}
+
+// TestNobodyToJoin checks that a process that found nobody to join is started again while one that has not may be part of
+// the run, and that the launch ends with the codes of the run.
+func TestNobodyToJoin(t *testing.T) {
+	for _, x := range []struct {
+		alone, over, may bool
+	}{{false, false, true}, {true, false, false}, {false, true, false}} {
+		c, other := &child{code: ExitAlone, before: ExitAgain}, &child{alone: x.alone, over: x.over, code: ExitAlone, before: ExitFailure}
+		s := &Supervisor{survived: true, children: []*child{c, other}}
+		if s.mayTrain(c) != x.may || s.code() != ExitAgain {
+			t.Errorf("%+v: %v, code %d", x, s.mayTrain(c), s.code())
 		}
 	}
 }

@@ -49,18 +49,22 @@ func (s *Supervisor) complain() {
 func (s *Supervisor) code() int {
 	code := ExitDone
 	for _, c := range s.children {
+		its := c.code
+		if its == ExitAlone {
+			its = c.before
+		}
 		switch {
-		case s.survived && c.code == ExitDone: // the others were lost
+		case s.survived && its == ExitDone: // the others were lost
 			return ExitDone
-		case c.code == ExitLeft: // the others decide
-		case code == ExitInput || c.code == ExitInput:
+		case its == ExitLeft: // the others decide
+		case code == ExitInput || its == ExitInput:
 			code = ExitInput
-		case code == ExitAgain || c.code == ExitAgain:
+		case code == ExitAgain || its == ExitAgain:
 			code = ExitAgain
-		case code == ExitDone && c.code < 0:
+		case code == ExitDone && its < 0:
 			code = ExitFailure
 		case code == ExitDone:
-			code = c.code
+			code = its
 		}
 	}
 	return code

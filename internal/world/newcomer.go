@@ -85,7 +85,7 @@ func (w *World) ask(ctx context.Context, place, beyond int) (a answer, local net
 		case err != nil && why != nil:
 			return a, nil, why
 		case err != nil:
-			return a, nil, rendezvous.Missing(fmt.Sprintf("joining the run: %v", err))
+			return a, nil, rendezvous.Gone(fmt.Sprintf("joining the run: %v", err))
 		case a.Over:
 			return a, nil, rendezvous.Missing("joining the run: " + a.Why)
 		case a.Why == "":
