@@ -72,7 +72,7 @@ func (c *Config) dataKeys() []field {
 				"0.7}, set each item's share of the samples",
 			when: "instead of data.text",
 			not: refuse(len(d.Documents) > 0 && len(d.Text)+len(d.Tokens) > 0,
-				"documents and text or tokens are given", "want one of the three", "data.text", "data.tokens")},
+				"documents are given, and text or tokens, too", "want one of the three", "data.text", "data.tokens")},
 		{key: "data.program", value: flag(&d.Program), initial: "false",
 			doc: "the Go program that runs the job provides the data (job.Options.Data); instead of text, " +
 				"tokens and documents",

@@ -274,7 +274,7 @@ func TestUnused(t *testing.T) {
 		return `{"messages": [` + strings.Join(messages, ", ") + `]` + more + `}`
 	}
 	const unused = "in the records, but not used: "
-	const mute = "the chat template ends answers with no special token that is learned, so the model may not learn to stop"
+	const mute = "no learned special token ends an answer in the chat template, so the model may not learn to stop"
 	for name, c := range map[string]struct {
 		template, lines string
 		want            []string
@@ -343,7 +343,7 @@ func TestRefusedMessages(t *testing.T) {
 	}
 	marked := chatReader(t, Documents{Format: "chat"}, "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}")
 	x = marked.example(marked.tok.parts(), line{text: []byte(`{"messages": [{"role": "assistant", "content": "a", "weight": 0}, {"role": "assistant", "content": "b"}]}`)})
-	if x.err == nil || !strings.Contains(x.err.Error(), "the template marks answers with generation") {
+	if x.err == nil || !strings.Contains(x.err.Error(), "the template marks all answers with generation") {
 		t.Errorf("%v", x.err)
 	}
 }

@@ -98,7 +98,7 @@ func CheckFields(fields []Field) error {
 	for i, f := range fields {
 		switch {
 		case f.Name == "" || slices.ContainsFunc(fields[:i], func(g Field) bool { return g.Name == f.Name }):
-			errs = append(errs, fmt.Errorf("field %d is named %q; want a name of its own", i, f.Name))
+			errs = append(errs, fmt.Errorf("field %d is named %q; want names, all different", i, f.Name))
 		case f.Len < 1 || f.Len > mostNumbers:
 			errs = append(errs, fmt.Errorf("field %s has %d numbers per sample; want 1 to %d", f.Name, f.Len, mostNumbers))
 		case f.Type > Float32:

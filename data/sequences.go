@@ -123,7 +123,7 @@ func (set *Set) openDocuments(ctx context.Context, s Source, files []file) error
 	set.Notes = append(set.Notes, n.notes(s.Context, r.chat)...)
 	if r.chat != nil && s.Documents.Learn != "all" {
 		if end, known := r.chat.endOfTurn(); known && end < 0 {
-			set.Notes = append(set.Notes, "the chat template ends answers with no special token that is learned, so the model may not learn to stop")
+			set.Notes = append(set.Notes, "no learned special token ends an answer in the chat template, so the model may not learn to stop")
 		}
 	}
 	return set.mix(s)

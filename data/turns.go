@@ -64,7 +64,7 @@ func (c *Chat) Examples(talk Talk, learn string) ([]tokens, error) {
 	}
 	if spans := whole.Generated; len(spans) > 0 {
 		if slices.Contains(talk.Skip, true) {
-			return nil, fmt.Errorf("the template marks answers with generation, so none can be left out, as the record asks for; use another template")
+			return nil, fmt.Errorf("the record excludes an answer from learning, but the template marks all answers with generation; use another template")
 		}
 		if learn == "last" {
 			spans = spans[len(spans)-1:]

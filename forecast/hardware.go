@@ -164,7 +164,7 @@ func (h *Hardware) Serves(c *setup.Job, host, disk bool) error {
 		errs = append(errs, fmt.Errorf("%s needs host_link, because GPUs exchange data between processes without NCCL", h.Name))
 	}
 	if disk && h.Disk == 0 {
-		errs = append(errs, fmt.Errorf("%s needs disk, because the job offloads to it", h.Name))
+		errs = append(errs, fmt.Errorf("%s needs disk, because the job offloads to the disk", h.Name))
 	}
 	return errors.Join(errs...)
 }

@@ -198,7 +198,7 @@ func (a *app) startLog() error {
 	switch a.format {
 	case "":
 		if a.level != "info" {
-			return errors.New("--log-level is about the records of --log; add --log json or --log text")
+			return errors.New("--log-level selects records of --log; add --log json or --log text")
 		}
 	case "json":
 		a.log = slog.New(slog.NewJSONHandler(escaped{a.errs}, options))

@@ -116,7 +116,7 @@ func (r *resolver) checkExpertAdapters() {
 		}
 		kind, has := expertNumber.ReplaceAllString(layer, ".experts."), fmt.Sprint(l.Targeted(layer), l.RankOf(layer), l.Scale(layer))
 		if was, seen := all[kind]; seen && was != has {
-			r.Refuse("experts of a layer need adapters alike, but that of "+layer+" is not like the first's", "want patterns that match all experts of a layer", "train.lora.targets", "train.lora.rank_pattern", "train.lora.alpha_pattern", "train.lora.from")
+			r.Refuse("all experts of a layer need the same rank and alpha, or no adapter, but "+layer+" differs from the first", "want patterns that match all experts of a layer", "train.lora.targets", "train.lora.rank_pattern", "train.lora.alpha_pattern", "train.lora.from")
 			return
 		}
 		if all[kind] = has; l.Targeted(layer) {

@@ -215,7 +215,7 @@ func unusable(m *nn.Model) error {
 	case m.Width < 1 || m.Context < 1:
 		return fmt.Errorf("a width of %d and a context of %d; want at least 1", m.Width, m.Context)
 	case len(m.Modules) < 2 || len(m.Uses) != len(m.Modules):
-		return fmt.Errorf("%d modules, and units of %d; want at least 2 modules, and the units of each, or no Uses for a unit of each module", len(m.Modules), len(m.Uses))
+		return fmt.Errorf("%d modules, and Uses has %d items; want at least 2 modules, and an item of Uses for each, or no Uses", len(m.Modules), len(m.Uses))
 	}
 	if n := len(m.Metrics); n > mostMetrics {
 		return fmt.Errorf("%d metrics; want at most %d", n, mostMetrics)

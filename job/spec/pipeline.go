@@ -40,7 +40,7 @@ func (r *resolver) resolvePipeline() {
 		}
 		if sum != c.Model.Layers {
 			r.Refuse(fmt.Sprintf("%s = %d layers, but the model has %d", strings.Trim(strings.ReplaceAll(fmt.Sprint(p.Layers), " ", " + "), "[]"), sum, c.Model.Layers),
-				"want as many, or leave it out", "pipeline.layers", "model.layers", "model.from")
+				fmt.Sprintf("want numbers that add up to %d, or leave it out", c.Model.Layers), "pipeline.layers", "model.layers", "model.from")
 		}
 	}
 	if n > 1 && s.Schedule == pipe.ZBH1 && c.Train.MLPChunk > 0 {
