@@ -1,183 +1,138 @@
-//go:build unix
+//go:build linux
 
 package main
 
 import (
+	"bytes"
 	"fmt"
-	"io"
-	"math/rand/v2"
-	"net"
 	"os"
-	"slices"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"zeroth/fsdp"
 	"zeroth/job/report"
 	"zeroth/tests/nightly"
 )
 
-// TestFailedProcessEndsByItself checks that a process 0 that fails, and takes long to end because of a client of its page,
-// reports why: the others do not kill it.
-func TestFailedProcessEndsByItself(t *testing.T) {
+// TestSurvive kills and stops processes of a job that goes on without them, process 0 among them, and
+// checks that the others end with 0, that no step is lost, and that the loss is recorded.
+func TestSurvive(t *testing.T) {
 	nightly.Long(t)
-	s := inShell(t)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at, fault := ln.Addr().String(), s.path("fault")
-	_ = ln.Close()
-	cmd, out, errs := s.with("ZEROTH_FAULT=0 fails "+fault).start("launch", "-n", "3", "--", "train", "tiny.yaml", "--out", "r", "--set", "train.steps=300", "--set", "sample.tokens=0",
-		"--set", "parallel={ranks: 3, replicate: 3}", "--set", "train.batch=6", "--set", "train.micro_batch=1", "--set", "train.accumulate=null", "--set", "faults.survive=true", "--set", "report.listen="+at)
-	idle, err := net.Dial("tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer idle.Close()
-	if err := os.WriteFile(fault, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.Copy(io.Discard, out)
-	_ = cmd.Wait() // those that become rank 0 fail, too
-	if !strings.Contains(errs.String(), "\nzeroth: step ") || strings.Contains(errs.String(), "killed") {
-		t.Error(errs)
+	for _, c := range []struct {
+		ranks, victim int
+		signal        syscall.Signal
+	}{{3, 2, syscall.SIGKILL}, {3, 0, syscall.SIGKILL}, {3, 0, syscall.SIGSTOP}, {2, 0, syscall.SIGKILL}} {
+		t.Run(fmt.Sprint(c.ranks, " ", c.victim, " ", c.signal), func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			text := strings.Repeat("Some text to train on. ", 200)
+			job := "model: {layers: 1, heads: 2, width: 16, context: 16}\ndata: {text: [a.txt], validation: 0}\ntrain: {steps: 400, batch: 12, micro_batch: 2}\n" +
+				fmt.Sprintf("parallel: {ranks: %d}\nzero: {stage: 0}\nfaults: {survive: true}\n", c.ranks)
+			for name, content := range map[string]string{"a.txt": text, "tiny.yaml": job} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o666); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ln := door(t, "127.0.0.1")
+			var all []*joiner
+			for rank := range c.ranks {
+				all = append(all, joins(t, ln, rank, c.ranks, as{dir: dir, args: []string{"--set", "parallel.dead_after=3s"}}))
+			}
+			metrics := filepath.Join(dir, "r", "metrics.jsonl")
+			for {
+				if l, err := report.ReadLog(metrics); err == nil && len(l.Steps) > 3 {
+					break
+				}
+				time.Sleep(20 * time.Millisecond)
+			}
+			if err := all[c.victim].cmd.Process.Signal(c.signal); err != nil {
+				t.Fatal(err)
+			}
+			for rank, j := range all {
+				if rank != c.victim {
+					var says []string
+					if rank == 1 && c.victim == 0 || rank == 0 { // who reports
+						says = []string{fmt.Sprintf("lost ranks %d, going on with %d replicas", c.victim, c.ranks-1), "step 400/400"}
+					}
+					j.ends(t, fmt.Sprint("process ", rank), 0, says...)
+				}
+			}
+			l, err := report.ReadLog(metrics)
+			if err != nil || len(l.Changes) != 1 || l.Changes[0].Replicas != c.ranks-1 || fmt.Sprint(l.Changes[0].Lost) != fmt.Sprint([]int{c.victim}) {
+				t.Fatalf("changes %+v (%v)", l.Changes, err)
+			}
+			for i, s := range l.Steps {
+				if s.Step != i+1 {
+					t.Fatalf("line %d is of step %d", i+1, s.Step)
+				}
+			}
+			if row := listed(filepath.Join(dir, "r"), l); !strings.Contains(row[len(row)-1], fmt.Sprintf("done; %d replicas since step", c.ranks-1)) {
+				t.Errorf("listed as %q", row)
+			}
+			if len(l.Steps) != 400 {
+				t.Errorf("%d steps", len(l.Steps))
+			}
+		})
 	}
 }
 
-// TestLaunchEndsWithTheRun checks that processes which come back end, with the exit code of the run, once all others have
-// failed.
-func TestLaunchEndsWithTheRun(t *testing.T) {
+// TestLaunchJoins kills processes of a launch, process 0 first, and checks that they are started again and join, and that the
+// result has the bytes of a run that nobody has left.
+func TestLaunchJoins(t *testing.T) {
 	nightly.Long(t)
-	s := inShell(t)
-	_, errs := s.process(1, "launch", "-n", "2", "--", "train", "tiny.yaml", "--out", "r", "--set", "parallel={ranks: 2, replicate: 2, join: 1s}", "--set", "faults={survive: true, join: true}",
-		"--set", "optimizer.lr=1e30", "--set", "schedule={type: constant, warmup: 0}", "--set", "train.clip=0")
-	if !strings.Contains(errs, "is not finite") {
-		t.Error(errs)
-	}
-}
-
-// clock makes every micro-batch take a time without a processor, as on an accelerator.
-type clock struct {
-	micro time.Duration
-	last  int
-}
-
-// Event implements fsdp.Listener.
-func (c *clock) Event(e fsdp.Event) {
-	if e.Micro >= 0 && e.Micro != c.last {
-		time.Sleep(c.micro)
-	}
-	c.last = e.Micro
-}
-
-// Arena implements fsdp.Listener.
-func (*clock) Arena(int, string, int) {}
-
-// TestThroughputUnderFaults measures a run of 32 replicas of 8 micro-batches, which all wait for a clock, for the time
-// ZEROTH_ANCHOR, such as 30m, in which it disturbs 62 processes at random, and prints what is left of the throughput. All
-// steps must be done, with the parameters of a run in one process. The first tenth of the steps is not disturbed.
-func TestThroughputUnderFaults(t *testing.T) {
-	lasts, err := time.ParseDuration(os.Getenv("ZEROTH_ANCHOR"))
-	if err != nil {
-		t.Skip("ZEROTH_ANCHOR does not say how long")
-	}
-	const replicas, micros, faults, each = 32, 8, 62, 80 * time.Millisecond
-	s := inShell(t, "GOMAXPROCS=1")
-	steps := int(lasts / (micros * each * 5 / 4))
-	job := func(out string, sets ...string) (args []string) {
-		args = []string{"train", "tiny.yaml", "--out", out}
-		for _, set := range append([]string{"model={layers: 1, heads: 2, width: 32, context: 16}", "data.validation=0", "train.eval_every=0", "sample.tokens=0", "train.sums=tree", "train.accumulate=null",
-			"train.micro_batch=1", fmt.Sprint("train.batch=", replicas*micros), fmt.Sprint("train.steps=", steps), "zero.stage=0"}, sets...) {
-			args = append(args, "--set", set)
-		}
-		return args
-	}
-	cmd, out, errs := s.with(fmt.Sprint("ZEROTH_FAULT=0 clock ", each)).start(append([]string{"launch", "-n", strconv.Itoa(replicas), "--"},
-		job("r", fmt.Sprintf("parallel={ranks: %d, heartbeat: 300ms, dead_after: 3s, join: 30s}", replicas), "faults={survive: true, join: true, min_replicas: 2}")...)...)
-	go io.Copy(io.Discard, out)
-	ends := make(chan error, 1)
-	go func() { ends <- cmd.Wait() }()
-	read := func() *report.Log {
-		l, err := report.ReadLog(s.path("r", "metrics.jsonl"))
-		if err != nil {
-			return &report.Log{}
-		}
-		return l
-	}
-	quiet := max(5, steps/10)
-	for begin := time.Now(); len(read().Steps) < quiet; time.Sleep(time.Second) {
-		if time.Since(begin) > lasts {
-			t.Fatalf("%d steps within %v\n%s", len(read().Steps), lasts, errs)
+	t.Parallel()
+	dir := t.TempDir()
+	job := "model: {layers: 1, heads: 2, width: 16, context: 16}\ndata: {text: [a.txt], validation: 0}\ntrain: {steps: 1200, batch: 12, micro_batch: 2, sums: tree}\n" +
+		"parallel: {ranks: 3}\nzero: {stage: 0}\nsample: {tokens: 0}\n"
+	for name, content := range map[string]string{"a.txt": strings.Repeat("Some text to train on. ", 200), "tiny.yaml": job} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o666); err != nil {
+			t.Fatal(err)
 		}
 	}
-	rng, done := rand.New(rand.NewPCG(49, 1)), map[string]int{}
-	for range faults {
-		select {
-		case <-time.After(time.Duration(rng.Int64N(int64(lasts) * 2 * 8 / 10 / faults))):
-		case err := <-ends:
-			t.Fatalf("it has ended early: %v\n%s", err, errs)
-		}
-		pids := children(t, cmd.Process.Pid)
-		pid, kind := pids[rng.IntN(len(pids))], []string{"killed", "killed", "killed", "killed", "killed", "killed", "process 0 killed", "stopped for 1s", "stopped for 5s"}[rng.IntN(9)]
-		done[kind]++
-		switch kind {
-		case "killed":
-			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
-		case "process 0 killed":
-			signalTo(t, syscall.SIGKILL, 0)(pids)
-		default:
-			_ = syscall.Kill(pid, syscall.SIGSTOP)
-			time.AfterFunc(map[string]time.Duration{"stopped for 1s": time.Second, "stopped for 5s": 5 * time.Second}[kind], func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
-		}
-	}
-	if err := <-ends; err != nil {
-		t.Errorf("%v\n%s", err, errs)
-	}
-	l := read()
-	if len(l.Steps) != steps {
-		t.Errorf("%d steps, want %d", len(l.Steps), steps)
-	}
-	mean := func(from float64, all []report.Step, when func(i int) bool) (seconds float64) {
-		n := 0
-		for i, s := range all {
-			if when(i) {
-				n, seconds = n+1, seconds+s.Time-from
+	s := shell{T: t, dir: dir}
+	s.process(0, "train", "tiny.yaml", "--out", "plain")
+	metrics := filepath.Join(dir, "r", "metrics.jsonl")
+	strike := func([]int) {
+		for victim := range 2 {
+			for until := time.Now().Add(30 * time.Second); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+				if l, err := report.ReadLog(metrics); err == nil && len(l.Steps) > 3 && joinedIn(l) == victim {
+					break
+				}
 			}
-			from = s.Time
-		}
-		return seconds / float64(n)
-	}
-	var stalls []float64
-	full, lost, joined := make([]bool, len(l.Steps)), 0, 0 // full: all replicas did the step, and nothing happened before it
-	now, changes := replicas, l.Changes
-	for i, s := range l.Steps {
-		full[i] = now == replicas
-		for ; len(changes) > 0 && changes[0].Step < s.Step; changes = changes[1:] {
-			c := changes[0]
-			now, lost, joined, full[i] = c.Replicas, lost+len(c.Lost), joined+len(c.Joined), false
-			if len(c.Lost) > 0 && i > 0 {
-				stalls = append(stalls, s.Time-l.Steps[i-1].Time)
-			}
+			signalTo(t, syscall.SIGKILL, victim)(launchedIn(t, dir))
 		}
 	}
-	rest, from := l.Steps[quiet:], l.Steps[quiet-1].Time
-	under, whole := mean(from, rest, func(int) bool { return true }), mean(from, rest, func(i int) bool { return full[quiet+i] })
-	before := mean(l.Steps[0].Time, l.Steps[1:quiet], func(int) bool { return true })
-	slices.Sort(stalls)
-	t.Logf("%v: %d changes, ranks lost %d, joined %d; a step takes %.3f s before the faults, %.3f s with all replicas between them, %.3f s with faults: %.2f %% and %.2f %% of the throughput; "+
-		"steps with losses take %.2f s, median %.2f s", done, len(l.Changes), lost, joined, before, whole, under, 100*before/under, 100*whole/under, stalls, append(stalls, 0)[len(stalls)/2])
-	if keep := os.Getenv("ZEROTH_ANCHOR_LOG"); keep != "" {
-		b, _ := os.ReadFile(s.path("r", "metrics.jsonl"))
-		_ = os.WriteFile(keep, b, 0o644)
+	code, said, errs, _ := s.disturb("", 0, strike, "launch", "-n", "3", "--", "train", "tiny.yaml", "--set", "faults={survive: true, join: true}", "--out", "r")
+	l, err := report.ReadLog(metrics)
+	if code != 0 || err != nil || joinedIn(l) == 0 || len(l.Steps) != 1200 {
+		t.Fatalf("exit code %d, %v, %d steps, changes %+v\n%s%s", code, err, len(l.Steps), l.Changes, said, errs)
 	}
-	if _, wrong := s.process(0, job("plain", "parallel.ranks=1")...); wrong != "" {
-		t.Log(wrong)
+	got, err := os.ReadFile(filepath.Join(dir, "r", "model", "model.safetensors"))
+	want, wrong := os.ReadFile(filepath.Join(dir, "plain", "model", "model.safetensors"))
+	if err != nil || wrong != nil || !bytes.Equal(got, want) {
+		t.Errorf("other parameters (%v, %v), changes %+v", err, wrong, l.Changes)
 	}
-	if got, want := outcomeOf(t, s.path("r")), outcomeOf(t, s.path("plain")); got != want {
-		t.Error("losses or parameters differ from those of one process")
+}
+
+// joinedIn returns how many ranks have joined.
+func joinedIn(l *report.Log) (n int) {
+	for _, c := range l.Changes {
+		n += len(c.Joined)
 	}
+	return n
+}
+
+// launchedIn returns the processes of a launch in a folder.
+func launchedIn(t *testing.T, dir string) (pids []int) {
+	all, _ := filepath.Glob("/proc/[0-9]*/cwd")
+	for _, name := range all {
+		if at, err := os.Readlink(name); err == nil && at == dir {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
