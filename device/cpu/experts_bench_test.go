@@ -34,9 +34,7 @@ func BenchmarkGroups(b *testing.B) {
 func groupsAndDense(q *Queue, dt device.DType, each, form int) (grouped, dense func(reps int)) {
 	const N, K = 1024, 512
 	E, rng := max(4, min(64, 2048/each)), rand.New(rand.NewPCG(1, 1))
-	mat := func(dt device.DType, rows, cols int) device.Mat {
-		return newGuarded(dt, rows, cols, 0).normal(rng, 0, 1).Mat
-	}
+	mat := func(dt device.DType, rows, cols int) device.Mat { return aligned(rng, dt, rows, cols) }
 	sizes := make([]int, E)
 	for i := range sizes {
 		sizes[i] = each
@@ -64,4 +62,11 @@ func groupsAndDense(q *Queue, dt device.DType, each, form int) (grouped, dense f
 		}
 	}
 	return repeat(ops[form][0]), repeat(ops[form][1])
+}
+
+// aligned returns a random matrix that begins at a line of the cache, as in programs.
+func aligned(rng *rand.Rand, dt device.DType, rows, cols int) device.Mat {
+	m := newGuarded(dt, 1, rows*cols+64, 0).normal(rng, 0, 1)
+	at := int(-uintptr(m.Buf.Ptr)%64) / dt.Size()
+	return device.Mat{Buf: m.Buf.Slice(at, at+rows*cols), Rows: rows, Cols: cols, Ld: cols}
 }

@@ -321,6 +321,29 @@ func TestOneExpert(t *testing.T) {
 	}
 }
 
+// TestLargeGradientGroups checks that gradients of groups that are written past the caches have the bits of others.
+func TestLargeGradientGroups(t *testing.T) {
+	const N, K = 1024, 528 // the last tiles of a row are cut
+	rng, q := rand.New(rand.NewPCG(9, 1)), queueOf(t, 2)
+	sizes := []int{33, 0, 128, 300}
+	offsets, rows := offsetsOf(sizes)
+	x, dy, all := aligned(rng, device.BF16, rows, K), aligned(rng, device.BF16, rows, N), aligned(rng, device.F32, 4*N, K)
+	q.WeightGradGroups(device.MatGroup{Mat: device.Mat{Buf: all.Buf, Rows: N, Cols: K, Ld: K}, Stride: N * K}, dy, x, offsets.Buf, false)
+	for at, i := 0, 0; i < len(sizes); i++ {
+		want := newGuarded(device.F32, N, K, 0).fill(func(int) float64 { return 0 }).Mat
+		if sizes[i] > 0 {
+			q.WeightGrad(want, device.Buffer{}, dy.RowRange(at, at+sizes[i]), x.RowRange(at, at+sizes[i]))
+		}
+		if err := q.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(all.RowRange(i*N, (i+1)*N).Buf.Raw(), want.Buf.Raw()) {
+			t.Errorf("group %d of %d rows: other bits than those of one product", i, sizes[i])
+		}
+		at += sizes[i]
+	}
+}
+
 // TestGroupsAreChecked checks that operands that do not fit are refused.
 func TestGroupsAreChecked(t *testing.T) {
 	q := queueOf(t, 1)

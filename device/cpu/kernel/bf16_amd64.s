@@ -1171,7 +1171,7 @@ DATA roundingBF16<>+88(SB)/8, $0x0040000000400000
 GLOBL roundingBF16<>(SB), RODATA|NOPTR, $96
 
 // func amxRowF32(r *TileRow)
-// Requires: AVX, MMX+
+// Requires: AVX, AVX512F, MMX+
 TEXT ·amxRowF32(SB), NOSPLIT, $120-8
 	MOVQ r+0(FP), AX
 	MOVQ (AX), CX
@@ -1329,6 +1329,8 @@ fetched1:
 	PREFETCHT1 (R8)(CX*2)
 	PREFETCHT1 (R8)(R13*1)
 	ADDQ       24(SP), R8
+	TESTB      $0x04, 88(SP)
+	JNZ        past
 	LONG       $0x4f0d0f41
 	BYTE       $0x00
 	LONG       $0x4f0d0f41
@@ -1349,10 +1351,12 @@ fetched1:
 	LONG       $0x4f0d0f41
 	BYTE       $0x40
 	ADDQ       R9, R15
-	ADDQ       24(SP), SI
-	ADDQ       $0x00000800, DX
-	SUBQ       $0x10, R11
-	JNZ        early
+
+past:
+	ADDQ 24(SP), SI
+	ADDQ $0x00000800, DX
+	SUBQ $0x10, R11
+	JNZ  early
 
 earlydone:
 	MOVQ  (SP), R11
@@ -1410,24 +1414,60 @@ fetched2:
 
 latedone:
 multiplied:
-	MOVQ R9, R10
-	SHLQ $0x04, R10
-	ADDQ DI, R10
-	LONG $0x4b7aa2c4
-	LONG $0x00000f84
-	WORD $0x0000
-	LONG $0x4b7aa2c4
-	LONG $0x00400f8c
-	WORD $0x0000
-	LONG $0x4b7a82c4
-	LONG $0x00000a94
-	WORD $0x0000
-	LONG $0x4b7a82c4
-	LONG $0x00400a9c
-	WORD $0x0000
-	SUBQ $-128, DI
+	TESTB $0x04, 88(SP)
+	JNZ   copy
+	MOVQ  R9, R10
+	SHLQ  $0x04, R10
+	ADDQ  DI, R10
+	LONG  $0x4b7aa2c4
+	LONG  $0x00000f84
+	WORD  $0x0000
+	LONG  $0x4b7aa2c4
+	LONG  $0x00400f8c
+	WORD  $0x0000
+	LONG  $0x4b7a82c4
+	LONG  $0x00000a94
+	WORD  $0x0000
+	LONG  $0x4b7a82c4
+	LONG  $0x00400a9c
+	WORD  $0x0000
+	SUBQ  $-128, DI
+
+next:
 	DECQ 80(SP)
 	JNZ  tile
+	JMP  end
+
+copy:
+	MOVQ 96(SP), SI
+	MOVQ DI, DX
+	LONG $0x4b7ae2c4
+	LONG $0x00001e84
+	WORD $0x0000
+	LONG $0x4b7ae2c4
+	LONG $0x00401e8c
+	WORD $0x0000
+	LONG $0x4b7ae2c4
+	LONG $0x08001e94
+	WORD $0x0000
+	LONG $0x4b7ae2c4
+	LONG $0x08401e9c
+	WORD $0x0000
+	MOVQ $0x00000020, CX
+
+row:
+	VMOVUPS  (SI), Z0
+	VMOVNTPS Z0, (DX)
+	VMOVUPS  64(SI), Z1
+	VMOVNTPS Z1, 64(DX)
+	ADDQ     R9, DX
+	SUBQ     $-128, SI
+	DECQ     CX
+	JNZ      row
+	SUBQ     $-128, DI
+	JMP      next
+
+end:
 	LONG $0x4978e2c4
 	BYTE $0xc0
 	VZEROUPPER
@@ -1653,6 +1693,8 @@ latedone:
 multiplied:
 	TESTQ AX, AX
 	JZ    none
+
+narrow:
 	MOVQ  AX, SI
 	MOVQ  DI, DX
 	MOVQ  88(SP), CX
@@ -1707,7 +1749,9 @@ beforerow:
 
 beforedone:
 	ADDQ $0x40, DI
-	JMP  store
+	CMPQ 80(SP), $0x00
+	JNE  store
+	JMP  end
 
 none:
 	LEAQ 4096(R14), AX
@@ -1728,62 +1772,18 @@ store:
 	XCHGQ R14, AX
 	DECQ  80(SP)
 	JNZ   tile
-	MOVQ  AX, SI
-	MOVQ  DI, DX
-	MOVQ  88(SP), CX
-	TESTQ $0x00000001, CX
-	JNZ   endadd
-	MOVQ  $0x00000020, CX
+	JMP   narrow
 
 end:
-	VMOVUPS (SI), Z0
-	VMOVUPS 64(SI), Z1
-	LONG    $0x4877f262
-	WORD    $0xc072
-	VMOVUPS Z0, (DX)
-	ADDQ    R9, DX
-	SUBQ    $-128, SI
-	DECQ    CX
-	JNZ     end
-	JMP     enddone
-
-endadd:
-	MOVQ $0x00000020, CX
-
-endrow:
-	VPMOVZXWD   (DX), Z0
-	VPSLLD      $0x10, Z0, Z0
-	VADDPS      (SI), Z0, Z0
-	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST roundingBF16<>+0(SB), Z1, Z1
-	VPADDD.BCST roundingBF16<>+32(SB), Z1, Z1
-	VCMPPS      $0x03, Z0, Z0, K1
-	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  roundingBF16<>+64(SB), Z0, K1, Z1
-	VPSRLD      $0x10, Z1, Z1
-	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, (DX)
-	VPMOVZXWD   32(DX), Z0
-	VPSLLD      $0x10, Z0, Z0
-	VADDPS      64(SI), Z0, Z0
-	VPSRLD      $0x10, Z0, Z1
-	VPANDD.BCST roundingBF16<>+0(SB), Z1, Z1
-	VPADDD.BCST roundingBF16<>+32(SB), Z1, Z1
-	VCMPPS      $0x03, Z0, Z0, K1
-	VPADDD      Z0, Z1, Z1
-	VPORD.BCST  roundingBF16<>+64(SB), Z0, K1, Z1
-	VPSRLD      $0x10, Z1, Z1
-	VPMOVDW     Z1, Y1
-	VMOVDQU     Y1, 32(DX)
-	ADDQ        R9, DX
-	SUBQ        $-128, SI
-	DECQ        CX
-	JNZ         endrow
-
-enddone:
 	LONG $0x4978e2c4
 	BYTE $0xc0
 	VZEROUPPER
+	RET
+
+// func storeFence()
+// Requires: MMX+
+TEXT ·storeFence(SB), NOSPLIT, $0
+	SFENCE
 	RET
 
 // func amxRows(dst *byte, src *byte, ld int, k int, width int, stride int)

@@ -39,6 +39,11 @@ func amxRowF32(r *TileRow)
 //go:noescape
 func amxRowBF16(r *TileRow)
 
+// storeFence makes stores past the caches visible before later ones.
+//
+//go:noescape
+func storeFence()
+
 // amxRows packs at most 32 rows of k bf16 into tiles; it ignores stride.
 //
 //go:noescape

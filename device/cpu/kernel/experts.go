@@ -180,7 +180,9 @@ func GroupWeightGrad(t *Args, g int) (Gemm, bool) {
 	if dy.Rows == 0 && t.Add {
 		return Gemm{}, false
 	}
-	return NewGemm(dw, dy.T(), x, device.Buffer{}, t.Add), true
+	gemm := NewGemm(dw, dy.T(), x, device.Buffer{}, t.Add)
+	gemm.stream = !t.Add && 4*t.Stride*(t.B[0].N-1) >= StreamMin
+	return gemm, true
 }
 
 // RunGroups computes the products of those of groups [lo, hi) that have fewer than GroupRows rows.

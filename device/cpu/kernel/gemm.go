@@ -52,6 +52,7 @@ type Gemm struct {
 	C, A, B device.Mat
 	Bias    device.Buffer
 	add     bool
+	stream  bool // C is written past the caches if it can be; not with add
 	M, N, K int
 	Workers int
 	InPlace bool // rows of A are read in place, not packed
@@ -289,6 +290,14 @@ func (g *Gemm) alone(w *Worker, next device.Mat) {
 			}
 		}
 	}
+	g.complete()
+}
+
+// complete makes what was written past the caches visible to other workers.
+func (g *Gemm) complete() {
+	if g.stream && g.ISA.fence != nil {
+		g.ISA.fence()
+	}
 }
 
 // columnGroup is a group of columns of a block.
@@ -311,6 +320,7 @@ func (g *Gemm) pieces(w *Worker, lo, hi int) {
 			g.RowPanel(&mem, p, s0, s1)
 		}
 	}
+	g.complete()
 }
 
 // rowsOfA locates mr rows of the block of A for a RowFunc.
@@ -445,6 +455,9 @@ func (g *Gemm) wholeTiles(mem *GemmScratch, p, s0, s1 int) int {
 		r.Add = AddOld
 	}
 	r.C, r.Ld = total.at(j), total.ld
+	if g.stream && g.ISA.fence != nil && g.first() && g.last() && uintptr(r.C)%64 == 0 && r.Ld%16 == 0 {
+		r.Stage, r.Add = unsafe.Pointer(&mem.tile[0]), r.Add|pastAll
+	}
 	g.ISA.Row[device.F32](r)
 	t := &mem.args.tile
 	t.Rows = g.ISA.MR

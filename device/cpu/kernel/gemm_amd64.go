@@ -58,7 +58,7 @@ var AMX = ISA{
 	Name: "amx", MR: 32, nr: 32, KC: KcBF16, pair: 2, unit: 16,
 	a: packing{copy: [3]packCopyFunc{device.BF16: amxColumns}, trans: [3]packTransFunc{device.BF16: amxRows}, transLanes: 32, tiles: true},
 	b: packPairs, moves: &moves512,
-	Row: []RowFunc{device.F32: amxRowF32, device.BF16: amxRowBF16}, Narrow: amxNarrow,
+	Row: []RowFunc{device.F32: amxRowF32, device.BF16: amxRowBF16}, fence: storeFence, Narrow: amxNarrow,
 	peak: Peak{Name: "bf16 amx", ops: 16 * 2 * 16 * 16 * 32, loop: tileLoop},
 }
 

@@ -20,6 +20,7 @@ type ISA struct {
 	dots   dotsFunc  // for few rows and a transposed B of the instruction set's words, or nil
 	moves  *moves    // nil: in Go
 	Row    []RowFunc // for C of F32 and of BF16; replaces tile if not nil
+	fence  func()    // makes what was written past the caches visible to other workers; nil: it is not supported
 	// Narrow packs 32 rows of k floats, a multiple of 32, ld apart, as a panel of A of bf16;
 	// subnormals may become zero. It is nil if Row is.
 	Narrow func(dst, src unsafe.Pointer, ld, k int)
@@ -71,6 +72,7 @@ type RowFunc func(r *TileRow)
 const (
 	AddOld  = 1
 	AddNone = 2
+	pastAll = 4 // with AddNone: C, of float32 and at a multiple of 64 bytes like its rows, is written past the caches
 )
 
 // GemmScratch divides a worker's scratch memory.

@@ -32,6 +32,9 @@ func bf16(c *build.Context) {
 	roundingBF16 = declare(c, "roundingBF16", roundConstants...)
 	amxRow(c, "amxRowF32", false)
 	amxRow(c, "amxRowBF16", true)
+	text(c, "storeFence", "func()", "storeFence makes stores past the caches visible before later ones.")
+	c.SFENCE()
+	c.RET()
 	amxRows(c)
 	amxColumns(c)
 	amxNarrow(c)
@@ -222,6 +225,7 @@ func tileProducts(c *build.Context, label string, step operand.Mem, meanwhile fu
 const (
 	addOld  = 1
 	addNone = 2
+	pastAll = 4
 )
 
 // amxRow generates products of 32 rows of A by several panels of B. Results of bf16 are rounded on
@@ -323,6 +327,10 @@ func amxRow(c *build.Context, name string, round bool) {
 	c.Label("few")
 	tileProducts(c, "early", arg("step"), func() {
 		fetch()
+		if !round {
+			c.TESTB(operand.U8(pastAll), arg("add"))
+			c.JNZ(operand.LabelRef("past"))
+		}
 		for range 4 {
 			emit(c, prefetchW(r15, 0))
 			if !round {
@@ -330,6 +338,7 @@ func amxRow(c *build.Context, name string, round bool) {
 			}
 			c.ADDQ(ld, lines)
 		}
+		c.Label("past")
 	})
 	c.MOVQ(arg("k"), reg.R11)
 	c.SUBQ(operand.U32(early), reg.R11)
@@ -339,9 +348,12 @@ func amxRow(c *build.Context, name string, round bool) {
 	if round {
 		c.TESTQ(last, last)
 		c.JZ(operand.LabelRef("none"))
+		c.Label("narrow")
 		narrowTile(c, "before", last, dst, ld, arg("add"))
 		c.ADDQ(operand.U8(64), dst)
-		c.JMP(operand.LabelRef("store"))
+		c.CMPQ(arg("n"), operand.U8(0))
+		c.JNE(operand.LabelRef("store"))
+		c.JMP(operand.LabelRef("end"))
 		c.Label("none")
 		c.LEAQ(at(stage, 4096), last)
 		c.Label("store")
@@ -350,17 +362,46 @@ func amxRow(c *build.Context, name string, round bool) {
 		}
 		c.XCHGQ(stage, last)
 	} else {
+		c.TESTB(operand.U8(pastAll), arg("add"))
+		c.JNZ(operand.LabelRef("copy"))
 		moveSums(c, tileStore)
 		c.SUBQ(operand.I8(-128), dst)
 	}
+	c.Label("next")
 	c.DECQ(arg("n"))
 	c.JNZ(operand.LabelRef("tile"))
 	if round {
-		narrowTile(c, "end", last, dst, ld, arg("add"))
+		c.JMP(operand.LabelRef("narrow")) // the last one
+	} else {
+		c.JMP(operand.LabelRef("end"))
+		c.Label("copy")
+		copyTile(c, arg("stage"), dst, ld)
+		c.JMP(operand.LabelRef("next"))
 	}
+	c.Label("end")
 	emit(c, tilerelease)
 	c.VZEROUPPER()
 	c.RET()
+}
+
+// copyTile copies the sums to dst past the caches, by way of stage, and advances dst; it changes RSI, RDX and RCX.
+func copyTile(c *build.Context, stage operand.Mem, dst, ld reg.Register) {
+	c.MOVQ(stage, reg.RSI)
+	c.MOVQ(dst, reg.RDX)
+	for t := range byte(4) {
+		emit(c, tileStore(t, rsi, rbx, 64*int32(t&1)+2048*int32(t>>1)))
+	}
+	c.MOVQ(operand.U32(32), reg.RCX)
+	c.Label("row")
+	for j := range 2 {
+		c.VMOVUPS(at(reg.RSI, 64*j), zmm[j])
+		c.VMOVNTPS(zmm[j], at(reg.RDX, 64*j))
+	}
+	c.ADDQ(ld, reg.RDX)
+	c.SUBQ(operand.I8(-128), reg.RSI)
+	c.DECQ(reg.RCX)
+	c.JNZ(operand.LabelRef("row"))
+	c.SUBQ(operand.I8(-128), dst)
 }
 
 // narrowTile rounds the tile at src to dst, with rows ld bytes apart, plus the old contents if the
