@@ -86,6 +86,7 @@ func TestJoinAtAnyOperation(t *testing.T) {
 				}
 				t.Run(fmt.Sprint(victims), func(t *testing.T) { joins += joinsAfter(t, s.processes, sets, victims, whole) })
 			}
+			t.Log(joins, "ranks have joined")
 			if joins == 0 {
 				t.Error("nobody has joined")
 			}
