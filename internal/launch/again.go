@@ -55,11 +55,18 @@ func (s *Supervisor) revives(c *child, running int, ends chan *child) bool {
 	return true
 }
 
-// mayTrain reports whether another process may be part of the run: one that has not found it alone.
+// mayTrain reports whether another process may be part of the run: one that runs and has not found itself alone.
 func (s *Supervisor) mayTrain(but *child) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.children, func(c *child) bool { return c != but && !c.alone && !c.over })
+	return slices.ContainsFunc(s.children, func(c *child) bool { return c != but && !c.alone && !c.over && !c.isStopped() })
+}
+
+// onlyStopped reports whether every process that has not ended is stopped by a signal.
+func (s *Supervisor) onlyStopped() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !slices.ContainsFunc(s.children, func(c *child) bool { return !c.over && !c.isStopped() })
 }
 
 // again starts the process of a rank again.

@@ -21,19 +21,9 @@ func ownGroup() *syscall.SysProcAttr {
 // endingSignal returns the number of the signal that ended a process.
 func endingSignal(p *os.ProcessState) int { return int(p.Sys().(syscall.WaitStatus).Signal()) }
 
-// onlyStopped reports whether every process that has not ended is stopped by a signal.
-func (s *Supervisor) onlyStopped() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.children {
-		b, err := os.ReadFile("/proc/" + strconv.Itoa(c.cmd.Process.Pid) + "/stat")
-		if err != nil {
-			continue // it has ended
-		}
-		_, state, _ := strings.Cut(string(b), ") ")
-		if !strings.HasPrefix(state, "T") && !strings.HasPrefix(state, "Z") {
-			return false
-		}
-	}
-	return true
+// isStopped reports whether a process is stopped by a signal.
+func (c *child) isStopped() bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(c.cmd.Process.Pid) + "/stat")
+	_, state, _ := strings.Cut(string(b), ") ")
+	return err == nil && strings.HasPrefix(state, "T")
 }

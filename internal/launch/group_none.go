@@ -19,5 +19,5 @@ func ownGroup() *syscall.SysProcAttr { return nil }
 // endingSignal returns 0: no signal ends a process on this system.
 func endingSignal(*os.ProcessState) int { return 0 }
 
-// onlyStopped returns false, because this system does not report it.
-func (s *Supervisor) onlyStopped() bool { return false }
+// isStopped returns false, because this system does not report it.
+func (c *child) isStopped() bool { return false }

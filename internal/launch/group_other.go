@@ -19,5 +19,5 @@ func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true
 // endingSignal returns the number of the signal that ended a process.
 func endingSignal(p *os.ProcessState) int { return int(p.Sys().(syscall.WaitStatus).Signal()) }
 
-// onlyStopped returns false, because this system does not report it.
-func (s *Supervisor) onlyStopped() bool { return false }
+// isStopped returns false, because this system does not report it.
+func (c *child) isStopped() bool { return false }

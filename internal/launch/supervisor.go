@@ -483,7 +483,7 @@ func (s *Supervisor) wait(ends chan *child) {
 			if c.ended == 0 {
 				s.survived = s.Survives != nil && s.Survives()
 			}
-			if s.done = s.done || c.code == ExitDone; s.revives(c, running, ends) {
+			if s.done = s.done || c.code == ExitDone; limit == nil && s.revives(c, running, ends) {
 				running++
 				continue
 			}

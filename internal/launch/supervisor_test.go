@@ -23,9 +23,13 @@ import (
 	"zeroth/tests/nightly"
 )
 
-// TestMain lets this program be the process of a launch, which ends with the code in LAUNCHED when it gets a signal.
+// TestMain lets this program be the process of a launch, which ends with the code in LAUNCHED when it gets a signal, or one
+// that comes back to join the others and finds nobody.
 func TestMain(m *testing.M) {
 	if code := os.Getenv("LAUNCHED"); code != "" {
+		if os.Getenv("ZEROTH_JOIN") != "" {
+			os.Exit(ExitAlone)
+		}
 		signals := make(chan os.Signal, 1)
 		signal.Notify(signals, syscall.SIGTERM)
 		fmt.Println("ready")
@@ -328,6 +332,7 @@ func TestNobodyToJoin(t *testing.T) {
 		alone, over, may bool
 	}{{false, false, true}, {true, false, false}, {false, true, false}} {
 		c, other := &child{code: ExitAlone, before: ExitAgain}, &child{alone: x.alone, over: x.over, code: ExitAlone, before: ExitFailure}
+		other.cmd = &exec.Cmd{Process: &os.Process{Pid: os.Getpid()}}
 		s := &Supervisor{survived: true, children: []*child{c, other}}
 		if s.mayTrain(c) != x.may || s.code() != ExitAgain {
 			t.Errorf("%+v: %v, code %d", x, s.mayTrain(c), s.code())
@@ -363,35 +368,55 @@ func TestSignalWhileProcessesStart(t *testing.T) {
 	}
 }
 
-// TestLostIsStopped checks that a process that is stopped, without which the others have come to the end, does
-// not keep the launch from ending well.
-func TestLostIsStopped(t *testing.T) {
+// lastStopped runs a launch whose processes go on without those that are lost, and stops the last one.
+func lastStopped(t *testing.T, s *Supervisor, code string) (all []*child, end chan error) {
 	if runtime.GOOS != "linux" {
 		t.Skip("this system does not report that processes are stopped")
 	}
-	t.Setenv("LAUNCHED", "0")
+	t.Setenv("LAUNCHED", code)
 	out, in := io.Pipe()
-	s := New(2, Remote{})
-	s.Out, s.Errs, s.Survives = in, io.Discard, func() bool { return true }
-	end := make(chan error, 1)
+	s.Out, s.Survives, end = in, func() bool { return true }, make(chan error, 1)
 	go func() { end <- s.Run() }()
-	for lines, n := bufio.NewScanner(out), 0; n < 2 && lines.Scan(); n++ { // "ready", of each
+	for lines, n := bufio.NewScanner(out), 0; n < s.n && lines.Scan(); n++ { // "ready", of each
 	}
 	go io.Copy(io.Discard, out)
-	var all []*child
-	for len(all) < 2 {
+	for len(all) < s.n {
 		time.Sleep(time.Millisecond)
 		s.mu.Lock()
-		all = s.children
+		all = slices.Clone(s.children)
 		s.mu.Unlock()
 	}
-	_ = all[1].cmd.Process.Signal(syscall.SIGSTOP)
+	last := all[s.n-1].cmd.Process
+	_ = last.Signal(syscall.SIGSTOP)
 	for stat := ""; !strings.Contains(stat, ") T "); time.Sleep(time.Millisecond) {
-		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", all[1].cmd.Process.Pid))
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", last.Pid))
 		stat = string(b)
 	}
+	return all, end
+}
+
+// TestLostIsStopped checks that a process that is stopped, without which the others have come to the end, does
+// not keep the launch from ending well.
+func TestLostIsStopped(t *testing.T) {
+	s := New(2, Remote{})
+	s.Errs = io.Discard
+	all, end := lastStopped(t, s, "0")
 	_ = all[0].cmd.Process.Signal(syscall.SIGTERM)
 	if err := <-end; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestOthersAreStopped checks that a launch ends whose processes are all lost, some of them because they are stopped: those that
+// come back find nobody to join.
+func TestOthersAreStopped(t *testing.T) {
+	s, errs := New(3, Remote{}), &strings.Builder{}
+	s.Errs, s.Joins = errs, func() bool { return true }
+	all, end := lastStopped(t, s, "75")
+	for _, c := range all[:2] {
+		_ = c.cmd.Process.Kill()
+	}
+	if err := <-end; !errors.As(err, new(Failed)) {
+		t.Errorf("%v\n%s", err, errs)
 	}
 }
