@@ -105,7 +105,7 @@ func PruneIn(fsys vfs.FS, root string, rules ...Keep) (Pruned, error) {
 	return h.Prune(rules...)
 }
 
-// Prunable returns what Prune would do.
+// Prunable returns the result that Prune would have.
 func Prunable(root string, rules ...Keep) (p Pruned, err error) {
 	err = p.prune(store.Files{}, root, rules, func(vfs.FS, string) error { return nil })
 	return p, err

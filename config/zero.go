@@ -60,7 +60,7 @@ func (c *Config) zeroKeys() []field {
 	}
 }
 
-// unmovable returns what the job's activations in host memory conflict with.
+// unmovable refuses settings that activations in host memory cannot be combined with.
 func (c *Config) unmovable() (no refusal) {
 	z := c.Zero
 	switch {

@@ -44,10 +44,10 @@ import (
 type Source struct {
 	Text       []string  // patterns of text files
 	Tokens     []string  // or patterns of token files
-	Documents  Documents // or records
-	Samples    Samples   // or those of a program; Held are for validation, nil if there are none
+	Documents  Documents // or files of records
+	Samples    Samples   // or the samples of a program; Held are for validation, nil if there are none
 	Held       Samples
-	Below      []int   // what a program's numbers must be below, by field; 0, or none: anything
+	Below      []int   // exclusive limits of a program's numbers, by field; 0, or no item: none
 	Dir        string  // base of relative paths; "" is the working directory
 	Tokenizer  string  // "bytes", "gpt2" or a folder, see NewTokenizer; with Tokens it may be ""
 	DType      string  // of ids in token files without a header: "uint16", "uint32", "int32", "int64"; "" means uint16, unless the file is ambiguous

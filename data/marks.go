@@ -52,7 +52,7 @@ const (
 	notToLearn
 )
 
-// judge returns what the marks of an object say, and the key that says it. Other keys have its texts.
+// judge returns the verdict of the marks of an object, and the key of the mark. texts are keys that have its texts.
 func (d *docReader) judge(of jsonread.Value, texts ...string) (says verdict, key string, err error) {
 	for _, p := range of.Pairs {
 		mark, excludes := isMark(p.Key)

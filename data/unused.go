@@ -63,7 +63,7 @@ func (s *seen[T]) add(what T, x example) {
 	}
 }
 
-// sorted returns what was seen, in the order of the first records.
+// sorted returns the keys, in the order of the first records that had them.
 func (s seen[T]) sorted() []T {
 	return slices.SortedFunc(maps.Keys(s), func(a, b T) int { return s[a].order - s[b].order })
 }

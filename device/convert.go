@@ -108,7 +108,7 @@ func Narrowed(s []float32, t DType) Buffer {
 	return Buffer{Type: t, Host: true, N: len(s), Ptr: unsafe.Pointer(unsafe.SliceData(all[len(all)-t.Bytes(len(s))/4:]))}
 }
 
-// encoded codes elements block by block, each before its memory is overwritten.
+// encoded encodes elements block by block, each before its memory is overwritten.
 func encoded(s []float32, t DType) Buffer {
 	to := s
 	if len(s) == 1 {

@@ -81,7 +81,7 @@ func (c *Choice) simulate() {
 	}
 }
 
-// all returns what was tried, in the order of the settings.
+// all returns all choices tried, in the order of the settings.
 func (s *search) all() (list []*Choice) {
 	for _, key := range slices.Sorted(maps.Keys(s.tried)) {
 		if c, err := s.tried[key](); err == nil {

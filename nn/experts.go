@@ -304,7 +304,7 @@ func (m mixPass) balance() {
 	m.q.SumRows(layers.RowRange(m.b.layer, m.b.layer+1).Buf, stats)
 }
 
-// targets returns those of this rank's rows.
+// targets returns the targets of this rank's rows.
 func (m mixPass) targets() device.Buffer {
 	lo, hi := m.bt.Own()
 	return m.bt.Target.Slice(lo, hi)

@@ -204,7 +204,7 @@ func spread(counts []float32) (largest, entropy float64) {
 	return largest, entropy
 }
 
-// balancedOf returns what the statistics of all ranks say: each stage of a pipeline has its layers.
+// balancedOf combines the statistics of all ranks: each stage of a pipeline has those of its layers.
 func (t *Trainer) balancedOf(all []int64) (of Balanced) {
 	b, n := &t.cfg.Balance, t.statLen()
 	if !b.on() {

@@ -335,7 +335,7 @@ func (p *machine) weigh(values ...any) (n int64) {
 	return n
 }
 
-// innerOf returns what is known of the inside of a value that can change, or nil.
+// innerOf returns the description of the content of a list, dictionary or similar value; nil for others.
 func innerOf(v any) *inner {
 	switch v := v.(type) {
 	case *List:

@@ -251,7 +251,7 @@ func (a *app) prepare(ctx context.Context, file string, sets []string, o *job.Op
 	if (o.Resume == "latest" || o.Resume == "best") && o.Out == "" && c.Checkpoint.Dir == "" {
 		return nil, leave, input.BadInput(errors.New("--resume " + o.Resume + " needs a folder of checkpoints; name the run folder with --out, or set checkpoint.dir in the job file"))
 	}
-	if o.Out == "" && in.Rank == 0 { // the others get its folder
+	if o.Out == "" && in.Rank == 0 { // the other processes get the folder from this one
 		o.Out, undo = ownFolder(defaultFolder(file, time.Now()))
 	}
 	a.open = 64 + 2*c.Parallel.Ranks + 4*in.World // files of saves and offloading; to each process, connections and memory

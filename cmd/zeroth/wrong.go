@@ -70,7 +70,7 @@ func examples(cmd *cobra.Command) []string {
 	return strings.Split(strings.TrimSpace(strings.ReplaceAll(cmd.Example, "\n  ", "\n")), "\n")
 }
 
-// plainly returns what cobra reports of missing flags, and of flags that exclude each other, with what to type.
+// plainly rewords cobra's errors about missing flags, and about flags that exclude each other, and adds what to type.
 func plainly(cmd *cobra.Command, err error) error {
 	same := func(e error) bool { return err != nil && e != nil && err.Error() == e.Error() }
 	var of []string

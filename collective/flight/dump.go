@@ -148,7 +148,7 @@ func decode(text []byte) (d Dump, err error) {
 	return file.Dump, file.check()
 }
 
-// check returns what no rank writes, and shares equal strings.
+// check returns an error for a dump that no rank can have written, and shares equal strings.
 func (d *Dump) check() error {
 	texts := []*string{&d.Session, &d.Why, &d.Host}
 	switch {

@@ -95,7 +95,7 @@ func Known(key string) (found []Word) {
 	return found
 }
 
-// Hint returns what a key of another program is in a job, or "".
+// Hint describes the equivalent in a job of a key of another program; "" if the key is unknown.
 func Hint(key string) string {
 	hint := ""
 	for _, w := range Known(key) {

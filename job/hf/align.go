@@ -14,11 +14,11 @@ import (
 
 const generationFile = "generation_config.json"
 
-// Aligned returns what is carried with the config.json of a trained model, in both of which the tokens
-// that end, begin and pad a text are those of the tokenizer, as after transformers' Trainer: programs
-// that generate text read them only there. generation_config.json may have several ends. It also gets
-// turn, with which a chat template ends an answer, unless that is negative. note says what changed; it
-// is empty if nothing did.
+// Aligned returns the files carried with a trained model and its config.json. In both, the tokens that end,
+// begin and pad a text become those of the tokenizer, as after transformers' Trainer, because programs that
+// generate text read them only there. generation_config.json may have several ends. It also gets turn, with
+// which a chat template ends an answer, unless that is negative. note describes the changes; it is empty if
+// there are none.
 //
 // A checkpoint's own config is not aligned, because pad_token_id affects training.
 func (c Carried) Aligned(config []byte, turn int32) (aligned Carried, note string, err error) {

@@ -104,12 +104,12 @@ func (c Carried) Write(folder string, config []byte) error {
 	return writeFile(filepath.Join(folder, "config.json"), config)
 }
 
-// Settings returns what is carried, with no other file than generation_config.json.
+// Settings returns a copy with generation_config.json as the only file.
 func (c Carried) Settings() Carried {
 	return c.with(func(name string) bool { return name == generationFile })
 }
 
-// with returns what is carried, with only the named files.
+// with returns a copy with only the named files.
 func (c Carried) with(named func(string) bool) Carried {
 	c.Files = slices.DeleteFunc(slices.Clone(c.Files), func(f checkpoint.Attachment) bool { return !named(f.Path) })
 	return c

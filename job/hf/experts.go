@@ -98,7 +98,7 @@ func (o *object) experts(m *Model, names nn.ExpertNames, count, topK int) *nn.Ex
 	return x
 }
 
-// balance reads the coefficient of the balancing loss, which transformers adds if routers' logits are outputs.
+// balance reads the coefficient of the balancing loss, which transformers adds if output_router_logits is true.
 func (o *object) balance(m *Model, otherwise float64) {
 	if maybe(o, "output_router_logits", false) {
 		m.RouterAux = o.number("router_aux_loss_coef", otherwise, func(x float64) bool { return x >= 0 && !math.IsInf(x, 0) })

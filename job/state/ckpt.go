@@ -265,7 +265,7 @@ func newestProgress(list []checkpoint.Entry) (p Progress) {
 // Fact is a word about a checkpoint and its value.
 type Fact [2]string
 
-// Facts returns what people may want to know from a checkpoint's state.json.
+// Facts returns the facts of a checkpoint's state.json that 'ckpt inspect' shows.
 func Facts(ck *checkpoint.Checkpoint) ([]Fact, error) {
 	p, err := ReadProgress(ck)
 	if err != nil {

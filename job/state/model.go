@@ -47,7 +47,7 @@ func ExportModel(ctx context.Context, ck *checkpoint.Checkpoint, folder string, 
 	return note, err
 }
 
-// carriedBy returns what a checkpoint carries with an exported model.
+// carriedBy returns the files that a checkpoint carries for an exported model.
 func carriedBy(ck *checkpoint.Checkpoint, p Progress, t checkpoint.DType) (kept hf.Carried, note string, err error) {
 	config := hf.ExportedConfig(p.Model, t)
 	if kept, err = hf.CarriedBy(ck, config); err != nil || !p.Trained() {

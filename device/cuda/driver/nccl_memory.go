@@ -25,7 +25,7 @@ func (r Registering) String() string {
 	return [...]string{"nothing", "buffers", "windows"}[r]
 }
 
-// NCCLRegisters returns what the library found by OpenNCCL can register; nothing with
+// NCCLRegisters returns the kind of memory that the library found by OpenNCCL can register; none with
 // ZEROTH_NCCL_REGISTER=0 in the environment.
 func NCCLRegisters() Registering {
 	if os.Getenv("ZEROTH_NCCL_REGISTER") == "0" {

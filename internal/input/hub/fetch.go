@@ -90,7 +90,7 @@ func (f *fetcher) complete(m model, files Files) bool {
 	return ok && len(f.missing(m, t.small(files))) == 0 && f.weightsMissing(m, t, files) == ""
 }
 
-// missing returns those of names that are not in the cache.
+// missing returns the names that are not in the cache.
 func (f *fetcher) missing(m model, names []string) (missing []string) {
 	for _, name := range names {
 		if !input.Exists(f.path(m, name)) {
