@@ -8,12 +8,10 @@ import (
 	"slices"
 	"testing"
 
-	"zeroth/collective"
 	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/device/cuda"
-	"zeroth/fsdp"
 	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/job/state"
@@ -216,30 +214,6 @@ func TestAllocatedIsPlannedIsFormula(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestUnitsOfAllRanksAreFormula checks the closed forms for units that belong to other ranks than
-// the rest.
-func TestUnitsOfAllRanksAreFormula(t *testing.T) {
-	for stage := 1; stage < 4; stage++ {
-		// This runs on the CPU because a GPU's memory is reserved by the plan, which ignores the
-		// hook.
-		c := cfg(t, fmt.Sprint("zero.stage=", stage), "device=cpu", "parallel.ranks=3", "precision=bf16", "train.accumulate=2")
-		want, all := formula(c, 0), shard.Mesh{Shard: 1, Replicate: 3}
-		want.Units[0].Mesh, want.Units[2].Mesh = all, all
-		whole := func(_ int, z *zero.Config) {
-			g := fsdp.Groups{Shard: collective.NewLocal(1)[0], Replica: z.Groups.World}
-			z.UnitGroups = map[string]fsdp.Groups{"root": g, "h.1": g}
-		}
-		ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{WrapTrainer: whole}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, r := range ranks {
-			sameBytes(t, fmt.Sprint("stage ", stage), r.Device.Usage().Live, want.Bytes())
-		}
-		zerotest.CloseAll(ranks)
 	}
 }
 

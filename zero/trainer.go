@@ -48,9 +48,8 @@ type Config struct {
 	Offload    offload.Config
 	HostUpdate Update
 
-	Groups     collective.Ranks       // of this rank in Mesh: World, and the ranks that units belong to
-	UnitGroups map[string]fsdp.Groups // of units that belong to other groups than these
-	Mesh       shard.Mesh
+	Groups collective.Ranks // of this rank in Mesh: World, and the ranks that units belong to
+	Mesh   shard.Mesh
 
 	Model    *nn.Model // the whole model
 	Pipeline Pipeline
@@ -323,9 +322,6 @@ func Vecs(rules []optim.Rule) (of [][]device.DType) {
 // groups returns the ranks that a unit belongs to. With tensor parallelism, ranks share the units
 // of parameters that are not divided.
 func (c *Config) groups(u nn.Unit, tied bool) (g fsdp.Groups) {
-	if g, ok := c.UnitGroups[u.Name]; ok {
-		return g
-	}
 	g, joint := fsdp.Groups{Shard: c.Groups.Shard, Replica: c.Groups.Replica, Tied: tied}, c.Groups.Joint
 	if c.Groups.Experts != nil && u.Params[0].Expert {
 		g.Shard, g.Replica, joint = c.Groups.ExpertShard, c.Groups.ExpertReplica, c.Groups.ExpertJoint
