@@ -54,7 +54,7 @@ func (n *Net) Reform(epoch int, groups [][]int, host func(process int) int) {
 // Halt ends every wire because of the loss of a process, but keeps the connections.
 func (n *Net) Halt(process int) {
 	for _, p := range n.ports() {
-		p.abandon(collective.ErrPeerLost{Rank: process * n.cfg.PerProcess}, true)
+		p.abandon(n.lost(process), true)
 	}
 }
 

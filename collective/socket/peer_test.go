@@ -289,3 +289,20 @@ func TestCloseBeforeAllAreConnected(t *testing.T) {
 		t.Errorf("the process that is connected hears %q", b)
 	}
 }
+
+// TestReturnedRankHasTheNumberOfItsPlace checks that a process that has come back has the ranks of its place in errors.
+func TestReturnedRankHasTheNumberOfItsPlace(t *testing.T) {
+	n := socket.New(socket.Config{Processes: 2, PerProcess: 2, Groups: [][]int{{0, 2}}, Told: func(int, uint32, []byte) {}})
+	defer n.Close()
+	n.Reform(1, [][]int{{0, 7}}, func(int) int { return 0 }) // process 3 has the place of process 1
+	g := collective.NewWired(n.Wire(0, 0))
+	n.Halt(3)
+	d := cpu.NewHost(1)
+	defer d.Close()
+	q := d.NewQueue("comm")
+	defer q.Close()
+	collective.AllGather(g, q, floats(make([]byte, 8)))
+	if err := q.Wait(); g.Name(1) != 3 || err == nil || !strings.Contains(err.Error(), "peer 2 lost") {
+		t.Errorf("rank %d, %v", g.Name(1), err)
+	}
+}

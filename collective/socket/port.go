@@ -53,7 +53,7 @@ func newPort(n *Net, group, rank int, names []int) *port {
 
 func (p *port) Rank() int      { return p.rank }
 func (p *port) Size() int      { return len(p.names) }
-func (p *port) Name(r int) int { return p.names[r] }
+func (p *port) Name(r int) int { return p.names[r] % (p.net.cfg.Processes * p.net.cfg.PerProcess) }
 func (p *port) Host(r int) int { return p.hosts[r] }
 
 // During sets the function that names the current operation, or returns "".

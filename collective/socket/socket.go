@@ -42,7 +42,7 @@ import (
 // Config describes a process in a world of equal processes: process p has ranks [p × PerProcess,
 // (p+1) × PerProcess).
 type Config struct {
-	Process, Processes, PerProcess int
+	Process, Processes, PerProcess int     // Processes numbers the places; a process that comes back has a larger Process
 	Groups                         [][]int // world ranks of each group; a group's number is its index
 	Hosts                          []int   // (Processes) host number of each process; nil if there is one host
 	// Share is memory that may contain this process's frames: processes connected by Unix sockets
@@ -223,7 +223,7 @@ func (n *Net) end(process int, most time.Duration) {
 		n.done = true
 		n.mu.Unlock()
 		for _, p := range n.ports() {
-			p.abandon(collective.ErrPeerLost{Rank: process * n.cfg.PerProcess}, process != n.cfg.Process)
+			p.abandon(n.lost(process), process != n.cfg.Process)
 		}
 		for _, l := range n.connected() {
 			n.all.Go(func() { l.finish(most) })
@@ -245,13 +245,18 @@ func (n *Net) unread(most time.Duration) bool {
 	}
 }
 
+// lost returns the error of a lost process. One that has come back has the ranks of its place.
+func (n *Net) lost(process int) error {
+	return collective.ErrPeerLost{Rank: process % n.cfg.Processes * n.cfg.PerProcess}
+}
+
 // lose notifies the wires of a broken connection.
 func (n *Net) lose(process int, err error) {
-	first, news := process*n.cfg.PerProcess, false
+	news := false
 	for _, p := range n.ports() {
 		for r, name := range p.names {
 			if n.processOf(name) == process {
-				news = p.breaks(r, collective.ErrPeerLost{Rank: first}) || news
+				news = p.breaks(r, n.lost(process)) || news
 				p.forgotten(r)
 			}
 		}

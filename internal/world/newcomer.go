@@ -263,7 +263,7 @@ func (c *crew) meet(ctx context.Context) (v member.View, mates []int, err error)
 		c.members[s.Seat] = s.Member
 	}
 	c.mu.Unlock()
-	n := socket.New(socket.Config{Process: a.Seat, PerProcess: w.cfg.PerProcess, Share: w.mem, Lost: w.broke, Told: w.told, Heartbeat: w.cfg.Heartbeat, DeadAfter: w.cfg.DeadAfter})
+	n := socket.New(socket.Config{Process: a.Seat, Processes: c.places, PerProcess: w.cfg.PerProcess, Share: w.mem, Lost: w.broke, Told: w.told, Heartbeat: w.cfg.Heartbeat, DeadAfter: w.cfg.DeadAfter})
 	w.mu.Lock()
 	old := w.net
 	w.net = n

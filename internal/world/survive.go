@@ -25,7 +25,7 @@ import (
 // A world that survives losses has a crew. When a process is lost, its groups end, its ranks stop,
 // and its process takes part in a change (package member), by words over the data connections. Then
 // the world is one of fewer processes: numbers of processes and ranks count those that are left,
-// while connections, and names in errors, keep the first ones (seats).
+// while connections keep the first ones (seats), and names in errors those of their places.
 
 // A process that comes back takes the place of a lost one, but has a seat of its own: the place plus a multiple of the
 // number of places.
@@ -226,6 +226,14 @@ func (w *World) processOf(seat int) int {
 		return -1
 	}
 	return seat
+}
+
+// processAt returns the process at a place, or -1 if that was lost.
+func (w *World) processAt(place int) int {
+	if nodes := w.crew.nodes(); nodes != nil {
+		return slices.IndexFunc(nodes, func(seat int) bool { return seat%w.crew.places == place })
+	}
+	return w.processOf(place)
 }
 
 // nodes returns the seats of the processes that are left, nil while none is lost.

@@ -420,7 +420,7 @@ func (w *World) Explain(err error) error {
 		if !errors.As(err, &lost) {
 			return err
 		}
-		process := w.processOf(lost.Rank / w.cfg.PerProcess)
+		process := w.processAt(lost.Rank / w.cfg.PerProcess)
 		if process < 0 {
 			return err // the world goes on without it
 		}
