@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/safetensors"
@@ -114,11 +115,15 @@ func find(run, step string) (ck, folder string, err error) {
 }
 
 // newer reports whether a checkpoint is newer than the parameters in a folder, or the folder has
-// none.
+// none. The time of a file is some milliseconds behind on Linux, and in whole seconds on some disks.
 func newer(e checkpoint.Entry, folder string) bool {
 	for _, name := range []string{"model.safetensors", "model.safetensors.index.json"} {
 		if info, err := os.Stat(filepath.Join(folder, name)); err == nil {
-			return e.Created.After(info.ModTime())
+			at, behind := info.ModTime(), 20*time.Millisecond
+			if at.Nanosecond() == 0 {
+				behind = 2 * time.Second
+			}
+			return e.Created.After(at.Add(behind))
 		}
 	}
 	return !input.Exists(filepath.Join(folder, "config.json"))
