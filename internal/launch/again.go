@@ -25,13 +25,11 @@ const lasting = time.Minute
 // revives starts the process of an ended child again if others go on without it and nobody has asked the launch
 // to stop. It reports whether it does.
 func (s *Supervisor) revives(c *child, running int, ends chan *child) bool {
-	if !s.survived || s.Joins == nil || running == 0 || c.code == ExitInput || c.code == ExitDone || c.code == ExitLeft || s.done || s.askedToStop() || !s.Joins() {
+	final := slices.Contains([]int{ExitInput, ExitDone, ExitLeft}, c.code) || c.code == ExitAlone && !s.mayTrain(c)
+	if final || !s.survived || s.Joins == nil || running == 0 || s.done || s.askedToStop() || !s.Joins() {
 		return false
 	}
 	rank := slices.Index(s.children, c)
-	if c.code == ExitAlone && !s.mayTrain(c) {
-		return false
-	}
 	if time.Since(c.begun) > lasting {
 		c.tries = 0
 	}
