@@ -5,7 +5,7 @@ type Faults struct {
 	Survive     bool    // go on without the lost replicas
 	MinReplicas int     // fewest to go on with
 	Join        bool    // processes that come back join
-	LeaveBehind float64 // go on without a replica with which steps take this many times as long; 0: with all
+	LeaveBehind float64 // go on without a replica that prolongs steps by this part of their time (2 triples it); 0: never
 }
 
 // faultKeys returns the keys of losses.

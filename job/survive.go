@@ -132,7 +132,7 @@ func (r *run) newestEpoch() (int, error) {
 	return 0, nil
 }
 
-// errPaused is the error of ranks that have stopped between two steps, to take in others.
+// errPaused is the error of ranks that have stopped between two steps, to take in others or go on without a slow replica.
 var errPaused = fmt.Errorf("processes come back: %w", collective.ErrClosed)
 
 // newcomers reports whether processes wait to be taken in, which this process would lead.
