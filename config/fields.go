@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"regexp"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -80,10 +79,24 @@ func onlyIf(when string, met bool, because, why string) []only {
 
 // fields returns the keys in writing order, with values that set c. Ranks compute on the device on;
 // "" if it is not known.
-func (c *Config) fields(on string) []field {
-	return slices.Concat(c.modelKeys(), c.dataKeys(), c.trainKeys(on), c.stopKeys(), c.tuningKeys(),
-		c.parallelKeys(on), c.faultKeys(), c.pipelineKeys(), c.zeroKeys(), c.optimizerKeys(), c.scheduleKeys(),
-		c.checkpointKeys(), c.sampleKeys(), c.reportKeys())
+func (c *Config) fields(on string) []field { return c.section("", on) }
+
+// section returns the keys of one section, such as "train", or of all if it is "".
+func (c *Config) section(name, on string) (fields []field) {
+	for _, s := range []struct {
+		name string
+		keys func() []field
+	}{
+		{"model", c.modelKeys}, {"data", c.dataKeys}, {"train", func() []field { return c.trainKeys(on) }}, {"train", c.stopKeys},
+		{"train", c.tuningKeys}, {"parallel", func() []field { return c.parallelKeys(on) }}, {"faults", c.faultKeys},
+		{"pipeline", c.pipelineKeys}, {"zero", c.zeroKeys}, {"optimizer", c.optimizerKeys}, {"schedule", c.scheduleKeys},
+		{"checkpoint", c.checkpointKeys}, {"sample", c.sampleKeys}, {"report", c.reportKeys},
+	} {
+		if name == "" || name == s.name {
+			fields = append(fields, s.keys()...)
+		}
+	}
+	return fields
 }
 
 // pick returns yes if a condition holds, else no.

@@ -70,9 +70,6 @@ func Reopen(c *Config, d *Document, on string) *Reader {
 	return r
 }
 
-// fields returns the keys, whose conditions depend on the present settings.
-func (r *Reader) fields() []field { return r.config.fields(r.On) }
-
 // Read sets every given key and every default that is a plain value, and reports invalid keys and
 // values.
 func (r *Reader) Read() {
@@ -292,8 +289,8 @@ func (c *Config) idle(f field) (why, because string) {
 
 // Unfit rejects the conflicts of a section's keys.
 func (r *Reader) Unfit(section string) {
-	for _, f := range r.fields() {
-		if f.not.is && strings.HasPrefix(f.key, section+".") {
+	for _, f := range r.config.section(section, r.On) {
+		if f.not.is {
 			r.Refuse(f.not.wrong, f.not.right, append([]string{f.key}, f.not.with...)...)
 		}
 	}
@@ -301,7 +298,7 @@ func (r *Reader) Unfit(section string) {
 
 // Unused rejects given keys that the job does not use.
 func (r *Reader) Unused() {
-	for _, f := range r.fields() {
+	for _, f := range r.config.fields(r.On) { // whose conditions depend on the present settings
 		if why, because := r.config.idle(f); why != "" && r.Has(f.key) && (r.Has(because) || !r.Bad[because]) {
 			advice := fmt.Sprintf("remove it (--set %s=null removes it)", f.key)
 			if i := slices.IndexFunc(f.only, func(o only) bool { return o.why == why && o.when != "" }); i >= 0 {

@@ -104,10 +104,19 @@ func TestExplainNamesConditions(t *testing.T) {
 		if r.Problems = append(r.Problems, problems...); len(r.Problems) > 0 {
 			t.Fatal(r.Problems)
 		}
-		for _, f := range r.fields() {
+		for _, f := range r.config.fields(r.On) {
 			if why, _ := r.config.idle(f); why != "" && f.used() == "" {
 				t.Errorf("%s is not always used (%s), and its help does not say when it is", f.key, why)
 			}
+		}
+	}
+}
+
+// Reading a section's keys reads them all.
+func TestSectionsAreComplete(t *testing.T) {
+	for _, f := range new(Config).fields("") {
+		if got := new(Config).field(f.key, "").key; got != f.key {
+			t.Errorf("%s reads as %s", f.key, got)
 		}
 	}
 }

@@ -74,6 +74,7 @@ func (c *Config) Shared() iter.Seq2[string, string] {
 
 // field returns the field of a key.
 func (c *Config) field(key, on string) field {
-	fields := c.fields(on)
+	section, _, nested := strings.Cut(key, ".")
+	fields := c.section(pick(nested, section, ""), on)
 	return fields[slices.IndexFunc(fields, func(f field) bool { return f.key == key })]
 }
