@@ -19,13 +19,13 @@ import (
 
 func TestWatchdogConforms(t *testing.T) {
 	nightly.Long(t)
-	collectivetest.Run(t, wrapped(func(g collective.Group) collective.Group { return collective.Watchdog(g, 0) }))
+	around(t, wrapped(func(g collective.Group) collective.Group { return collective.Watchdog(g, 0) }))
 }
 
 // TestFaultyConforms occasionally delays a random rank.
 func TestFaultyConforms(t *testing.T) {
 	nightly.Long(t)
-	collectivetest.Run(t, wrapped(func(g collective.Group) collective.Group {
+	around(t, wrapped(func(g collective.Group) collective.Group {
 		return collectivetest.Faulty(g, func(n int) (f collectivetest.Fault) {
 			if n%101 == 7*g.Rank() {
 				f.Delay = 10 * time.Microsecond

@@ -392,8 +392,8 @@ func (m *Mirror) report(err error) {
 	}
 }
 
-// pause is the longest time between two attempts.
-const pause = 20 * time.Second
+// pause is the longest time between two attempts. Tests shorten it.
+var pause = 20 * time.Second
 
 // serve uploads and deletes until ctx ends.
 func (m *Mirror) serve(ctx context.Context) {

@@ -451,9 +451,10 @@ func TestOther(t *testing.T) {
 // refusing requests, and that it goes on, with notices, if the server only fails.
 func TestRefused(t *testing.T) {
 	nightly.Long(t)
-	a, b, c, d := mostRefused, noteEvery, minio.DefaultRetryUnit, minio.DefaultRetryCap
-	defer func() { mostRefused, noteEvery, minio.DefaultRetryUnit, minio.DefaultRetryCap = a, b, c, d }()
-	mostRefused, noteEvery, minio.DefaultRetryUnit, minio.DefaultRetryCap = 50*time.Millisecond, 10*time.Millisecond, time.Millisecond, time.Millisecond
+	a, b, c, d, e := mostRefused, noteEvery, pause, minio.DefaultRetryUnit, minio.DefaultRetryCap
+	defer func() { mostRefused, noteEvery, pause, minio.DefaultRetryUnit, minio.DefaultRetryCap = a, b, c, d, e }()
+	mostRefused, noteEvery, pause = 50*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
+	minio.DefaultRetryUnit, minio.DefaultRetryCap = time.Millisecond, time.Millisecond
 	for code, body := range map[int]string{401: "", 403: "", 404: "NoSuchBucket", 405: "", 400: "XMinioAdminBucketQuotaExceeded", 507: "XMinioStorageFull", 503: "", 429: ""} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			server := s3test.Serve(t)

@@ -211,14 +211,14 @@ func testNonFinite(t *testing.T, open func(int) []collective.Group) {
 func sumOf3(r *rank, typ device.DType, x [4]float64) error {
 	b := newGuarded(typ, 3).Buffer
 	for i := range b.N {
-		setElement(b, i, bitsOf(typ, x[r.Rank()]))
+		viewOf(b).set(i, bitsOf(typ, x[r.Rank()]))
 	}
 	collective.AllReduce(r, r.q[0], b)
 	if err := r.q[0].Wait(); err != nil {
 		return err
 	}
 	for i := range b.N {
-		if got, want := valueOf(typ, element(b, i)), x[3]; got != want && (got == got || want == want) {
+		if got, want := valueOf(typ, viewOf(b).at(i)), x[3]; got != want && (got == got || want == want) {
 			return fmt.Errorf("sum of the %v numbers %v is %g, want %g", typ, x[:3], got, want)
 		}
 	}
@@ -279,8 +279,9 @@ func (m *team) compare(rng *rand.Rand, typ device.DType, n int) {
 func gatherApart(r *rank, b device.Buffer) device.Buffer {
 	own := clone(collective.Own(r, b))
 	before := clone(own)
-	for i := range collective.Own(r, b).Raw() {
-		collective.Own(r, b).Raw()[i] ^= 0xff
+	mine := collective.Own(r, b).Raw()
+	for i := range mine {
+		mine[i] ^= 0xff
 	}
 	r.AllGather(r.q[0], b, own)
 	r.q[0].Do(func() error { return difference(own, before) })

@@ -9,6 +9,7 @@ import (
 
 	"zeroth/collective"
 	"zeroth/device"
+	"zeroth/tests/nightly"
 )
 
 // checkText compares an error's text.
@@ -80,6 +81,7 @@ func testDivergenceOfSeveral(t *testing.T, open func(int) []collective.Group) {
 // testLate keeps ranks 2 and 3 of 4 out of the last of several operations with a deadline; all
 // ranks that wait get the error, and so does a rank that arrives late.
 func testLate(t *testing.T, open func(int) []collective.Group) {
+	nightly.Long(t)
 	const limit = time.Second
 	groups := open(4)
 	for i, g := range groups {

@@ -15,6 +15,7 @@ import (
 	"zeroth/device"
 	"zeroth/device/cpu"
 	"zeroth/shard"
+	"zeroth/tests/nightly"
 )
 
 // RunLinks tests the pipeline links returned by open: the ends of the ranks of a mesh, in rank
@@ -199,6 +200,7 @@ func testStreams(t *testing.T, open func(int) *ring) {
 // have sent to it and wait to receive at the same time; those links must fail and name it, while
 // the links between the two work.
 func testLinksStall(t *testing.T, open func(int) *ring) {
+	nightly.Long(t)
 	const limit, victim = time.Second, 2
 	want := regexp.MustCompile(`^operation 3 \(broadcast of 96 fp32\): rank [01] waited 1s for rank 2$`)
 	m := open(3)

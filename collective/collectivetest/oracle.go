@@ -2,6 +2,7 @@ package collectivetest
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -28,9 +29,9 @@ func exchange(bufs []device.Buffer) {
 	n := bufs[0].Bytes() / len(bufs)
 	for r, a := range bufs {
 		for k, b := range bufs[:r] {
+			x, y := a.Raw()[k*n:][:n], b.Raw()[r*n:][:n]
 			for i := range n {
-				x, y := &a.Raw()[k*n+i], &b.Raw()[r*n+i]
-				*x, *y = *y, *x
+				x[i], y[i] = y[i], x[i]
 			}
 		}
 	}
@@ -45,56 +46,62 @@ func broadcast(bufs []device.Buffer) {
 
 // collect sets rank 0's buffer to the sum over the ranks.
 func collect(bufs []device.Buffer) {
-	terms := make([]uint64, len(bufs))
+	all, terms := viewAll(bufs), make([]uint64, len(bufs))
 	for i := range bufs[0].N {
-		for k, b := range bufs {
-			terms[k] = element(b, i)
+		for k, b := range all {
+			terms[k] = b.at(i)
 		}
-		setElement(bufs[0], i, sumBits(bufs[0].Type, terms))
+		all[0].set(i, sumBits(bufs[0].Type, terms))
 	}
 }
 
 // reduce sets part r of rank r's buffer to the sum over the ranks.
 func reduce(bufs []device.Buffer) {
 	n := bufs[0].N / len(bufs)
-	terms := make([]uint64, len(bufs))
-	for r, to := range bufs {
+	all, terms := viewAll(bufs), make([]uint64, len(bufs))
+	for r, to := range all {
 		for i := r * n; i < (r+1)*n; i++ {
-			for k, b := range bufs {
-				terms[k] = element(b, i)
+			for k, b := range all {
+				terms[k] = b.at(i)
 			}
-			setElement(to, i, sumBits(to.Type, terms))
+			to.set(i, sumBits(bufs[r].Type, terms))
 		}
 	}
 }
 
-// element returns the bits of element i.
-func element(b device.Buffer, i int) uint64 {
-	switch b.Type {
-	case device.F32:
-		return uint64(math.Float32bits(b.F32()[i]))
-	case device.F64:
-		return math.Float64bits(b.F64()[i])
-	case device.I32:
-		return uint64(uint32(b.I32()[i]))
-	case device.I64:
-		return uint64(b.I64()[i])
-	}
-	return uint64(b.U16()[i])
+// view reads and writes the elements of a buffer as bits.
+type view struct {
+	raw  []byte
+	size int // bytes of an element
 }
 
-func setElement(b device.Buffer, i int, bits uint64) {
-	switch b.Type {
-	case device.F32:
-		b.F32()[i] = math.Float32frombits(uint32(bits))
-	case device.F64:
-		b.F64()[i] = math.Float64frombits(bits)
-	case device.I32:
-		b.I32()[i] = int32(uint32(bits))
-	case device.I64:
-		b.I64()[i] = int64(bits)
+func viewOf(b device.Buffer) view { return view{b.Raw(), b.Type.Size()} }
+
+func viewAll(bufs []device.Buffer) (all []view) {
+	for _, b := range bufs {
+		all = append(all, viewOf(b))
+	}
+	return all
+}
+
+func (v view) at(i int) uint64 {
+	switch v.size {
+	case 2:
+		return uint64(binary.NativeEndian.Uint16(v.raw[2*i:]))
+	case 4:
+		return uint64(binary.NativeEndian.Uint32(v.raw[4*i:]))
+	}
+	return binary.NativeEndian.Uint64(v.raw[8*i:])
+}
+
+func (v view) set(i int, bits uint64) {
+	switch v.size {
+	case 2:
+		binary.NativeEndian.PutUint16(v.raw[2*i:], uint16(bits))
+	case 4:
+		binary.NativeEndian.PutUint32(v.raw[4*i:], uint32(bits))
 	default:
-		b.U16()[i] = uint16(bits)
+		binary.NativeEndian.PutUint64(v.raw[8*i:], bits)
 	}
 }
 
@@ -221,10 +228,10 @@ type guarded struct {
 
 func newGuarded(t device.DType, n int) guarded {
 	words := Memory((n*t.Size() + 2*guard + 7) / 8)
-	all := device.OfF64(words).Raw()
-	for i := range all {
-		all[i] = 0xa5
+	for i := range words {
+		words[i] = math.Float64frombits(0xa5a5a5a5a5a5a5a5)
 	}
+	all := device.OfF64(words).Raw()
 	whole := device.OfF64(words)
 	whole.Type, whole.N = t, whole.Bytes()/t.Size()
 	return guarded{whole.Slice(guard/t.Size(), guard/t.Size()+n), all}
@@ -244,12 +251,13 @@ func (g guarded) damage() error {
 // fill sets the elements to random bits or, for sums, to finite values of very different
 // magnitudes, so that the order of summation matters.
 func fill(b device.Buffer, rng *rand.Rand, sums bool) {
+	to := viewOf(b)
 	for i := range b.N {
 		bits := rng.Uint64()
 		if sums {
 			bits = number(b.Type, bits)
 		}
-		setElement(b, i, bits)
+		to.set(i, bits)
 	}
 }
 
@@ -288,7 +296,7 @@ func difference(got, want device.Buffer) error {
 		return nil
 	}
 	for i := range got.N {
-		if g, w := element(got, i), element(want, i); g != w {
+		if g, w := viewOf(got).at(i), viewOf(want).at(i); g != w {
 			return fmt.Errorf("element %d of %d %v is %x, want %x", i, got.N, got.Type, g, w)
 		}
 	}

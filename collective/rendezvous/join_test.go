@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"zeroth/collective/rendezvous"
+	"zeroth/tests/nightly"
 )
 
 // joins runs a process that joins a world and returns a channel for its error.
@@ -56,6 +57,8 @@ func TestStartedAsOfAnotherWorld(t *testing.T) {
 
 // TestGoneBeforeAllHadCome checks that a process that is lost during the join can be replaced.
 func TestGoneBeforeAllHadCome(t *testing.T) {
+	t.Parallel()
+	nightly.Long(t)
 	ln := listen(t)
 	r := newRelay(t, ln.Addr().String())
 	notes := make(chan string, 8)

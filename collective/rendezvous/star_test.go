@@ -26,7 +26,7 @@ var token = []byte("0123456789abcdef0123456789abcdef")
 // leaves a goroutine behind.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)

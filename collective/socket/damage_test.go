@@ -125,6 +125,7 @@ func (d *damaged) close() {
 // TestOnlyPlainTCPHasSums compares the bytes of a note on connections of each kind: TLS
 // authenticates its content, and Unix sockets do not leave the host.
 func TestOnlyPlainTCPHasSums(t *testing.T) {
+	t.Parallel() // it waits for a second
 	const plain = 24 + collective.NoteLen
 	for name, c := range map[string]struct {
 		network string

@@ -159,6 +159,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 
 // TestLentTooMuch checks that unexpected lent memory ends the group without being read.
 func TestLentTooMuch(t *testing.T) {
+	t.Parallel() // it waits for a second
 	ln := listen(t, "unix")
 	defer ln.Close()
 	a, b := pair(t, ln)

@@ -71,7 +71,7 @@ func TestSharedConforms(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			run, mem := conforms, lentFrom(t, test.least)
 			if test.name == "some" {
-				run = func(t *testing.T, open func(int) []collective.Group) { collectivetest.Run(t, open) }
+				run = func(t *testing.T, open func(int) []collective.Group) { collectivetest.Run(t, open, "Late") }
 			}
 			run(t, sharing(t, mem, "unix", test.per, test.hosts...))
 		})

@@ -275,6 +275,7 @@ func TestLinkLosesItsPeer(t *testing.T) {
 // TestCloseBeforeAllAreConnected closes a world that lost a process while connecting: the processes
 // connected so far must be notified.
 func TestCloseBeforeAllAreConnected(t *testing.T) {
+	t.Parallel() // it waits for a second
 	here, there := net.Pipe()
 	n := socket.New(socket.Config{Process: 2, Processes: 3, PerProcess: 1, Groups: [][]int{{0, 1, 2}}})
 	n.Add(0, here)

@@ -50,6 +50,7 @@ func sessionIn(t *testing.T, out string) *session {
 // TestRungsDoNotHideEachOther checks that a rung that fails, hangs or cannot run becomes one line
 // and the next one runs. A later run continues where this one ended, and its table contains both.
 func TestRungsDoNotHideEachOther(t *testing.T) {
+	nightly.Long(t)
 	nightly.Needs(t, "sh", "sleep")
 	out, ran := t.TempDir(), ""
 	s := sessionIn(t, out)
