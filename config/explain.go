@@ -24,7 +24,7 @@ type Key struct {
 
 // Explain returns the documentation of a key, false if the key does not exist.
 func Explain(name string) (Key, bool) {
-	for _, f := range new(Config).fields("") {
+	for _, f := range table() {
 		if f.key == name {
 			return f.explain(), true
 		}
@@ -101,7 +101,12 @@ func (k Key) flag() string {
 // ReferenceOf returns the table of the keys in a section such as "zero" or "zero.offload", false
 // if the section does not exist.
 func ReferenceOf(section string) (string, bool) {
-	fields := slices.DeleteFunc(new(Config).fields(""), func(f field) bool { return !strings.HasPrefix(f.key, section+".") })
+	var fields []field
+	for _, f := range table() {
+		if strings.HasPrefix(f.key, section+".") {
+			fields = append(fields, f)
+		}
+	}
 	return reference(fields), len(fields) > 0
 }
 

@@ -3,8 +3,8 @@ package config
 import (
 	"fmt"
 	"math"
-	"regexp"
 	"strings"
+	"sync"
 	"text/tabwriter"
 
 	"zeroth/device"
@@ -99,6 +99,9 @@ func (c *Config) section(name, on string) (fields []field) {
 	return fields
 }
 
+// table holds the keys of a job without settings, for their documentation. It is read-only.
+var table = sync.OnceValue(func() []field { return new(Config).fields("") })
+
 // pick returns yes if a condition holds, else no.
 func pick[T any](holds bool, yes, no T) T {
 	if holds {
@@ -116,8 +119,6 @@ func atMostHalf(x float64) bool { return x >= 0 && x <= 0.5 }
 func within(lo, hi float64) func(float64) bool {
 	return func(x float64) bool { return x >= lo && x < hi }
 }
-
-var trailing = regexp.MustCompile(`(?m)[ \t]+$`)
 
 // Keys returns the keys of a job file in order, such as "model.layers".
 func Keys() []string { return keysOf(func(field) bool { return true }) }
@@ -142,7 +143,7 @@ func Follows(key string) []string {
 func Default(key string) string { return new(Config).field(key, "").initial }
 
 func keysOf(some func(field) bool) (keys []string) {
-	for _, f := range new(Config).fields("") {
+	for _, f := range table() {
 		if some(f) {
 			keys = append(keys, f.key)
 		}
@@ -151,7 +152,7 @@ func keysOf(some func(field) bool) (keys []string) {
 }
 
 // Reference returns a table of all keys with their defaults and meanings.
-func Reference() string { return reference(new(Config).fields("")) }
+func Reference() string { return reference(table()) }
 
 func reference(fields []field) string {
 	var b strings.Builder
@@ -166,5 +167,9 @@ func reference(fields []field) string {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", f.key, f.initial+f.rule, f.doc)
 	}
 	w.Flush()
-	return trailing.ReplaceAllString(b.String(), "")
+	lines := strings.Split(b.String(), "\n")
+	for i, l := range lines {
+		lines[i] = strings.TrimRight(l, " ")
+	}
+	return strings.Join(lines, "\n")
 }

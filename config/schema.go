@@ -14,7 +14,7 @@ func Schema() map[string]any {
 	root["title"] = "zeroth job file"
 	root["type"] = "object"
 	root["required"] = []string{"data"}
-	for _, f := range new(Config).fields("") {
+	for _, f := range table() {
 		in, parts := root, strings.Split(f.key, ".")
 		for _, name := range parts[:len(parts)-1] {
 			all := in["properties"].(object)
