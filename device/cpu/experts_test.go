@@ -109,13 +109,13 @@ func TestWeightGradGroups(t *testing.T) {
 					all, dw := groupOf(device.F32, len(sizes), M, N)
 					all.normal(rng, 0, 1)
 					want = all.values()
-					at := 0
+					rows, columns, at := dy.values(), x.values(), 0
 					for g, n := range sizes {
 						for i := range M {
 							for j := range N {
 								sum := 0.0
 								for r := at; r < at+n; r++ {
-									sum += value(dy.Buf, r*dy.Ld+i) * value(x.Buf, r*x.Ld+j)
+									sum += rows[r*M+i] * columns[r*N+j]
 								}
 								if add {
 									sum += want[(g*(M+1)+i)*N+j]

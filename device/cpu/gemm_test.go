@@ -36,8 +36,9 @@ func withISA(t *testing.T, f func(t *testing.T)) {
 }
 
 func fillNaN(b device.Buffer) {
-	for i := range b.N {
-		setBits(b, i, 0x7ff8_1234_7ff8_1234)
+	if b.N > 0 {
+		setBits(b, 0, 0x7ff8_1234_7ff8_1234)
+		repeat(b.Raw(), b.Type.Size())
 	}
 }
 
@@ -94,9 +95,10 @@ func (v view) poison() { fillNaN(v.whole) }
 // checkGuards fails if anything outside the view's elements was written.
 func (v view) checkGuards(t *testing.T) {
 	t.Helper()
+	of := elements(v.whole)
 	for i := range v.whole.N {
 		at := i - guard
-		if inside := at >= 0 && at < v.Buf.N && at%v.Ld < v.Cols; !inside && !math.IsNaN(value(v.whole, i)) {
+		if inside := at >= 0 && at < v.Buf.N && at%v.Ld < v.Cols; !inside && !math.IsNaN(of(i)) {
 			t.Fatalf("element %d, outside (%d, %d) with rows %d apart, was written", at, v.Rows, v.Cols, v.Ld)
 		}
 	}
@@ -241,7 +243,10 @@ func TestMatMulManyBlocksOfK(t *testing.T) {
 				if kernel.BestBF16 != nil {
 					types[1], types[2] = device.BF16, device.BF16
 				}
-				for _, size := range [][2]int{{34, 3}, {64, 32}} {
+				for j, size := range [][2]int{{34, 3}, {64, 32}} {
+					if !nightly.Every(2, i+form+j) {
+						continue
+					}
 					p := newProduct(rng, size[0], 69, longK()-3+size[1], types, form&1 != 0, form&2 != 0, true, form&1 != 0, 1)
 					p.run(t, q)
 					p.checkAll(t)

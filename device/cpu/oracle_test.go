@@ -44,11 +44,24 @@ func newVec(dt device.DType, n int) *guarded { return newGuarded(dt, 1, n, 0) }
 func newGuarded(dt device.DType, rows, cols, gap int) *guarded {
 	ld := cols + gap
 	mem := hostBuffer(dt, 2*guardLen+rows*ld)
-	around := &guarded{device.Mat{Buf: mem, Rows: 1, Cols: mem.N, Ld: mem.N}, mem}
+	around := &guarded{device.Mat{Buf: mem, Rows: 1, Cols: 1, Ld: 1}, mem}
 	around.fill(func(int) float64 { return guardValue })
+	repeat(mem.Raw(), dt.Size())
 	body := mem.Slice(guardLen, guardLen+max(0, (rows-1)*ld+cols))
-	o := &guarded{device.Mat{Buf: body, Rows: rows, Cols: cols, Ld: ld}, mem}
-	return o.fill(func(int) float64 { return math.NaN() })
+	o := &guarded{device.Mat{Buf: body, Rows: min(rows, 1), Cols: cols, Ld: ld}, mem}
+	o.fill(func(int) float64 { return math.NaN() })
+	o.Rows = rows
+	for i := 1; i < rows; i++ {
+		copy(body.Slice(i*ld, i*ld+cols).Raw(), body.Slice(0, cols).Raw())
+	}
+	return o
+}
+
+// repeat sets all of x to its first n elements, over and over.
+func repeat[T any](x []T, n int) {
+	for ; n > 0 && n < len(x); n *= 2 {
+		copy(x[n:], x[:n])
+	}
 }
 
 // fill sets element i, in row-major order, to f(i).
@@ -78,8 +91,10 @@ func (o *guarded) normal(rng *rand.Rand, mean, std float64) *guarded {
 // values returns the elements in row-major order.
 func (o *guarded) values() []float64 {
 	x, of := make([]float64, o.Rows*o.Cols), elements(o.Buf)
-	for i := range x {
-		x[i] = of(i/o.Cols*o.Ld + i%o.Cols)
+	for i := range o.Rows {
+		for j := range o.Cols {
+			x[i*o.Cols+j] = of(i*o.Ld + j)
+		}
 	}
 	return x
 }
@@ -108,9 +123,9 @@ func (o *guarded) checkGuards(t *testing.T) {
 func queueOf(t testing.TB, workers int) *Queue {
 	d := NewHost(workers)
 	q := d.NewQueue("test")
-	for i := range q.w.Floats(1 << 15) {
-		q.w.Scratch[i] = float32(math.NaN())
-	}
+	all := q.w.Floats(1 << 15)
+	all[0] = float32(math.NaN())
+	repeat(all, 1)
 	t.Cleanup(func() { q.Close(); d.Close() })
 	return q
 }
