@@ -110,11 +110,11 @@ func (b Buffer) Slice(lo, hi int) Buffer {
 	if b.Type.Coded() && lo%BlockLen != 0 && lo < hi {
 		panic(fmt.Sprintf("device: a slice from element %d, which does not begin a block of %d", lo, BlockLen))
 	}
-	if lo < hi && b.Ptr != nil { // a pointer past the end would refer to other memory
-		b.Ptr = unsafe.Add(b.Ptr, b.Type.Bytes(lo))
+	p := b.Ptr
+	if lo < hi && p != nil { // a pointer past the end would refer to other memory
+		p = unsafe.Add(p, b.Type.Bytes(lo))
 	}
-	b.N = hi - lo
-	return b
+	return Buffer{b.Type, b.Host, b.Use, hi - lo, p}
 }
 
 // Neighbours returns the first n elements of buffers that lie one after another in memory.
