@@ -34,6 +34,7 @@ const expertModels = "testdata/experts"
 // mixture is what transformers computes with a model.
 type mixture struct {
 	folder     string
+	number     int       // in order
 	zero       string    // parameters whose names end so are zero
 	IDs        [][]int32 `json:"input_ids"`
 	AdapterIDs [][]int32 `json:"adapter_input_ids"`
@@ -90,10 +91,12 @@ func eachMixture(t *testing.T, f func(t *testing.T, m mixture)) {
 	if err != nil || len(folders) < 9 {
 		t.Fatal(folders, err)
 	}
-	for _, folder := range folders {
+	for i, folder := range folders {
 		t.Run(filepath.Base(folder), func(t *testing.T) {
 			t.Parallel()
-			f(t, readMixture(t, folder))
+			m := readMixture(t, folder)
+			m.number = i
+			f(t, m)
 		})
 	}
 }
@@ -322,17 +325,24 @@ func TestExpertsAdamW(t *testing.T) {
 // TestExpertsBits checks that jobs that differ in the stage, what they gather ahead or recompute, ranks or
 // micro-batches, or the schedule of a pipeline have the same losses, norms and parameters after several steps.
 func TestExpertsBits(t *testing.T) {
+	nightly.Long(t)
 	eachMixture(t, func(t *testing.T, m mixture) {
-		for _, precision := range []string{"fp32", "bf16"} {
+		for i, precision := range []string{"fp32", "bf16"} {
+			if !nightly.Every(2, i+m.number) {
+				continue
+			}
 			base := []string{"precision=" + precision, "train.batch=4", "optimizer.type=adamw", "train.clip=1"}
 			run := func(sets ...string) mixtureRun { return m.train(t, 3, append(sets, base...)...) }
 			want := run("parallel.ranks=2", "zero.stage=0")
-			for _, sets := range [][]string{
+			for k, sets := range [][]string{
 				{"parallel.ranks=2", "zero.stage=1"}, {"parallel.ranks=2", "zero.stage=2", "zero.recompute=block"}, {"parallel.ranks=2", "zero.stage=3"},
 				{"parallel.ranks=2", "zero.stage=3", "zero.prefetch=0", "zero.recompute=block"},
 				{"parallel.ranks=2", "zero.recompute=elementwise"}, {"parallel.ranks=2", "zero.recompute=mlp"}, {"parallel.ranks=2", "zero.recompute=linear"},
 				{"parallel.ranks=1", "train.micro_batch=2"},
 			} {
+				if !nightly.Every(3, k+m.number/2) {
+					continue
+				}
 				sameRun(t, fmt.Sprint(precision, sets), run(sets...), want)
 			}
 			want = run("parallel.ranks=2", "parallel.pipeline=2", "train.micro_batch=1")
@@ -349,6 +359,7 @@ func TestExpertsBits(t *testing.T) {
 // TestExpertsRanks compares the gradients of jobs whose ranks divide experts with those of one rank, and checks that
 // stages, what is gathered ahead, and recomputation have the same bits.
 func TestExpertsRanks(t *testing.T) {
+	nightly.Long(t)
 	eachMixture(t, func(t *testing.T, m mixture) {
 		want := m.train(t, 1, "parallel.ranks=1", "model.context=12", "train.batch=8")
 		for i, sets := range [][]string{
@@ -357,8 +368,8 @@ func TestExpertsRanks(t *testing.T) {
 			{"parallel.expert=2", "parallel.pipeline=2", "parallel.ranks=4", "train.micro_batch=1"},
 			{"parallel.expert=2", "parallel.tensor=2", "parallel.ranks=4", "zero.stage=0"}, {"parallel.expert=2", "parallel.tensor=2", "parallel.ranks=8", "zero.stage=3"},
 		} {
-			if m.family("olmoe", "minimax_m2") && i > 4 {
-				continue // it has norms over all heads
+			if m.family("olmoe", "minimax_m2") && i > 4 || !nightly.Every(3, i+m.number) {
+				continue // those have norms over all heads
 			}
 			got := m.train(t, 1, append(sets, "model.context=12", "train.batch=8")...)
 			within(t, fmt.Sprint(sets, ": the loss"), got.Losses[0], want.Losses[0], 1e-6)
@@ -368,7 +379,10 @@ func TestExpertsRanks(t *testing.T) {
 				}
 			}
 		}
-		for _, precision := range []string{"fp32", "bf16"} {
+		for i, precision := range []string{"fp32", "bf16"} {
+			if !nightly.Every(2, i+m.number) {
+				continue
+			}
 			run := func(sets ...string) mixtureRun {
 				return m.train(t, 3, append(sets, "precision="+precision, "parallel.expert=2", "parallel.ranks=4", "train.batch=8", "optimizer.type=adamw", "train.clip=1")...)
 			}
@@ -435,7 +449,10 @@ func TestExpertsDivided(t *testing.T) {
 // from its checkpoint on other ranks.
 func TestExpertsExport(t *testing.T) {
 	eachMixture(t, func(t *testing.T, m mixture) {
-		for _, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=3", "zero.stage=3"}, {"parallel.ranks=2", "parallel.pipeline=2"}} {
+		for i, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=3", "zero.stage=3"}, {"parallel.ranks=2", "parallel.pipeline=2"}} {
+			if !nightly.Every(3, i+m.number) {
+				continue
+			}
 			c := m.job(t, append(sets, "train.batch=6", "train.steps=1", "optimizer.lr=1e-300", "checkpoint.every=1")...)
 			out := t.TempDir()
 			if err := job.Run(t.Context(), c, job.Options{Out: out}); err != nil {

@@ -176,7 +176,7 @@ func everywhere(t *testing.T, f func(t *testing.T, c *spec.Job, s site)) {
 			t.Parallel()
 			c := cfg(t, append([]string{"model.layers=2", "model.width=4", "model.context=4", "parallel.timeout=" + limit.String()}, sets...)...)
 			for i, s := range sites(t, c) {
-				if !nightly.Every(12, i) {
+				if !nightly.Every(24, i) {
 					continue
 				}
 				f(t, c, s)

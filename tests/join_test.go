@@ -79,7 +79,7 @@ func TestJoinAtAnyOperation(t *testing.T) {
 					t.Fatalf("process %d: %v", p, err)
 				}
 			}
-			for range nightly.Of(2, 40) {
+			for range nightly.Of(1, 40) {
 				victims := map[int]int64{}
 				for _, victim := range rng.Perm(s.processes)[:1+rng.IntN(2)] {
 					victims[victim] = int64(rng.IntN(int(plain.seen[victim].Load())))

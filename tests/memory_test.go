@@ -352,7 +352,7 @@ func TestStepAllocatesNothing(t *testing.T) {
 		// Together's goroutines and the runtime's bookkeeping (timers, semaphores, threads that
 		// wait for a disk) allocate a few objects per run, and more on a busy machine. The
 		// minimum of three measurements counts.
-		const n, spells = 20, 3
+		const n, spells = 10, 3
 		var mem [spells + 1]runtime.MemStats
 		err = setup.Together(ranks, func(r *setup.Rank) error {
 			fill := zerotest.Tokens(c, r.Rank, 1)

@@ -42,8 +42,11 @@ func TestTuningStagesAgreeToTheBit(t *testing.T) {
 			}
 			start := readModel(t, from)
 			losses := map[string]string{} // by the number of ranks
-			for _, way := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=1", "zero.stage=0", "zero.recompute=block"}, {"parallel.ranks=4", "zero.stage=3"},
+			for i, way := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=1", "zero.stage=0", "zero.recompute=block"}, {"parallel.ranks=4", "zero.stage=3"},
 				{"parallel.ranks=4", "zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host"}, {"parallel.ranks=4", "zero.stage=1"}} {
+				if i > 2 && !nightly.Every(2, i+len(name)) {
+					continue
+				}
 				out := t.TempDir()
 				steps, end := runJobIn(t, mustHFConfig(t, from, "tokens.bin", append(append([]string{"optimizer.lr=1e-2"}, sets...), way...)...), out)
 				own := ""

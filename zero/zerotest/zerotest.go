@@ -23,7 +23,7 @@ import (
 
 // Small is a model whose sizes have no convenient divisors.
 var Small = []string{"model.layers=3", "model.heads=2", "model.width=12", "model.context=7", "model.vocab=256",
-	"train.micro_batch=2", "train.eval_every=0", "data.validation=0", "schedule.warmup=2", "train.steps=4",
+	"train.micro_batch=2", "train.eval_every=0", "data.validation=0", "schedule.warmup=2", "train.steps=3",
 	"optimizer.lr=1e-2", "sample.tokens=0", "parallel.timeout=1m"}
 
 // Load returns the small job, which reads a text, with additional settings.
