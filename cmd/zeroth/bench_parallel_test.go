@@ -59,7 +59,7 @@ func TestBenchParallel(t *testing.T) {
 	if y := ways["expert"]; y.Run != nil || !strings.Contains(y.Refused, "the model has no experts that ranks could divide") {
 		t.Errorf("expert without experts: %+v", y)
 	}
-	ways["expert"] = compared(t, 0, "--set", "model.family=llama", "--set", "model.experts={count: 4, width: 16}", "--ways", "zero1,expert")["expert"]
+	ways["expert"] = compared(t, 0, "--set", "model.family=llama", "--set", "model.experts={count: 4, width: 16}", "--ways", "zero1,expert", "--machine", "h100")["expert"]
 	for _, name := range bench.Ways() {
 		y := ways[name]
 		if y.Refused != "" || y.Run == nil || y.Predicted == nil {
@@ -93,7 +93,7 @@ func TestBenchParallelRefuses(t *testing.T) {
 	nightly.Long(t)
 	inFolder(t)
 	write(t, "job.yaml", divisible)
-	ways := compared(t, 0, "--set", "parallel={ranks: 2}", "--set", "model.layers=1", "--set", "model.heads=1", "--ways", "zbh1,hybrid,tensor,ddp")
+	ways := compared(t, 0, "--set", "parallel={ranks: 2}", "--set", "model.layers=1", "--set", "model.heads=1", "--ways", "zbh1,hybrid,tensor,ddp", "--machine", "h100")
 	for name, want := range map[string]string{
 		"tensor": "1 heads cannot be divided over 2 ranks; want tensor 1", "zbh1": "2 stages for 1 layers; want at most 1", "hybrid": "want parallel.ranks of 4 or more", "ddp": "",
 	} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -55,6 +56,9 @@ func screen(out string) string {
 	return strings.Join(lines, "\n")
 }
 
+// frame matches the progress of a run that has begun.
+var frame = regexp.MustCompile(`step +\d+/`)
+
 // TestInterruptOnATerminal checks that on a terminal the message about Ctrl-C has a line of its
 // own, and that the echoed ^C and the progress are erased.
 func TestInterruptOnATerminal(t *testing.T) {
@@ -80,7 +84,7 @@ func TestInterruptOnATerminal(t *testing.T) {
 		out.Write(b[:n])
 		return err
 	}
-	for !strings.Contains(out.String(), "step 9") {
+	for !frame.MatchString(out.String()) {
 		if err := read(); err != nil {
 			t.Fatalf("%v\n%s", err, &out)
 		}

@@ -224,6 +224,7 @@ func TestProcessesOfNoWorld(t *testing.T) {
 	world := func(addr string, more ...string) []string {
 		return append([]string{"train", "tiny.yaml", "--out", "r", "--world", "2", "--rank", "0", "--addr", addr}, more...)
 	}
+	var all sync.WaitGroup
 	for _, c := range []struct {
 		env, args []string
 		code      int
@@ -252,11 +253,14 @@ func TestProcessesOfNoWorld(t *testing.T) {
 		{append(slurm("1"), oneToken), []string{"train", "tiny.yaml", "--set", "parallel.join=300ms"}, 75, `Slurm runs process 0 on node "no-such.invalid"`},
 	} {
 		cmd := s.with(c.env...).command(c.args...)
-		said, _ := cmd.CombinedOutput() // the exit code is checked below
-		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(said), c.says) {
-			t.Errorf("%q %q: exit code %d, want %d and %q:\n%s", c.env, c.args, code, c.code, c.says, said)
-		}
+		all.Go(func() {
+			said, _ := cmd.CombinedOutput() // the exit code is checked below
+			if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(said), c.says) {
+				t.Errorf("%q %q: exit code %d, want %d and %q:\n%s", c.env, c.args, code, c.code, c.says, said)
+			}
+		})
 	}
+	all.Wait()
 	ln := door(t, "127.0.0.1")
 	s.joins(ln, 0, 3, as{args: []string{"--set", "parallel={ranks: 6, join: 300ms}"}}).ends(t, "nobody comes", 75, "process 0 of 3: ranks 2-5 have not joined: no answer within 300ms")
 	s.leftNothing("no world")
