@@ -31,7 +31,7 @@ func printed(t *testing.T, c *spec.Job, l Limits) (*Settings, string) {
 // that something fits.
 func TestPrinted(t *testing.T) {
 	nightly.Long(t)
-	c, err := spec.Draft("", []string{"model={family: llama, layers: 20, heads: 64, kv_heads: 8, width: 8192, ffn: 28672, vocab: 128256, context: 4096}", "parallel.ranks=2", "device=cpu"})
+	c, err := spec.Draft("", []string{"model={family: llama, layers: 6, heads: 64, kv_heads: 8, width: 8192, ffn: 28672, vocab: 32064, context: 4096}", "parallel.ranks=2", "device=cpu"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestPrinted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := Limits{Ranks: 2, Memory: 80e9, GPU: true, Hardware: h}
+	l := Limits{Ranks: 2, Memory: 24e9, GPU: true, Hardware: h}
 	none, text := printed(t, c, l)
 	check(t, text)
 	_, advice, ok := strings.Cut(text, "--host-memory ")
