@@ -459,8 +459,10 @@ func (r *run) train(ctx context.Context) error {
 		err = r.trainTogether(ctx, loops)
 	}
 	for r.survives(err) {
-		wrong := r.goOn(ctx, loops)
-		if wrong != nil {
+		if wrong := r.goOn(ctx, loops); r.late { // it has not joined
+			err = wrong
+			break
+		} else if wrong != nil {
 			err = endedBy(err, wrong, loops[0].at+1)
 			break
 		}

@@ -227,6 +227,7 @@ type Caller struct {
 	Process int
 	Token   []byte
 	TLS     *tls.Config // nil: no TLS
+	Once    bool        // Dial does not retry
 }
 
 // Dial connects to a door at one of the addresses. It retries until ctx ends, unless there is only
@@ -245,7 +246,7 @@ func (me Caller) Dial(ctx context.Context, network string, addrs []string, about
 			wrong = append(wrong, fmt.Errorf("%s: %w", addr, err))
 		}
 		slices.SortStableFunc(wrong, func(a, b error) int { return informative(b) - informative(a) })
-		if len(addrs) == 1 && Wrong(wrong[0]) {
+		if me.Once || len(addrs) == 1 && Wrong(wrong[0]) {
 			return nil, wrong[0]
 		}
 		select {

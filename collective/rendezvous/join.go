@@ -254,7 +254,7 @@ func (s *Star) absent() string {
 
 // join connects to process 0 and receives the table of members.
 func (s *Star) join(ctx context.Context) error {
-	c, err := Caller{s.cfg.Me.Process, s.cfg.Token, s.cfg.TLS}.Dial(ctx, "tcp", s.cfg.Addrs, s.cfg.about())
+	c, err := Caller{Process: s.cfg.Me.Process, Token: s.cfg.Token, TLS: s.cfg.TLS}.Dial(ctx, "tcp", s.cfg.Addrs, s.cfg.about())
 	if err != nil {
 		return fmt.Errorf("rank 0 at %w", s.cfg.hinted(err))
 	}

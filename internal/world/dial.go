@@ -124,13 +124,12 @@ func (w *World) because(err error) error {
 
 // dial connects to a process over its Unix socket if that exists, else over TCP.
 func (w *World) dial(ctx context.Context, p int, about string) (net.Conn, error) {
-	return w.dialMember(ctx, w.cfg.Rank, w.star.Members[p], w.SameHost(p, w.cfg.Rank), about)
+	return w.dialMember(ctx, rendezvous.Caller{Process: w.cfg.Rank, Token: w.cfg.Token}, w.star.Members[p], w.SameHost(p, w.cfg.Rank), about)
 }
 
-// dialMember connects as a process to another one.
-func (w *World) dialMember(ctx context.Context, as int, it rendezvous.Member, near bool, about string) (net.Conn, error) {
+// dialMember connects to a process.
+func (w *World) dialMember(ctx context.Context, caller rendezvous.Caller, it rendezvous.Member, near bool, about string) (net.Conn, error) {
 	p := it.Process
-	caller := rendezvous.Caller{Process: as, Token: w.cfg.Token}
 	if it.Unix != "" && near {
 		c, err := w.dialUnix(ctx, caller, it.Unix, about)
 		if err == nil || it.TCP == "" || errors.Is(err, rendezvous.ErrRefused) {

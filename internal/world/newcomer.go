@@ -205,8 +205,11 @@ func (c *crew) join(ctx context.Context) (member.Action, error) {
 	for {
 		a, err := c.attempt(ctx)
 		var refused rendezvous.Refusal
-		if err == nil || ctx.Err() != nil || errors.As(err, &refused) || time.Now().After(limit) {
+		switch {
+		case err == nil || ctx.Err() != nil || errors.As(err, &refused):
 			return a, err
+		case time.Now().After(limit):
+			return a, rendezvous.Missing(fmt.Sprintf("joining the run: not within %v (parallel.join): %v", w.cfg.Join, err))
 		}
 		w.note(fmt.Sprintf("joining the run: %v; trying again", err))
 		select {
@@ -255,6 +258,7 @@ func (c *crew) meet(ctx context.Context) (v member.View, mates []int, err error)
 	if err != nil {
 		return v, nil, err
 	}
+	n := c.attemptNet(a.Seat)
 	c.mu.Lock()
 	c.machine, c.seat, c.conns, c.ends = nil, a.Seat, nil, make(chan member.Action, mostChanges)
 	c.try.answer, c.try.heard, c.try.why, c.try.news = a, map[int]bool{}, "", make(chan struct{}, 1)
@@ -263,12 +267,6 @@ func (c *crew) meet(ctx context.Context) (v member.View, mates []int, err error)
 		c.members[s.Seat] = s.Member
 	}
 	c.mu.Unlock()
-	n := socket.New(socket.Config{Process: a.Seat, Processes: c.places, PerProcess: w.cfg.PerProcess, Share: w.mem, Lost: w.broke, Told: w.told, Heartbeat: w.cfg.Heartbeat, DeadAfter: w.cfg.DeadAfter})
-	w.mu.Lock()
-	old := w.net
-	w.net = n
-	w.mu.Unlock()
-	old.Close()
 	for _, seat := range a.View.Nodes {
 		if err := c.call(ctx, n, seat); err != nil {
 			return v, nil, err
@@ -281,6 +279,36 @@ func (c *crew) meet(ctx context.Context) (v member.View, mates []int, err error)
 	return a.View, mates, err
 }
 
+// attemptNet replaces the network of the attempt before this one, whose connections end late: their news is no
+// longer of interest.
+func (c *crew) attemptNet(seat int) (n *socket.Net) {
+	w := c.w
+	current := func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.net == n
+	}
+	n = socket.New(socket.Config{
+		Process: seat, Processes: c.places, PerProcess: w.cfg.PerProcess, Share: w.mem, Heartbeat: w.cfg.Heartbeat, DeadAfter: w.cfg.DeadAfter,
+		Lost: func(process int, err error) {
+			if current() {
+				w.broke(process, err)
+			}
+		},
+		Told: func(seat int, channel uint32, word []byte) {
+			if current() {
+				w.told(seat, channel, word)
+			}
+		},
+	})
+	w.mu.Lock()
+	old := w.net
+	w.net = n
+	w.mu.Unlock()
+	old.Close()
+	return n
+}
+
 // call connects to a process and introduces this one.
 func (c *crew) call(ctx context.Context, n *socket.Net, seat int) error {
 	c.mu.Lock()
@@ -290,7 +318,8 @@ func (c *crew) call(ctx context.Context, n *socket.Net, seat int) error {
 	if !ok {
 		return fmt.Errorf("the address of process %d is unknown", seat%c.places)
 	}
-	conn, err := c.w.dialMember(ctx, c.seat, it, sameHost(me.Member, it), "data "+c.session)
+	caller := rendezvous.Caller{Process: c.seat, Token: c.w.cfg.Token, Once: true} // if it does not listen, it was lost
+	conn, err := c.w.dialMember(ctx, caller, it, sameHost(me.Member, it), "data "+c.session)
 	if err != nil {
 		return fmt.Errorf("process %d: %w", seat%c.places, err)
 	}
