@@ -373,12 +373,13 @@ func (m *Machine) giveUp(why string) []Action {
 	return []Action{{Deed: GiveUp, Why: why}}
 }
 
-// propose proposes a view once all nodes that are not lost have reported. It replaces an earlier
-// proposal, because reports have changed.
+// propose proposes a view once all nodes that are not lost have reported. It replaces an earlier proposal if
+// that is another one: nodes report again when they have lost one that others have missed before.
 func (m *Machine) propose() []Action {
 	if m.reports == nil {
 		return nil
 	}
+	old, accepted := m.proposal, m.accepted
 	m.proposal, m.accepted = Message{}, nil
 	m.reports[m.cfg.Me] = m.report()
 	for _, n := range m.asked() {
@@ -410,9 +411,13 @@ func (m *Machine) propose() []Action {
 		}
 		v.Nodes = slices.Sorted(slices.Values(append(v.Nodes, v.Guests...)))
 	}
+	v.Epoch = old.View.Epoch
+	if p.View = v; old.View.Nodes != nil && m.high == v.Epoch && reflect.DeepEqual(p, old) {
+		m.proposal, m.accepted = old, accepted
+		return nil
+	}
 	m.high++
-	v.Epoch = m.high
-	p.View = v
+	p.View.Epoch = m.high
 	m.proposal = p
 	var do []Action
 	for _, n := range v.Nodes {

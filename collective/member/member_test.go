@@ -173,3 +173,37 @@ func TestRandomLosses(t *testing.T) {
 		}
 	}
 }
+
+// TestOneProposal checks that a loss that nodes notice one after the other, and report again, is one change.
+func TestOneProposal(t *testing.T) {
+	const n = 8
+	w := newNetwork(t, 1, n, 1, 1)
+	pass := func(from, to int) { // messages
+		q := w.queues[[2]int{from, to}]
+		w.queues[[2]int{from, to}] = nil
+		for _, m := range q {
+			w.do(to, w.nodes[to].Hear(from, m))
+		}
+	}
+	w.do(0, w.nodes[0].Lose(n-1)) // it asks the others, who have not noticed
+	for i := 1; i < n-1; i++ {
+		pass(0, i)
+		pass(i, 0)
+	}
+	for i := 1; i < n-1; i++ {
+		w.do(i, w.nodes[i].Lose(n-1))
+		pass(i, 0)
+	}
+	for i := 1; i < n-1; i++ {
+		pass(0, i)
+		pass(i, 0)
+	}
+	for i := 1; i < n-1; i++ {
+		pass(0, i)
+	}
+	for i, m := range w.nodes[:n-1] {
+		if m.View().Epoch != 1 || m.Changes() {
+			t.Errorf("node %d is in epoch %d, changing: %v; want epoch 1", i, m.View().Epoch, m.Changes())
+		}
+	}
+}
