@@ -3,6 +3,8 @@ package data
 import (
 	"fmt"
 	"math"
+
+	"zeroth/shard"
 )
 
 // periods is the approximate number of validation stretches in a corpus.
@@ -139,14 +141,14 @@ func (s *Split) start(window int64) int64 {
 // [t*Batch, (t+1)*Batch).
 //
 // The samples are divided into micro-batches, and these into rounds: a micro-batch for each rank of
-// a replica. Replicas take turns of a round, so some may have one round more than others. With InOrder
-// each has consecutive rounds, the first replicas those that are left over.
+// a replica. Replicas take turns of a round, or of blocks of rounds (shard.Turn), so the first ones may have one round more
+// than others.
 type Share struct {
 	Batch      int // samples per step
 	MicroBatch int // samples of a rank and micro-step
 	Replicas   int
 	Ranks      int  // of a replica, that read different data
-	InOrder    bool // rounds are divided in order, see above
+	Blocks     bool // replicas have blocks of rounds
 }
 
 // Global returns the number of samples per step.
@@ -175,9 +177,9 @@ func (s Share) Even() bool { return s.Rounds()%s.Replicas == 0 }
 // First returns the first of the MicroBatch samples that a rank reads in a micro-step. The
 // samples of a replica's micro-step are consecutive, in rank order.
 func (s Share) First(step int64, micro, rank int) int64 {
-	round, n, i := micro*s.Replicas+rank/s.Ranks, s.Rounds(), rank/s.Ranks
-	if s.InOrder {
-		round = micro + i*(n/s.Replicas) + min(i, n%s.Replicas)
+	round := micro*s.Replicas + rank/s.Ranks
+	if s.Blocks {
+		round = shard.Turn(s.Rounds(), s.Replicas, rank/s.Ranks, micro)
 	}
 	return step*s.Global() + (int64(round)*int64(s.Ranks)+int64(rank%s.Ranks))*int64(s.MicroBatch)
 }

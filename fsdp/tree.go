@@ -10,7 +10,7 @@ import (
 
 // Tree describes sums of gradients whose bits do not depend on the ranks. Its leaves are the
 // micro-batches of a step in the order of samples. They form rounds of one micro-batch for each rank
-// of a shard group, in rank order, and replicas have consecutive rounds.
+// of a shard group, in rank order, and replicas share the rounds as shard.Turn says.
 type Tree struct {
 	Leaves shard.Tree
 	Rounds int
@@ -21,9 +21,10 @@ type Tree struct {
 type folding struct {
 	Tree
 	ranks  int            // of a shard group
-	first  int            // this rank's first round
+	rounds []int          // of this rank, by micro-batch
 	before [][]shard.Node // its nodes before each micro-batch
-	ends   [][]shard.Node // the nodes of each replica after the last one
+	own    int            // number of its nodes after the last one
+	ends   []piece        // the nodes of all replicas then, in the order of leaves
 	sums   int            // most nodes of any rank after a micro-batch
 	pieces int            // most nodes of a replica after the last one
 
@@ -31,6 +32,12 @@ type folding struct {
 
 	nodes []shard.Node // of a sum in progress
 	bufs  []device.Buffer
+}
+
+// piece is a node of a replica, the i-th.
+type piece struct {
+	shard.Node
+	replica, i int
 }
 
 // plant prepares the sums. All units have equally many ranks and replicas.
@@ -42,18 +49,27 @@ func (r *Runner) plant() {
 	if r.tree != nil {
 		f.rooms = r.tree.rooms
 	}
-	f.ranks, f.first = u.Shard.Size(), shard.Begin(f.Rounds, u.Replica.Size(), u.Replica.Rank())
-	for i := range u.Replica.Size() {
-		f.ends = append(f.ends, f.climb(u.Replica.Size(), i, i == u.Replica.Rank()))
+	f.ranks = u.Shard.Size()
+	for replica := range u.Replica.Size() {
+		own := replica == u.Replica.Rank()
+		nodes := f.climb(u.Replica.Size(), replica, own)
+		if own {
+			f.own = len(nodes)
+		}
+		for i, n := range nodes {
+			f.ends = append(f.ends, piece{n, replica, i})
+		}
 	}
+	slices.SortFunc(f.ends, func(a, b piece) int { return a.At<<a.Level - b.At<<b.Level })
 	r.tree = f
 }
 
 // climb returns the nodes of a replica, of several, after its last round.
-func (f *folding) climb(replicas, i int, own bool) (nodes []shard.Node) {
-	for round := shard.Begin(f.Rounds, replicas, i); round < shard.Begin(f.Rounds, replicas, i+1); round++ {
+func (f *folding) climb(replicas, replica int, own bool) (nodes []shard.Node) {
+	for micro := range (f.Rounds - replica + replicas - 1) / replicas {
+		round := shard.Turn(f.Rounds, replicas, replica, micro)
 		if own {
-			f.before = append(f.before, slices.Clone(nodes))
+			f.rounds, f.before = append(f.rounds, round), append(f.before, slices.Clone(nodes))
 		}
 		for leaf := range f.ranks {
 			nodes = f.Leaves.Fold(nodes, shard.Node{At: round*f.ranks + leaf})
@@ -64,20 +80,21 @@ func (f *folding) climb(replicas, i int, own bool) (nodes []shard.Node) {
 	return nodes
 }
 
-// allocateSums allocates memory for all nodes but the first, which is in Grad, and rooms: the first for
-// the parts of a shard group, and one for each node that replicas exchange.
+// allocateSums allocates memory for all nodes but the first, which is in Grad, and rooms: one for each node that
+// replicas exchange, of which the first is also for the parts of a shard group and for what replicas do not divide.
 func (r *Runner) allocateSums(a *allocation) {
 	if r.tree == nil {
 		return
 	}
-	need, replicas, whole, own := *r.tree, len(r.tree.ends), 0, 0
+	need, replicas := *r.tree, r.Units[0].Replica.Size()
+	whole, own, rest := 0, 0, 0
 	if r.cfg.More { // for any that may be left
 		for n := range replicas {
 			for i := range n {
 				need.climb(n, i, false)
 			}
 		}
-		own = replicas * replicas // to gather what they do not divide
+		rest = replicas - 1
 	}
 	for _, u := range r.Units {
 		if u.Frozen {
@@ -88,13 +105,14 @@ func (r *Runner) allocateSums(a *allocation) {
 		for len(u.sums) < need.sums {
 			u.sums = append(u.sums, a.take(r.cfg.Device, device.F32, n, device.Grads))
 		}
-		whole, own = max(whole, u.Layout.Len()), max(own, n)
+		whole, own, rest = max(whole, u.Layout.Len()), max(own, n), max(rest, n%replicas)
 	}
 	lens := make([]int, need.pieces)
-	for i := range lens {
-		if replicas > 1 {
+	if replicas > 1 {
+		for i := range lens {
 			lens[i] = own
 		}
+		lens[0] = max(own, replicas*need.pieces*rest)
 	}
 	if need.ranks > 1 {
 		lens[0] = max(lens[0], whole)
@@ -114,7 +132,7 @@ func (r *Runner) fold(u *Unit, whole device.Buffer, micro int) {
 	u.sums[0] = u.Grad
 	f.begin(f.before[micro], u.sums)
 	for leaf := range f.ranks {
-		f.push(q, shard.Node{At: (f.first+micro)*f.ranks + leaf}, collective.Part(u.Shard, parts, leaf))
+		f.push(q, shard.Node{At: f.rounds[micro]*f.ranks + leaf}, collective.Part(u.Shard, parts, leaf))
 	}
 	for i, b := range f.bufs {
 		if b != u.sums[i] {
@@ -127,40 +145,40 @@ func (r *Runner) fold(u *Unit, whole device.Buffer, micro int) {
 // its part of the shard and gathers the parts. Elements that replicas do not divide are summed by all.
 func (r *Runner) foldReplicas(u *Unit, grad device.Buffer) {
 	q, f, g := r.cfg.Comm, r.tree, u.Replica
-	p, own := g.Size(), len(f.ends[g.Rank()])
+	p := g.Size()
 	if p == 1 {
 		return
 	}
 	n := grad.N / p * p
-	for _, at := range []shard.Range{{Hi: n}, {Lo: n, Hi: grad.N}} {
-		if at.Len() == 0 {
-			continue
+	if rest := grad.N - n; rest > 0 {
+		all := f.rooms[0].Slice(0, p*f.pieces*rest)
+		part := func(replica, i int) device.Buffer {
+			return collective.Part(g, all, replica).Slice(i*rest, (i+1)*rest)
 		}
-		whole := at.Len()
-		if at.Lo > 0 || n == 0 {
-			whole *= p
+		for i := range f.own {
+			q.Copy(part(g.Rank(), i), u.sums[i].Slice(n, grad.N))
 		}
-		for i := range f.pieces { // replicas with fewer nodes send any
-			to, from := f.rooms[i].Slice(0, whole), u.sums[min(i, own-1)].Slice(at.Lo, at.Hi)
-			if whole == from.N {
-				g.Exchange(q, to, from)
-			} else {
-				g.AllGather(q, to, from)
-			}
-		}
-		f.begin(nil, nil)
-		for rank, nodes := range f.ends {
-			for i, node := range nodes {
-				f.push(q, node, collective.Part(g, f.rooms[i].Slice(0, whole), rank))
-			}
-		}
-		if to := grad.Slice(at.Lo, at.Hi); whole == to.N {
-			q.Copy(collective.Own(g, to), f.bufs[0])
-			collective.AllGather(g, q, to)
-		} else {
-			q.Copy(to, f.bufs[0])
-		}
+		collective.AllGather(g, q, all)
+		q.Copy(grad.Slice(n, grad.N), f.sum(q, part))
 	}
+	if n == 0 {
+		return
+	}
+	for i := range f.pieces { // replicas with fewer nodes send any
+		g.Exchange(q, f.rooms[i].Slice(0, n), u.sums[min(i, f.own-1)].Slice(0, n))
+	}
+	to := grad.Slice(0, n)
+	q.Copy(collective.Own(g, to), f.sum(q, func(replica, i int) device.Buffer { return collective.Part(g, f.rooms[i].Slice(0, n), replica) }))
+	collective.AllGather(g, q, to)
+}
+
+// sum returns the sum of the nodes of all replicas, in the memory of the first.
+func (f *folding) sum(q Comm, part func(replica, i int) device.Buffer) device.Buffer {
+	f.begin(nil, nil)
+	for _, e := range f.ends {
+		f.push(q, e.Node, part(e.replica, e.i))
+	}
+	return f.bufs[0]
 }
 
 // begin begins a sum with nodes and their memory.

@@ -3,6 +3,7 @@ package shard
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"reflect"
 	"slices"
 	"strings"
@@ -283,5 +284,32 @@ func TestMatrices(t *testing.T) {
 	}
 	if all := p.Matrices()[1].Matrices(); len(all) != 1 || all[0].At != (Range{120, 140}) {
 		t.Errorf("of a matrix: %+v", all)
+	}
+}
+
+// TestTurn checks that parts share all things, each once and as evenly as possible, and that their blocks are aligned: a part
+// has at most a node for each binary digit that is 1, and one for what is left over.
+func TestTurn(t *testing.T) {
+	for n := 1; n < 70; n++ {
+		for parts := 1; parts <= n; parts++ {
+			seen := map[int]bool{}
+			for part := range parts {
+				var nodes []Node
+				for i := range (n - part + parts - 1) / parts {
+					at := Turn(n, parts, part, i)
+					if at < 0 || at >= n || seen[at] {
+						t.Fatalf("thing %d of part %d of %d is %d of %d", i, part, parts, at, n)
+					}
+					seen[at] = true
+					nodes = Tree(n).Fold(nodes, Node{At: at})
+				}
+				if most := bits.OnesCount(uint(n/parts)) + 1; len(nodes) > most {
+					t.Errorf("part %d of %d has %v of %d leaves, want at most %d nodes", part, parts, nodes, n, most)
+				}
+			}
+			if len(seen) != n {
+				t.Errorf("%d parts have %d of %d things", parts, len(seen), n)
+			}
+		}
 	}
 }

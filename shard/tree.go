@@ -1,5 +1,7 @@
 package shard
 
+import "math/bits"
+
 // Tree is a binary tree over numbered leaves, as many as its value. What it sums has the same bits
 // whoever has which leaf.
 type Tree int
@@ -7,11 +9,24 @@ type Tree int
 // Node covers leaves [At<<Level, (At+1)<<Level) of a Tree, as far as they exist.
 type Node struct{ Level, At int }
 
-// Begin returns where part i of n things begins, or ends for the part before. The first parts have one more
-// if the parts do not divide n.
-func Begin(n, parts, i int) int { return i*(n/parts) + min(i, n%parts) }
+// Turn returns the i-th of a part's things, if parts share n things as evenly as possible: the first parts have one more
+// if the parts do not divide n. A part has a block of 2^k things, of which the first is a multiple of 2^k, for each
+// binary digit k of n/parts, so it has few nodes of a Tree.
+func Turn(n, parts, part, i int) int {
+	each, from := n/parts, 0
+	for block := 1 << bits.Len(uint(each)); block > 0; block /= 2 {
+		switch {
+		case each&block == 0:
+			continue
+		case i < block:
+			return from + part*block + i
+		}
+		from, i = from+parts*block, i-block
+	}
+	return from + part
+}
 
-// Fold appends a node to some that end where it begins, and replaces siblings by their parent: each
+// Fold appends a node to some that end where it begins or before, and replaces siblings by their parent: each
 // adds to the sum of the last node. A node without a sibling takes its parent's place.
 func (t Tree) Fold(nodes []Node, n Node) []Node {
 	for 1<<n.Level < int(t) {

@@ -289,7 +289,7 @@ func (t *Trainer) build() (err error) {
 // tree returns the tree of the gradients' sums, if there is one: its leaves are the step's micro-batches.
 func (c *Config) tree() *fsdp.Tree {
 	s := c.Share
-	if !s.InOrder {
+	if !s.Blocks {
 		return nil
 	}
 	return &fsdp.Tree{Leaves: shard.Tree(s.Batch / s.MicroBatch), Rounds: s.Rounds()}

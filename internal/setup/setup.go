@@ -70,7 +70,7 @@ func Trainer(c *spec.Job, rank int) zero.Config {
 		model, pad = model.Joined(zero.Begin(rules)), 64 // elements: 128 bytes of the smaller types, the width of a load in products
 	}
 	policy := stage.Policy(c.Zero.Prefetch, spec.Recompute(c))
-	policy.KeepGrads = policy.KeepGrads && !share.InOrder
+	policy.KeepGrads = policy.KeepGrads && !share.Blocks
 	policy.HostActivations = c.Zero.Offload.Activations == "host"
 	return zero.Config{
 		Mesh: mesh, Pipeline: pipeline(c),

@@ -47,7 +47,7 @@ func Mesh(c *Job) shard.Mesh {
 // Share returns how the samples of a step are distributed to the job's ranks.
 func Share(c *Job) data.Share {
 	m := Mesh(c)
-	return data.Share{Batch: c.Train.Batch, MicroBatch: c.Train.MicroBatch, Replicas: m.Size(shard.Replicate), Ranks: m.DataRanks() / m.Size(shard.Replicate), InOrder: c.Train.Sums == "tree"}
+	return data.Share{Batch: c.Train.Batch, MicroBatch: c.Train.MicroBatch, Replicas: m.Size(shard.Replicate), Ranks: m.DataRanks() / m.Size(shard.Replicate), Blocks: c.Train.Sums == "tree"}
 }
 
 // TokensPerStep returns the number of positions that all ranks train on in a step.
