@@ -64,7 +64,7 @@ func TestStopAtAnyEvent(t *testing.T) {
 		wantModel, early := model(t, "whole"), progress(t).Early
 		within := 0
 		events := whole.seen.Load()
-		for at := int64(1); at <= events; at += max(1, events/int64(nightly.Of(12, 400))) {
+		for at := int64(1); at <= events; at += max(1, events/int64(nightly.Of(6, 400))) {
 			clean(t)
 			out := []string{"run", "elsewhere"}[at%2]
 			_, first, err := run("run", at)
