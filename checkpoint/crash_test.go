@@ -178,10 +178,7 @@ func powerLossAtEveryOperation(t *testing.T, how sharing) {
 	if _, err := PruneIn(mem, "/c", Keep{Last: 1}); err != nil {
 		t.Fatal(err)
 	}
-	states, seeds := 0, 12
-	if !nightly.All() {
-		seeds = 3
-	}
+	states, seeds := 0, nightly.Of(1, 12)
 	for n := start; n <= mem.Ops(); n++ {
 		for name, outcome := range outcomes(seeds) {
 			disk := mem.AfterPowerLoss(n, outcome)
@@ -189,6 +186,9 @@ func powerLossAtEveryOperation(t *testing.T, how sharing) {
 				t.Fatalf("power loss after operation %d of %d to %d, %s: %v", n, start, mem.Ops(), name, err)
 			}
 			states++
+		}
+		if !nightly.Every(2, n) {
+			continue
 		}
 		disk := mem.AfterPowerLoss(n, outcomes(1)["random 0"])
 		if err := nextSaveWorks(disk, opt); err != nil {
@@ -229,7 +229,10 @@ func TestEveryOperationFailsOnce(t *testing.T) {
 }
 
 func everyOperationFailsOnce(t *testing.T, how sharing) {
-	for _, errno := range []error{syscall.ENOSPC, syscall.EIO} {
+	for i, errno := range []error{syscall.ENOSPC, syscall.EIO} {
+		if !nightly.Every(2, i+int(how)) {
+			continue
+		}
 		failed := 0
 		for n := 0; ; n++ {
 			mem := &vfstest.Mem{}
