@@ -165,10 +165,13 @@ func (o llamaTrunk) turn(layer int, x []float64) []float64 {
 	if a := o.l.Scaling.Amplitude; a != 0 {
 		amplitude = complex(a, 0)
 	}
-	y := make([]float64, len(x))
+	y, frequency := make([]float64, len(x)), make([]float64, D/2)
+	for j := range frequency {
+		frequency[j] = o.frequency(layer, j)
+	}
 	for i := range x {
 		if j := i % cols % D; j < D/2 {
-			angle := float64(i/cols%o.T) * o.frequency(layer, j)
+			angle := float64(i/cols%o.T) * frequency[j]
 			z := amplitude * complex(x[i], x[i+D/2]) * cmplx.Exp(complex(0, angle))
 			y[i], y[i+D/2] = real(z), imag(z)
 		}

@@ -56,12 +56,20 @@ func (o *oracle) drop(place int, p float64, x []float64) []float64 {
 // dropWide is drop for rows of any width.
 func (o *oracle) dropWide(place int, p float64, width int, x []float64) []float64 {
 	d := device.Dropout{Seed: o.drops.Seed}
-	limit, y := math.Round(p*65536), make([]float64, len(x))
+	limit, y := math.Round(p*65536), slices.Clone(x)
+	if limit == 0 {
+		return y
+	}
+	var r [4]uint32 // for eight elements
 	for i, v := range x {
 		row, c := o.drops.Row+uint64(i/width), i%width
-		r := device.Philox([4]uint32{uint32(c / 8), uint32(place), uint32(row), uint32(row >> 32)}, d.Key())
+		if c%8 == 0 {
+			r = device.Philox([4]uint32{uint32(c / 8), uint32(place), uint32(row), uint32(row >> 32)}, d.Key())
+		}
 		if half := r[c%8/2] >> (16 * (c % 2)) & 0xffff; float64(half) >= limit {
 			y[i] = v / (1 - limit/65536)
+		} else {
+			y[i] = 0
 		}
 	}
 	return y
@@ -72,6 +80,9 @@ func (o *oracle) dropWide(place int, p float64, width int, x []float64) []float6
 func (o *oracle) kept(layer int, p float64, b, h, t, s int) float64 {
 	d := device.Dropout{Seed: o.drops.Seed}
 	limit, row := math.Round(p*65536), o.drops.Row+uint64(b*o.T+t)+uint64(h)<<44
+	if limit == 0 {
+		return 1
+	}
 	r := device.Philox([4]uint32{uint32(s / 8), 1<<31 + uint32(layer), uint32(row), uint32(row >> 32)}, d.Key())
 	if half := r[s%8/2] >> (16 * (s % 2)) & 0xffff; float64(half) < limit {
 		return 0
