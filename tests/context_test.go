@@ -77,7 +77,7 @@ func TestContextAgreesWithWhole(t *testing.T) {
 func TestContextBits(t *testing.T) {
 	nightly.Long(t)
 	base := append([]string{"model.family=llama", "model.ffn=32", "precision=bf16", "parallel.context=2", "parallel.shard=2", "train.accumulate=4", "device=cpu", "model.dropout=0.1"}, long...)
-	base = append(base, "model.layers=4")
+	base = append(base, "model.layers=4", "train.steps=2")
 	jobs := map[string][]string{
 		"adamw": {}, "muon": {"optimizer.type=muon"}, "adamw8bit": {"optimizer.type=adamw8bit"}, "fp16": {"precision=fp16"}, "replicas": {"parallel.replicate=2"},
 		"prefetch": {"zero.prefetch=0"}, "tensor": {"parallel.tensor=2"}, "packed": packs, "clip": {"train.clip=0.01"},

@@ -25,7 +25,7 @@ import (
 func TestDrawnJobs(t *testing.T) {
 	nightly.Long(t)
 	t.Parallel()
-	jobs := nightly.Of(4, 30)
+	jobs := nightly.Of(2, 30)
 	families := familyFolders(t)
 	for i := range jobs {
 		rng := rand.New(rand.NewPCG(22, uint64(i)))

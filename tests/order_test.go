@@ -19,7 +19,7 @@ import (
 // waits only for marks of its own queues, which precede what it issues later.
 func TestOperationsHaveOneOrder(t *testing.T) {
 	nightly.Long(t)
-	draws := nightly.Of(6, 40)
+	draws := nightly.Of(3, 40)
 	for i := range draws {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()

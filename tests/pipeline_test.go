@@ -51,7 +51,7 @@ func TestPipelinesAgreeToTheBit(t *testing.T) {
 					if !nightly.Every(3, i+stage) {
 						continue
 					}
-					sets := append(append([]string{fmt.Sprint("zero.stage=", stage), fmt.Sprint("train.accumulate=", accumulate), "parallel.shard=2"}, deep...), ways...)
+					sets := append(append([]string{fmt.Sprint("zero.stage=", stage), fmt.Sprint("train.accumulate=", accumulate), "parallel.shard=2", "train.steps=2"}, deep...), ways...)
 					want := zerotest.Train(t, cfg(t, sets...), nil)
 					for j, p := range pipelines {
 						if !nightly.Every(5, i+j) {

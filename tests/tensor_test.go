@@ -116,7 +116,7 @@ func TestTensorsAllocateAsPlanned(t *testing.T) {
 func TestTensorBits(t *testing.T) {
 	nightly.Long(t)
 	base := append([]string{"model.family=llama", "model.ffn=32", "precision=bf16", "parallel.tensor=2", "parallel.shard=2", "train.accumulate=4", "device=cpu", "model.dropout=0.1"}, divisible...)
-	base = append(base, "model.layers=4")
+	base = append(base, "model.layers=4", "train.steps=2")
 	jobs := map[string][]string{
 		"adamw": {}, "muon": {"optimizer.type=muon"}, "adamw8bit": {"optimizer.type=adamw8bit"}, "fp16": {"precision=fp16"}, "replicas": {"parallel.replicate=2"},
 		"prefetch": {"zero.prefetch=0"},
@@ -196,7 +196,7 @@ func TestMeshesBeginAlike(t *testing.T) {
 			}
 			var want map[string][]byte
 			for i, m := range meshes(8) {
-				if odd := m.Tensor == 5 || m.Tensor == 7; odd != (family == "odd") && m.World() > 1 || family == "odd" && m.Context > 1 || family != "odd" && !nightly.Every(6, i) {
+				if odd := m.Tensor == 5 || m.Tensor == 7; odd != (family == "odd") && m.World() > 1 || family == "odd" && m.Context > 1 || family != "odd" && !nightly.Every(12, i) {
 					continue
 				}
 				dir := t.TempDir()
