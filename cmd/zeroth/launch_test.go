@@ -156,6 +156,7 @@ func TestLaunchOverTLS(t *testing.T) {
 
 // TestMissingProcesses checks that a world that does not form ends with the exit code for a restart.
 func TestMissingProcesses(t *testing.T) {
+	nightly.Long(t)
 	inFolder(t)
 	_, errs := process(t, 75, "train", "tiny.yaml", "--world", "2", "--rank", "1", "--addr", "127.0.0.1:1", "--set", "parallel={ranks: 2, join: 100ms}")
 	if !strings.Contains(errs, "rank 0 at 127.0.0.1:1") || !strings.Contains(errs, "no answer within 100ms") {

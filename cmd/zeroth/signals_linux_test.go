@@ -100,6 +100,7 @@ func TestEveryCommandEndsOnASignal(t *testing.T) {
 // TestTrainEndsThoughItsOutputBlocks checks that a run stops on a signal even if nobody reads its
 // output.
 func TestTrainEndsThoughItsOutputBlocks(t *testing.T) {
+	nightly.Long(t)
 	s := inShell(t)
 	for i, by := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}[:nightly.Of(2, 3)] {
 		for _, args := range [][]string{long, append([]string{"launch", "-n", "2", "--"}, append(slices.Clone(long), "--set", "parallel.ranks=2")...)} {

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"zeroth/tests/nightly"
 )
 
 // TestPrograms checks files in the forms that Axolotl, LLaMA-Factory and the Trainer document: each is a job with
@@ -86,6 +88,7 @@ const registry = `{
 // TestPublishedShapes checks short files in the shapes of examples that Axolotl, LLaMA-Factory and TRL publish. want
 // is as in TestPrograms.
 func TestPublishedShapes(t *testing.T) {
+	nightly.Long(t)
 	t.Chdir(t.TempDir())
 	for name, text := range map[string]string{
 		"doc.go": strings.Repeat("package dialect\n", 200), "data/dataset_info.json": registry, "zero3.json": `{"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}`,

@@ -16,7 +16,7 @@ import (
 // only has to extrapolate sizes.
 func TestMeasure(t *testing.T) {
 	nightly.Long(t)
-	for _, sets := range [][]string{
+	for i, sets := range [][]string{
 		{"zero.stage=3", "precision=bf16"},
 		{"zero.stage=1", "precision=fp32", "train.micro_batch=2", "zero.recompute=block"},
 		{"zero.stage=3", "model.family=llama", "parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "zero.offload.optimizer=host"},
@@ -26,6 +26,9 @@ func TestMeasure(t *testing.T) {
 		{"zero.stage=1", "parallel.context=2", "train.micro_batch=2"},
 		{"zero.stage=2", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
 	} {
+		if !nightly.Every(2, i) {
+			continue
+		}
 		c := spectest.Fitted(t, append(sets, "device=cpu")...)
 		h, err := Measure(c, nil)
 		if err != nil {

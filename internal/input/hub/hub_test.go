@@ -19,6 +19,7 @@ import (
 
 	"zeroth/internal/input"
 	"zeroth/internal/input/hub/hubtest"
+	"zeroth/tests/nightly"
 )
 
 // weights are random bytes, as many as several reads of a connection take.
@@ -188,6 +189,7 @@ func TestDamage(t *testing.T) {
 
 // A server that sends too much, nothing or nonsense is an error.
 func TestBrokenServers(t *testing.T) {
+	nightly.Long(t)
 	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
 		"sends more than":     func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(bytes.Repeat([]byte("x"), 100)) },
 		"after 0 of 22 bytes": func(http.ResponseWriter, *http.Request) {},

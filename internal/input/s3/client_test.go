@@ -73,6 +73,7 @@ func TestProfile(t *testing.T) {
 // TestPrivateAuthority checks that a server with a certificate of a private authority is trusted if
 // the environment names it, and that the error otherwise explains how.
 func TestPrivateAuthority(t *testing.T) {
+	quick(t)
 	server := s3test.Serve(t)
 	private := httptest.NewUnstartedServer(server.Inner)
 	private.Config.ErrorLog = log.New(io.Discard, "", 0)
