@@ -12,6 +12,7 @@ import (
 
 	"zeroth/job"
 	"zeroth/job/report"
+	"zeroth/tests/nightly"
 )
 
 // balances reports whether transformers' class of the model has a balancing loss.
@@ -36,6 +37,7 @@ func (m mixture) coefficient(t *testing.T) (of float64) {
 // TestBalance compares the balancing loss of a micro-batch, with and without padding, and the gradients of routers
 // and of a matrix before them with transformers', on several meshes; and the losses of six steps.
 func TestBalance(t *testing.T) {
+	nightly.Long(t)
 	eachMixture(t, func(t *testing.T, m mixture) {
 		if !m.balances() {
 			return

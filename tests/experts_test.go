@@ -448,6 +448,7 @@ func TestExpertsDivided(t *testing.T) {
 // TestExpertsExport checks that an export has the bytes of the model that a run starts from, and that a run resumes
 // from its checkpoint on other ranks.
 func TestExpertsExport(t *testing.T) {
+	nightly.Long(t)
 	eachMixture(t, func(t *testing.T, m mixture) {
 		for i, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=3", "zero.stage=3"}, {"parallel.ranks=2", "parallel.pipeline=2"}} {
 			if !nightly.Every(3, i+m.number) {

@@ -140,6 +140,7 @@ func joinsAfter(t *testing.T, n int, sets []string, victims map[int]int64, whole
 
 // TestNewcomersThatDiffer checks that processes with another job, or in the place of one that lives, are refused and hurt nobody.
 func TestNewcomersThatDiffer(t *testing.T) {
+	nightly.Long(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

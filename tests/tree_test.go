@@ -15,6 +15,7 @@ import (
 // TestTreeSums checks that with train.sums: tree, runs on drawn meshes with any number of micro-batches
 // have the bits of one rank, and that these are not those of sums in order.
 func TestTreeSums(t *testing.T) {
+	nightly.Long(t)
 	rng, most := rand.New(rand.NewPCG(7, 49)), 3
 	if nightly.All() {
 		most = 12
