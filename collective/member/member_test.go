@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"zeroth/collective/member"
+	"zeroth/tests/nightly"
 )
 
 // network runs machines, with a queue of messages between each two, in a random order.
@@ -143,7 +144,7 @@ func (w *network) move(losses *int) bool {
 // TestRandomLosses loses processes at random moments and checks that the rest, if it is a majority,
 // trains on together.
 func TestRandomLosses(t *testing.T) {
-	for seed := range uint64(20000) {
+	for seed := range uint64(nightly.Of(5000, 20_000)) {
 		each, n := 1+int(seed%2), 3+int(seed%5)
 		n -= n % each
 		w := newNetwork(t, seed, n, each, 1)

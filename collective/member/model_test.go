@@ -395,6 +395,7 @@ func TestEveryOrder(t *testing.T) {
 
 // TestEveryOrderOnAHost is TestEveryOrder for nodes that can tell that others are dead. Any last one goes on.
 func TestEveryOrderOnAHost(t *testing.T) {
+	nightly.Long(t)
 	cases := []struct{ n, kills, cuts, steps int }{
 		{2, 1, 0, 2}, {2, 1, 1, 2}, {2, 2, 1, 1}, {3, 2, 0, 1},
 		{3, 1, 1, 1}, {3, 2, 1, 0}, {4, 2, 0, 0},
