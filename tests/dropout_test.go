@@ -34,7 +34,7 @@ func TestDropoutAgreesToTheBit(t *testing.T) {
 				t.Errorf("the loss of step 1 is %v on 2 ranks, %v on 4", pairs.Losses[0], want.Losses[0])
 			}
 			for k, other := range []string{"model.dropout=0", "model.dropout=0.21", "model.attention_dropout=0", "model.attention_dropout=0.31", "train.seed=2"} {
-				if !nightly.Every(2, k+len(family)) {
+				if !nightly.Every(2, k+len(family)/2) {
 					continue
 				}
 				got := zerotest.Train(t, cfg(t, append(sets, "parallel.ranks=4", other)...), nil)
