@@ -459,11 +459,8 @@ func (r *run) train(ctx context.Context) error {
 		err = r.trainTogether(ctx, loops)
 	}
 	for r.survives(err) {
-		if wrong := r.goOn(ctx, loops); r.late { // it has not joined
-			err = wrong
-			break
-		} else if wrong != nil {
-			err = endedBy(err, wrong, loops[0].at+1)
+		if wrong := r.goOn(ctx, loops); wrong != nil {
+			err = r.endedBy(ctx, err, wrong, loops[0].at+1)
 			break
 		}
 		err = r.trainTogether(ctx, loops)

@@ -13,12 +13,16 @@ import (
 type Stopped struct {
 	Step       int    // steps done
 	Checkpoint string // that --resume latest continues from; empty if there is none
+	Late       bool   // this process had come back, and had not joined the others yet
 	cause      error  // of the context
 }
 
 func (s *Stopped) Error() string {
 	at := "before step 1"
-	if s.Step > 0 {
+	switch {
+	case s.Late:
+		return fmt.Sprintf("%v before it had joined the others", s.cause)
+	case s.Step > 0:
 		at = fmt.Sprintf("after step %d", s.Step)
 	}
 	if s.Checkpoint == "" {
@@ -31,7 +35,7 @@ func (s *Stopped) Unwrap() error { return s.cause }
 
 // stoppedAt returns the error of a run that was asked to stop.
 func (r *run) stoppedAt(why error) error {
-	return &Stopped{Step: r.steps, Checkpoint: r.latest(), cause: why}
+	return &Stopped{Step: r.steps, Checkpoint: r.latest(), Late: r.late, cause: why}
 }
 
 // stoppedState is the report.End.State of a run that was asked to stop.

@@ -274,6 +274,8 @@ func exitError(err error, out string) error {
 		return err
 	case errors.As(err, &lost) && (lost.Checkpoint != "" || !lost.Begun), errors.Is(err, job.ErrElsewhere) && errors.As(err, &stopped) && stopped.Checkpoint != "":
 		return resumable{err}
+	case errors.As(err, &stopped) && stopped.Late:
+		return err
 	case !errors.As(err, &stopped) || errors.Is(err, job.ErrElsewhere):
 		return fmt.Errorf("%w\n%s", err, saved(out))
 	case errors.As(err, &by) && by.Signal != os.Interrupt && stopped.Checkpoint != "":
