@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"zeroth/collective"
+	"zeroth/internal/launch"
 	"zeroth/internal/setup"
 	"zeroth/internal/world"
 	"zeroth/job/report"
@@ -376,8 +377,7 @@ func bury(pid int, last bool) {
 	if err != nil || wrong != nil || its != exe || pid == os.Getpid() {
 		return
 	}
-	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if _, state, _ := strings.Cut(string(stat), ") "); !last && !strings.HasPrefix(state, "T") {
+	if state, _ := launch.StateOf(pid); !last && state != 'T' {
 		return
 	}
 	if p, err := os.FindProcess(pid); err == nil {

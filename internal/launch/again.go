@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -58,6 +59,22 @@ func (s *Supervisor) mayTrain(but *child) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(s.children, func(c *child) bool { return c != but && !c.alone && !c.over && !c.isStopped() })
+}
+
+// isStopped reports whether a process is stopped by a signal.
+func (c *child) isStopped() bool {
+	state, _ := StateOf(c.cmd.Process.Pid)
+	return state == 'T'
+}
+
+// StateOf returns the state of a process of this machine as Linux has it: T is stopped by a signal, Z and X have ended.
+// It is 0 if there is none, which is fs.ErrNotExist, or on other systems.
+func StateOf(pid int) (state byte, err error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if _, rest, _ := strings.Cut(string(b), ") "); rest != "" {
+		state = rest[0]
+	}
+	return state, err
 }
 
 // onlyStopped reports whether every process that has not ended is stopped by a signal.

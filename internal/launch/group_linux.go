@@ -2,8 +2,6 @@ package launch
 
 import (
 	"os"
-	"strconv"
-	"strings"
 	"syscall"
 )
 
@@ -20,10 +18,3 @@ func ownGroup() *syscall.SysProcAttr {
 
 // endingSignal returns the number of the signal that ended a process.
 func endingSignal(p *os.ProcessState) int { return int(p.Sys().(syscall.WaitStatus).Signal()) }
-
-// isStopped reports whether a process is stopped by a signal.
-func (c *child) isStopped() bool {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(c.cmd.Process.Pid) + "/stat")
-	_, state, _ := strings.Cut(string(b), ") ")
-	return err == nil && strings.HasPrefix(state, "T")
-}

@@ -18,6 +18,3 @@ func ownGroup() *syscall.SysProcAttr { return nil }
 
 // endingSignal returns 0: no signal ends a process on this system.
 func endingSignal(*os.ProcessState) int { return 0 }
-
-// isStopped returns false, because this system does not report it.
-func (c *child) isStopped() bool { return false }

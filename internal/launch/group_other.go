@@ -18,6 +18,3 @@ func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true
 
 // endingSignal returns the number of the signal that ended a process.
 func endingSignal(p *os.ProcessState) int { return int(p.Sys().(syscall.WaitStatus).Signal()) }
-
-// isStopped returns false, because this system does not report it.
-func (c *child) isStopped() bool { return false }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"zeroth/collective/rendezvous"
+	"zeroth/internal/launch"
 )
 
 // bootID returns a text that is equal in processes that share a kernel, or "" if it is
@@ -41,11 +42,7 @@ func seesProcesses(a, b rendezvous.Member) bool {
 // ended reports whether a process has ended, or does so within a second.
 func ended(pid int) bool {
 	for try := 0; try < 100 && pid != os.Getpid(); try++ {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if errors.Is(err, fs.ErrNotExist) {
-			return true
-		}
-		if _, state, _ := strings.Cut(string(b), ") "); strings.HasPrefix(state, "Z") || strings.HasPrefix(state, "X") {
+		if state, err := launch.StateOf(pid); state == 'Z' || state == 'X' || errors.Is(err, fs.ErrNotExist) {
 			return true
 		}
 		time.Sleep(10 * time.Millisecond)
