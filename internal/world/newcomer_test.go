@@ -32,16 +32,21 @@ func TestEarlierAttemptEndsLate(t *testing.T) {
 		w.crew.attemptNet(seat).AddNew(0, near)
 		return near, b
 	}
+	why := func() string {
+		w.crew.mu.Lock()
+		defer w.crew.mu.Unlock()
+		return w.crew.try.why
+	}
 	first, far := attempt(3)
 	second, other := attempt(5)
 	_ = far.Close()
 	<-first.closed
-	if why := w.crew.try.why; why != "" {
-		t.Errorf("the first attempt's connection ends the second: %s", why)
+	if why() != "" {
+		t.Errorf("the first attempt's connection ends the second: %s", why())
 	}
 	_ = other.Close()
 	<-second.closed
-	if w.crew.try.why == "" {
+	if why() == "" {
 		t.Error("the second attempt does not end with its connection")
 	}
 }
