@@ -141,8 +141,8 @@ func (s *Split) start(window int64) int64 {
 // [t*Batch, (t+1)*Batch).
 //
 // The samples are divided into micro-batches, and these into rounds: a micro-batch for each rank of
-// a replica. Replicas take turns of a round, or of blocks of rounds (shard.Turn), so the first ones may have one round more
-// than others.
+// a replica. Replicas take rounds by turns or, with Blocks, have blocks of them (shard.Turn). The first ones have one round
+// more than others if the replicas do not divide the rounds.
 type Share struct {
 	Batch      int // samples per step
 	MicroBatch int // samples of a rank and micro-step
@@ -165,7 +165,7 @@ func (s Share) Valid() bool {
 // Micro returns the number of micro-batches of a rank in a step. The ranks of replica i are
 // [i*Ranks, (i+1)*Ranks).
 func (s Share) Micro(rank int) int {
-	return (s.Rounds() - rank/s.Ranks + s.Replicas - 1) / s.Replicas
+	return shard.Turns(s.Rounds(), s.Replicas, rank/s.Ranks)
 }
 
 // Most returns the maximum number of micro-batches of a rank in a step.

@@ -66,7 +66,7 @@ func (r *Runner) plant() {
 
 // climb returns the nodes of a replica, of several, after its last round.
 func (f *folding) climb(replicas, replica int, own bool) (nodes []shard.Node) {
-	for micro := range (f.Rounds - replica + replicas - 1) / replicas {
+	for micro := range shard.Turns(f.Rounds, replicas, replica) {
 		round := shard.Turn(f.Rounds, replicas, replica, micro)
 		if own {
 			f.rounds, f.before = append(f.rounds, round), append(f.before, slices.Clone(nodes))

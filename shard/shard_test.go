@@ -295,7 +295,7 @@ func TestTurn(t *testing.T) {
 			seen := map[int]bool{}
 			for part := range parts {
 				var nodes []Node
-				for i := range (n - part + parts - 1) / parts {
+				for i := range Turns(n, parts, part) {
 					at := Turn(n, parts, part, i)
 					if at < 0 || at >= n || seen[at] {
 						t.Fatalf("thing %d of part %d of %d is %d of %d", i, part, parts, at, n)

@@ -9,8 +9,11 @@ type Tree int
 // Node covers leaves [At<<Level, (At+1)<<Level) of a Tree, as far as they exist.
 type Node struct{ Level, At int }
 
-// Turn returns the i-th of a part's things, if parts share n things as evenly as possible: the first parts have one more
-// if the parts do not divide n. A part has a block of 2^k things, of which the first is a multiple of 2^k, for each
+// Turns returns how many of n things a part has, if parts share them as evenly as possible: the first parts have one more
+// if the parts do not divide n.
+func Turns(n, parts, part int) int { return (n - part + parts - 1) / parts }
+
+// Turn returns the i-th of them. A part has a block of 2^k things, of which the first is a multiple of 2^k, for each
 // binary digit k of n/parts, so it has few nodes of a Tree.
 func Turn(n, parts, part, i int) int {
 	each, from := n/parts, 0

@@ -47,7 +47,11 @@ func Mesh(c *Job) shard.Mesh {
 // Share returns how the samples of a step are distributed to the job's ranks.
 func Share(c *Job) data.Share {
 	m := Mesh(c)
-	return data.Share{Batch: c.Train.Batch, MicroBatch: c.Train.MicroBatch, Replicas: m.Size(shard.Replicate), Ranks: m.DataRanks() / m.Size(shard.Replicate), Blocks: c.Train.Sums == "tree"}
+	replicas := m.Size(shard.Replicate)
+	return data.Share{
+		Batch: c.Train.Batch, MicroBatch: c.Train.MicroBatch, Replicas: replicas, Ranks: m.DataRanks() / replicas,
+		Blocks: c.Train.Sums == "tree",
+	}
 }
 
 // TokensPerStep returns the number of positions that all ranks train on in a step.
