@@ -21,7 +21,7 @@ func (s *Stopped) Error() string {
 	at := "before step 1"
 	switch {
 	case s.Late:
-		return fmt.Sprintf("%v before it had joined the others", s.cause)
+		return fmt.Sprintf("%v before this process had joined the others", s.cause)
 	case s.Step > 0:
 		at = fmt.Sprintf("after step %d", s.Step)
 	}

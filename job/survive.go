@@ -64,7 +64,7 @@ func standing(loops []*loop) (s setup.Standing) {
 // goOn agrees with the processes that are left, or come back, and prepares this one's ranks to train with them.
 func (r *run) goOn(ctx context.Context, loops []*loop) error {
 	begin, filled := time.Now(), false
-	if !r.late { // one that is asked to stop ends a change like the others, and stops with them after the next step
+	if !r.late { // one that is asked to stop finishes a change like the others, and stops with them after the next step
 		ctx = context.WithoutCancel(ctx)
 	}
 	var news report.Change
@@ -274,7 +274,7 @@ func (r *run) endedBy(ctx context.Context, err, wrong error, step int) error {
 	switch {
 	case r.late && ctx.Err() != nil:
 		return r.stoppedAt(context.Cause(ctx))
-	case r.late: // err is not its own
+	case r.late: // it has not trained, so err says nothing
 		return wrong
 	case errors.As(wrong, new(setup.Left)):
 		return fmt.Errorf("step %d: %w", step, wrong) // ranks may have heard of the loss from others, and name those

@@ -279,8 +279,8 @@ func (c *crew) meet(ctx context.Context) (v member.View, mates []int, err error)
 	return a.View, mates, err
 }
 
-// attemptNet replaces the network of the attempt before this one, whose connections end late: their news is no
-// longer of interest.
+// attemptNet replaces the network of the attempt before this one, which other processes may end later: what it
+// reports then concerns nobody.
 func (c *crew) attemptNet(seat int) (n *socket.Net) {
 	w := c.w
 	current := func() bool {
