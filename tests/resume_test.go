@@ -76,7 +76,7 @@ func losses(t *testing.T, out string, after int) (lines []string) {
 	}
 	for _, s := range steps {
 		if s.Step > after {
-			lines = append(lines, fmt.Sprint(s.Step, s.Loss, s.LR, s.GradNorm, s.Tokens))
+			lines = append(lines, fmt.Sprint(s.Step, s.Loss, s.LR, s.GradNorm, s.Tokens, s.Metrics))
 		}
 	}
 	for _, e := range evals {

@@ -101,7 +101,7 @@ var surviving = []struct {
 	processes int
 	sets      []string
 }{
-	{3, []string{"parallel.ranks=3", "zero.stage=0"}},
+	{3, []string{"parallel.ranks=3", "zero.stage=0", "model.family=llama", "model.experts={count: 4, per_token: 2}", "train.router_aux=0.1"}},
 	{4, []string{"parallel={ranks: 8, shard: 2, replicate: 4}", "zero.stage=1", "precision=bf16", "checkpoint.async=false", "train.batch=24"}},
 	{6, []string{"parallel={ranks: 6, shard: 2, replicate: 3}", "zero.stage=2", "train.accumulate=2", "train.batch=24"}},
 	{3, []string{"parallel={ranks: 6, shard: 2, replicate: 3}", "zero.stage=3", "precision=fp16", "optimizer.type=adamw8bit", "model.dropout=0.2"}},

@@ -3,11 +3,12 @@ package zero
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/gob"
 	"encoding/hex"
 	"fmt"
 	"hash/crc32"
-	"math"
 	"slices"
+	"strings"
 
 	"zeroth/collective"
 	"zeroth/data"
@@ -21,42 +22,22 @@ import (
 // ranks, which each sent when its own gradients were summed. The ranks that lack them finish the step
 // with its Verdict. A step that nobody has passed is computed again.
 
-// verdictLen is the number of words of a verdict without metrics: the bits of loss, norm and loss scale;
-// skipped, stop and save; the steps to trace.
-const verdictLen = 5
-
 // Verdict returns the result of the last step, for Finish.
 func (t *Trainer) Verdict() string {
-	s := t.passed
-	flags := uint64(0)
-	for i, set := range []bool{s.Skipped, s.Stop, s.Save} {
-		if set {
-			flags |= 1 << i
-		}
+	s, b := t.passed, new(bytes.Buffer)
+	s.Join = false // who finishes the step has been through a change since
+	if err := gob.NewEncoder(b).Encode(s); err != nil {
+		panic(err) // it consists of numbers
 	}
-	words := []uint64{math.Float64bits(s.Loss), math.Float64bits(s.GradNorm), math.Float64bits(s.LossScale), flags, uint64(s.Trace)}
-	for _, x := range s.Metrics {
-		words = append(words, math.Float64bits(x))
-	}
-	var b []byte
-	for _, w := range words {
-		b = binary.LittleEndian.AppendUint64(b, w)
-	}
-	return hex.EncodeToString(b)
+	return hex.EncodeToString(b.Bytes())
 }
 
 // Finish does the rest of a step of which this rank has its gradients, with the verdict of a rank that
 // has passed it.
 func (t *Trainer) Finish(lr float64, verdict string) (s Stats, err error) {
-	b, err := hex.DecodeString(verdict)
-	if n := len(t.cfg.Model.Metrics); err != nil || len(b) != 8*(verdictLen+n) {
-		return s, fmt.Errorf("zero: the verdict on step %d has %d bytes, want %d", t.Steps+1, len(b), 8*(verdictLen+n))
-	}
-	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
-	s = Stats{Loss: math.Float64frombits(word(0)), GradNorm: math.Float64frombits(word(1)), LossScale: math.Float64frombits(word(2)),
-		Skipped: word(3)&1 > 0, Stop: word(3)&2 > 0, Save: word(3)&4 > 0, Trace: int(word(4))}
-	for i := range t.cfg.Model.Metrics {
-		s.Metrics = append(s.Metrics, math.Float64frombits(word(verdictLen+i)))
+	err = gob.NewDecoder(hex.NewDecoder(strings.NewReader(verdict))).Decode(&s)
+	if got, want := len(s.Metrics), len(t.cfg.Model.Metrics); err != nil || got != want {
+		return s, fmt.Errorf("zero: the verdict on step %d has %d metrics, want %d (%v)", t.Steps+1, got, want, err)
 	}
 	if err := t.Scale.Update(s.Skipped); err != nil {
 		return s, err

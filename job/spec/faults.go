@@ -38,7 +38,6 @@ func (r *resolver) resolveFaults() {
 		{c.On() == "cuda", "communicators of GPUs do not survive the loss of a rank", "device: cpu", []string{"device"}},
 		{c.Parallel.Transport == "mpi", "MPI ends all processes with the first", "transport: auto", []string{"parallel.transport"}},
 		{c.Parallel.Expert > 1, "experts are divided for the whole run", "expert: 1", []string{"parallel.expert"}},
-		{c.Train.RouterAux > 0, "what routers do is not part of the result with which ranks finish a step", "router_aux: 0", []string{"train.router_aux"}},
 		{c.Parallel.Master, "only the master has the state", "master: false", []string{"parallel.master"}},
 		{c.Parallel.Pipeline > 1, "schedules of pipelines are fixed for a run", "pipeline: 1", []string{"parallel.pipeline"}},
 		{c.Optimizer.Type == "muon", "Muon divides whole matrices among all replicas for the whole run", "another type", []string{"optimizer.type"}},
