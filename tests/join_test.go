@@ -1,6 +1,8 @@
 package tests
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -18,6 +20,7 @@ import (
 	"zeroth/internal/launch"
 	"zeroth/internal/setup"
 	"zeroth/internal/world"
+	"zeroth/job"
 	"zeroth/job/report"
 	"zeroth/tests/nightly"
 )
@@ -179,4 +182,94 @@ func TestNewcomersThatDiffer(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// asked is the world of a process that is asked to stop when newcomers are about to get the state of the others.
+type asked struct {
+	*world.World
+	stop  func()
+	fills bool
+}
+
+// Survive implements setup.Survivor.
+func (a *asked) Survive(ctx context.Context, s setup.Standing) (*setup.Change, error) {
+	c, err := a.World.Survive(ctx, s)
+	a.fills = err == nil && c.Guests
+	return c, err
+}
+
+// Share implements setup.World.
+func (a *asked) Share(ctx context.Context, mine string) (string, error) {
+	if a.fills {
+		a.stop()
+	}
+	return a.World.Share(ctx, mine)
+}
+
+// TestStopWhileJoining checks that processes which are asked to stop while a newcomer gets its state, which may be lost then,
+// finish the change and stop together after the next step, of which there is a checkpoint.
+func TestStopWhileJoining(t *testing.T) {
+	nightly.Long(t)
+	for _, x := range []struct {
+		stop []int // places of the processes that are asked
+		dies bool  // the newcomer
+	}{{stop: []int{1}}, {stop: []int{0, 1, 2}}, {stop: []int{0, 1}, dies: true}} {
+		t.Run(fmt.Sprint(x), func(t *testing.T) {
+			t.Parallel()
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := saving(t, t.TempDir(), "parallel.ranks=3", "zero.stage=0", "faults={survive: true, join: true}", "train.steps=1000000", "train.eval_every=0", "checkpoint.every=1000000")
+			out, errs := t.TempDir(), make([]error, 3)
+			whole, end := context.WithCancel(t.Context())
+			defer end()
+			start := func(p int, back []string) error {
+				in := world.Config{
+					Process: launch.Process{Rank: p, World: 3, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}}, PerProcess: 1, Transport: "auto",
+					Token: []byte("0123456789abcdef"), Heartbeat: 200 * time.Millisecond, DeadAfter: 30 * time.Second, Survive: 1, Joins: true, Join: 8 * time.Second,
+				}
+				if in.Back = back; p == 0 {
+					in.Listener = ln
+				}
+				w, err := world.Enter(t.Context(), in)
+				if err != nil {
+					return err
+				}
+				defer w.Close()
+				ctx, stop := context.WithCancel(whole)
+				defer stop()
+				if !slices.Contains(x.stop, p) {
+					stop = func() {}
+				}
+				o := job.Options{Out: out, World: &asked{World: w, stop: stop}}
+				switch {
+				case p == 2 && back == nil:
+					o.Hooks.WrapGroups = (&operations{dies: 40}).wrap
+				case p == 2 && x.dies:
+					o.Hooks.WrapGroups = (&operations{dies: 3}).wrap
+				}
+				return job.Run(ctx, c, o)
+			}
+			var all sync.WaitGroup
+			for p := range 3 {
+				all.Go(func() {
+					if errs[p] = start(p, nil); p == 2 {
+						errs[p] = start(p, []string{"127.0.0.1"})
+					}
+					end() // else those that go on without this one never end
+				})
+			}
+			all.Wait()
+			ends := make([]*job.Stopped, 3)
+			for p, err := range errs {
+				if !errors.As(err, &ends[p]) && !(p == 2 && x.dies && errors.Is(err, errLink)) {
+					t.Fatalf("process %d: %v", p, err)
+				}
+				if p < 2 && ends[p].Checkpoint == "" || p > 0 && !x.dies && !ends[p].Late && ends[p].Step != ends[0].Step {
+					t.Errorf("process %d: %v", p, err)
+				}
+			}
+		})
+	}
 }

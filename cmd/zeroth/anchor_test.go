@@ -60,42 +60,6 @@ func TestLaunchEndsWithTheRun(t *testing.T) {
 	}
 }
 
-// TestStopWhileJoining stops runs at random instants after a loss, while the lost process comes back and another one may be
-// lost: all processes stop after the same step, of which there is a checkpoint.
-func TestStopWhileJoining(t *testing.T) {
-	nightly.Long(t)
-	const n = 12
-	rng, s := rand.New(rand.NewPCG(49, 2)), inShell(t, "GOMAXPROCS=1", "ZEROTH_FAULT=0 clock 20ms")
-	for try := range 20 {
-		folder := fmt.Sprint("r", try)
-		cmd, out, errs := s.start("launch", "-n", strconv.Itoa(n), "--", "train", "tiny.yaml", "--out", folder, "--set", fmt.Sprint("parallel.ranks=", n), "--set", "zero.stage=0",
-			"--set", "model={layers: 1, heads: 2, width: 32, context: 16}", "--set", fmt.Sprint("train.batch=", 8*n), "--set", "train.micro_batch=1", "--set", "train.accumulate=null", "--set", "train.steps=100000",
-			"--set", "data.validation=0", "--set", "train.eval_every=0", "--set", "sample.tokens=0", "--set", "faults={survive: true, join: true}", "--set", "checkpoint.every=1000")
-		go io.Copy(io.Discard, out)
-		for begin := time.Now(); ; time.Sleep(50 * time.Millisecond) {
-			if l, err := report.ReadLog(s.path(folder, "metrics.jsonl")); err == nil && len(l.Steps) > 5 {
-				break
-			}
-			if time.Since(begin) > time.Minute {
-				t.Fatal(errs)
-			}
-		}
-		pids := children(t, cmd.Process.Pid)
-		rng.Shuffle(n, func(i, k int) { pids[i], pids[k] = pids[k], pids[i] })
-		_ = syscall.Kill(pids[0], syscall.SIGKILL)
-		time.Sleep(time.Duration(rng.Int64N(int64(1200 * time.Millisecond))))
-		if try%3 == 0 {
-			_ = syscall.Kill(pids[1], syscall.SIGKILL)
-			time.Sleep(time.Duration(rng.Int64N(int64(100 * time.Millisecond))))
-		}
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
-		if code := cmd.ProcessState.ExitCode(); code != 75 || strings.Contains(errs.String(), "no checkpoint") {
-			t.Errorf("code %d\n%s", code, errs)
-		}
-	}
-}
-
 // clock makes every micro-batch take a time without a processor, as on an accelerator.
 type clock struct {
 	micro time.Duration
