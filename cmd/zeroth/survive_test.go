@@ -21,6 +21,7 @@ import (
 // checks that the others end with 0, that no step is lost, and that the loss is recorded.
 func TestSurvive(t *testing.T) {
 	nightly.Long(t)
+	t.Parallel()
 	const steps = 150
 	for _, c := range []struct {
 		ranks, victim int
