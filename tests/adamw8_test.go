@@ -12,7 +12,7 @@ import (
 // TestAdamW8AgreesToTheBit checks that stages, rank counts and offload agree to the bit. A block
 // of coded moments belongs to one parameter and one rank.
 func TestAdamW8AgreesToTheBit(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, sets := range [][]string{{"precision=fp32"}, {"precision=bf16", "model.family=llama", "model.kv_heads=1"}} {
 		t.Run(fmt.Sprint(sets), func(t *testing.T) {
 			t.Parallel()

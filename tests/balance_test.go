@@ -37,7 +37,7 @@ func (m mixture) coefficient(t *testing.T) (of float64) {
 // TestBalance compares the balancing loss of a micro-batch, with and without padding, and the gradients of routers
 // and of a matrix before them with transformers', on several meshes; and the losses of six steps.
 func TestBalance(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachMixture(t, func(t *testing.T, m mixture) {
 		if !m.balances() {
 			return

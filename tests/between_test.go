@@ -54,8 +54,7 @@ func (c counter) Send(to int, b []byte) {
 // TestBetweenHostsIsPlanned checks that the planned bytes between hosts are those sent in a step,
 // for various stages, meshes, types and hosts, and whichever algorithm each operation uses.
 func TestBetweenHostsIsPlanned(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	sent := map[bool]bool{} // whether the links made a difference
 	for k, test := range []struct {
 		sets  []string

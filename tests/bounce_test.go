@@ -107,7 +107,7 @@ func wired(g collective.Group) *collective.Wired {
 // hierarchical: then it takes 2 chunks per other rank of the host and for one of the previous
 // host, plus 4 for outgoing sums, if that is more.
 func TestBounceIsPlannedIsFormula(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, test := range []struct {
 		sets  []string
 		hosts []int
@@ -170,8 +170,7 @@ func TestBounceIsPlannedIsFormula(t *testing.T) {
 // TestHostsAgreeToTheBit checks that processes on several hosts, with hierarchical sums where
 // they are cheaper, train bit-identically to one process.
 func TestHostsAgreeToTheBit(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	for _, test := range []struct {
 		sets  []string
 		hosts []int

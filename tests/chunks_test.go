@@ -14,7 +14,7 @@ import (
 // jobs without, if chunks and micro-batches are multiples of 512 tokens: products add their rows in blocks
 // of that many. They hold the planned bytes.
 func TestMLPChunksAgreeToTheBit(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	shape := []string{"model.family=llama", "model.layers=2", "model.heads=2", "model.width=12", "model.ffn=20", "model.vocab=300", "model.context=1024", "parallel.ranks=2", "zero.recompute=linear", "train.batch=2"}
 	for i, more := range [][]string{{"precision=fp32"}, {"precision=bf16", "zero.stage=2", "model.dropout=0.1"}, {"precision=fp32", "train.lora.rank=2", "train.lora.targets=[all-linear]", "train.lora.dropout=0.1"}} {
 		if !nightly.Every(3, i) {
@@ -31,7 +31,7 @@ func TestMLPChunksAgreeToTheBit(t *testing.T) {
 // TestMLPChunksOfFamilies checks that in chunks of a few tokens, whatever divides the model, the first loss
 // has the same bits and all steps agree up to the rounding of the sums over chunks.
 func TestMLPChunksOfFamilies(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for i, name := range slices.Sorted(maps.Keys(families)) {
 		for j, way := range []string{"parallel.tensor=2", "parallel.context=2", "parallel.pipeline=2", "train.accumulate=2"} {
 			if !nightly.Every(4, i+j) {

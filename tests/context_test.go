@@ -34,7 +34,7 @@ func contexts() map[string][]string {
 // rounding, at every stage. For each number of ranks that divide them, the same stages agree to
 // the bit as for whole ones.
 func TestContextAgreesWithWhole(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	jobs := contexts()
 	for i, name := range slices.Sorted(maps.Keys(jobs)) {
 		t.Run(name, func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestContextAgreesWithWhole(t *testing.T) {
 // TestContextBits checks that pipelines, recomputation and offload do not change the bits at a
 // given context size, and that other features work with divided sequences.
 func TestContextBits(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	base := append([]string{"model.family=llama", "model.ffn=32", "precision=bf16", "parallel.context=2", "parallel.shard=2", "train.accumulate=4", "device=cpu", "model.dropout=0.1"}, long...)
 	base = append(base, "model.layers=4", "train.steps=2")
 	jobs := map[string][]string{
@@ -108,8 +108,7 @@ func TestContextBits(t *testing.T) {
 // TestContextResumes checks that a run with divided sequences resumes with another division, or
 // none, from the same state.
 func TestContextResumes(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	resumeOn(t, [][]string{
 		{"parallel.ranks=4", "parallel.context=4", "zero.stage=1"},
 		{"parallel.ranks=1", "zero.stage=0", "precision=fp32"},

@@ -21,7 +21,7 @@ import (
 // the gradient g of P, the parameters before the last update, changes W, those after it; then P
 // becomes the old W.
 func TestDelayedUpdatesAreTwoBuffersAndALoop(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for i, ways := range [][]string{{"precision=fp32"}, {"precision=bf16", "zero.recompute=block"}, {"precision=fp32", "zero.offload.optimizer=host"},
 		{"precision=bf16", "zero.offload.optimizer=host", "zero.offload.ratio=0.5"}, {"precision=fp32", "optimizer.type=sgd"}, {"precision=bf16", "optimizer.type=lion"},
 		{"precision=bf16", "parallel.pipeline=2", "model.family=llama"}, {"precision=bf16", "parallel.replicate=2"}, {"precision=fp32", "train.freeze=[\"*.mlp.*\"]"},
@@ -169,8 +169,7 @@ func shardsOfGradients(r *setup.Rank, into map[string][]float32) error {
 // ranks, as if it had not stopped. A job without delayed updates can resume from it, but not the
 // reverse.
 func TestDelayedUpdatesResume(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	resumeOn(t, [][]string{
 		{"parallel.ranks=4", "zero.stage=3"},
 		{"parallel.ranks=1", "zero.stage=0", "precision=fp32"},

@@ -51,7 +51,7 @@ func rolesOf(m shard.Mesh) (roles []collective.Role) {
 // dimension of the mesh equal those sent in a step, for each stage of the pipeline. Meshes are
 // random, with each rank on its own host and flat collectives.
 func TestBytesByDimensionArePlanned(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	draws := nightly.Of(6, 30)
 	for i := range draws {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {

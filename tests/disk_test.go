@@ -66,8 +66,7 @@ func intact(t *testing.T, dir, want string) {
 // an error that names the file, the unit and the offset. The last checkpoint stays valid, no
 // files remain on the disk, and resuming gives the bits of a run that never failed.
 func TestDiskFailsMidStep(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	whole := t.TempDir()
 	job1 := func(dir, disk string) *spec.Job {
 		return saving(t, dir, "parallel.ranks=3", "zero.stage=3", "train.batch=12", "checkpoint.every=2", "checkpoint.keep=5", "checkpoint.async=false",
@@ -123,8 +122,7 @@ func TestDiskFailsMidStep(t *testing.T) {
 // TestDiskVanishes checks that truncating the offload file during the run has the same effect,
 // using real files.
 func TestDiskVanishes(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	whole, dir, disk, out := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
 	sets := func(dir, disk string) *spec.Job {
 		return saving(t, dir, "parallel.ranks=2", "zero.stage=1", "checkpoint.every=2", "checkpoint.async=false", "zero.offload.optimizer=disk", "zero.offload.path="+disk)
@@ -168,8 +166,7 @@ func (c cramped) Space(string) (int64, error) { return c.free(), nil }
 // save. If it is too small, the run ends or, if the job allows it, reports it and continues;
 // earlier checkpoints stay intact.
 func TestNoSpaceForCheckpoints(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	whole := t.TempDir()
 	run(t, saving(t, whole, "parallel.ranks=2", "checkpoint.compress=never", "checkpoint.every=2"), "")
 	for _, async := range []string{"true", "false"} {

@@ -23,8 +23,7 @@ import (
 // first rank must use the planned bytes at every event of its first step. The stages of a class
 // (see TestStagesAgreeToTheBit) must agree to the bit in metrics, final parameters and adapters.
 func TestDrawnJobs(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	jobs := nightly.Of(2, 30)
 	families := familyFolders(t)
 	for i := range jobs {

@@ -16,7 +16,7 @@ import (
 // same samples into ranks and micro-batches. Different positions, rates and seeds give different
 // masks.
 func TestDropoutAgreesToTheBit(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, family := range [][]string{{"model.family=gpt2"}, {"model.family=llama", "model.kv_heads=1", "precision=bf16"}} {
 		t.Run(fmt.Sprint(family), func(t *testing.T) {
 			t.Parallel()

@@ -24,7 +24,7 @@ const dyadicRows, dyadicWidth = 8, 32
 // Llama's gates are so large that silu returns 0 or its input. The halves of a block are tested
 // separately, since the other half's norm rounds.
 func TestDyadicBlocksHaveTheSameBits(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	gpt := func(g nn.GPT2) func(nn.Cut) *nn.Model {
 		return func(c nn.Cut) *nn.Model {
 			g := g // ranks construct their models concurrently

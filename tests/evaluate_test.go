@@ -50,7 +50,7 @@ func TestEvaluationIsPyTorchs(t *testing.T) {
 // TestEvaluationOfDocuments checks that only trained targets count: the loss is the average of
 // the documents' own losses weighted by their targets, for any batch size.
 func TestEvaluationOfDocuments(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	dir := t.TempDir()
 	var lines strings.Builder
 	for i := range 70 {
@@ -94,7 +94,7 @@ func TestEvaluationOfDocuments(t *testing.T) {
 // TestEvaluationWithStride checks that losses with overlapping windows equal those of transformers, see
 // perplexity.py, on a text and on documents, for any number of ranks.
 func TestEvaluationWithStride(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	raw, err := os.ReadFile("testdata/hf-families/perplexity.json")
 	if err != nil {
 		t.Fatal(err)
@@ -148,8 +148,7 @@ func asBytes(all []json.RawMessage) (lines [][]byte) {
 // for any number of ranks and micro-batches. The loss agrees to the bit if parameters do and a
 // micro-batch is a multiple of 64 tokens, the block of the loss sum.
 func TestValidationIsTheSameOnAnyRanks(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	var want []byte
 	for _, sets := range []string{"parallel.ranks=1", "parallel.ranks=1 train.micro_batch=2", "parallel.ranks=2 train.micro_batch=1", "parallel.ranks=4", "parallel.ranks=8 train.micro_batch=1 zero.stage=0", "parallel.ranks=4 parallel.shard=2 parallel.replicate=2"} {
 		out := t.TempDir()
@@ -175,8 +174,7 @@ func TestValidationIsTheSameOnAnyRanks(t *testing.T) {
 // TestValidationCountsOnce checks that every item of a small validation set counts once in val_loss,
 // whatever the batch, its division and the mesh: it is the loss that zeroth eval computes afterwards.
 func TestValidationCountsOnce(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	dir := t.TempDir()
 	write := func(name, text string) {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {

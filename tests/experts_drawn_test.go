@@ -14,8 +14,7 @@ import (
 // category, whether the router spreads rows or sends all to the experts of one rank, and the first step in float32 must
 // have the loss of one rank with micro-batches of the same size.
 func TestDrawnExperts(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	for i := range nightly.Of(5, 100) {
 		rng := rand.New(rand.NewPCG(47, uint64(i)))
 		t.Run(fmt.Sprint(i), func(t *testing.T) {

@@ -325,7 +325,7 @@ func TestExpertsAdamW(t *testing.T) {
 // TestExpertsBits checks that jobs that differ in the stage, what they gather ahead or recompute, ranks or
 // micro-batches, or the schedule of a pipeline have the same losses, norms and parameters after several steps.
 func TestExpertsBits(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachMixture(t, func(t *testing.T, m mixture) {
 		for i, precision := range []string{"fp32", "bf16"} {
 			if !nightly.Every(2, i+m.number) {
@@ -359,7 +359,7 @@ func TestExpertsBits(t *testing.T) {
 // TestExpertsRanks compares the gradients of jobs whose ranks divide experts with those of one rank, and checks that
 // stages, what is gathered ahead, and recomputation have the same bits.
 func TestExpertsRanks(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachMixture(t, func(t *testing.T, m mixture) {
 		want := m.train(t, 1, "parallel.ranks=1", "model.context=12", "train.batch=8")
 		for i, sets := range [][]string{
@@ -448,7 +448,7 @@ func TestExpertsDivided(t *testing.T) {
 // TestExpertsExport checks that an export has the bytes of the model that a run starts from, and that a run resumes
 // from its checkpoint on other ranks.
 func TestExpertsExport(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachMixture(t, func(t *testing.T, m mixture) {
 		for i, sets := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=3", "zero.stage=3"}, {"parallel.ranks=2", "parallel.pipeline=2"}} {
 			if !nightly.Every(3, i+m.number) {
@@ -570,7 +570,7 @@ func TestExpertsGenerate(t *testing.T) {
 // TestExpertsResume checks that a run resumes from checkpoints of ranks that divide experts otherwise: the exported
 // model has the bytes of that of a run whose ranks never change, if the steps in between change nothing.
 func TestExpertsResume(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, family := range []string{"qwen2_moe", "granitemoeshared"} {
 		readMixture(t, filepath.Join(expertModels, family)).resumes(t)
 	}

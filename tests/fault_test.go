@@ -191,7 +191,7 @@ func everywhere(t *testing.T, f func(t *testing.T, c *spec.Job, s site)) {
 // TestRankDiesAtAnyOperation checks that an operation that fails on one rank ends all ranks at
 // once, in the same step, and that every rank's error names the failed rank and the operation.
 func TestRankDiesAtAnyOperation(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	everywhere(t, func(t *testing.T, c *spec.Job, s site) {
 		reports, cause := trained(t, c, 3, s.befalls(collectivetest.Fault{Err: errLink}))
 		for r, got := range reports {
@@ -214,7 +214,7 @@ func TestRankDiesAtAnyOperation(t *testing.T) {
 // when the deadline passes. Every error names the rank, including those of ranks that share no
 // group with it and wait for a rank that waits for it.
 func TestRankStallsAtAnyOperation(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	everywhere(t, func(t *testing.T, c *spec.Job, s site) {
 		const stall = 3 * limit / 2 // shorter than the time after which a rank is abandoned
 		reports, cause := trained(t, c, 3, s.befalls(collectivetest.Fault{Delay: stall}))
@@ -235,7 +235,7 @@ func TestRankStallsAtAnyOperation(t *testing.T) {
 // TestRankDivergesAtAnyOperation checks that all ranks that communicate with a rank detect,
 // within the deadline, that it skipped an operation, and that the errors name the rank.
 func TestRankDivergesAtAnyOperation(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	everywhere(t, func(t *testing.T, c *spec.Job, s site) {
 		m := spec.Mesh(c)
 		share, same := m.Holders()
@@ -399,7 +399,7 @@ func TestDataFailsOnOneRank(t *testing.T) {
 // TestQueueFailsOnOneRank checks that work that fails on one of a rank's queues ends all ranks,
 // whether it is issued during a step, after it, or between a step and an evaluation.
 func TestQueueFailsOnOneRank(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	errWork := errors.New("no space left on device")
 	fail := func(q setup.Queue) {
 		q.Label("unit h.1: write")

@@ -21,8 +21,7 @@ const foreignFolder = "../checkpoint/foreign/testdata"
 // TestForeignGoesOn continues DeepSpeed and FSDP runs from their checkpoints. In float32 the
 // losses of the following steps equal theirs up to rounding.
 func TestForeignGoesOn(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	raw, err := os.ReadFile("testdata/foreign-batches.json")
 	if err != nil {
 		t.Fatal(err)

@@ -118,7 +118,7 @@ var manyFrozen = [][]string{{"wte", "wpe", ".h.0.", ".h.1."}, {".h.2."}, {".bias
 // TestFrozenStagesAgreeToTheBit checks that jobs with frozen units have the same bits at all
 // stages, in all precisions and on any number of ranks, within the same classes as others.
 func TestFrozenStagesAgreeToTheBit(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for i, names := range manyFrozen {
 		for k, sets := range [][]string{
 			{"precision=fp32", "parallel.ranks=2"}, {"precision=bf16", "parallel.ranks=3"}, {"precision=fp16", "parallel.ranks=2", "zero.recompute=block"},
@@ -153,7 +153,7 @@ func TestFrozenStagesAgreeToTheBit(t *testing.T) {
 // TestFrozenOffloaded checks the same with any offload, in tiles, and that the bytes on the
 // device, the host and the disk equal the plan and the closed forms.
 func TestFrozenOffloaded(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, names := range manyFrozen {
 		for stage := 1; stage < 4; stage++ {
 			for i, way := range append(offloads(t, stage), []string{"zero.prefetch=2"}) {
@@ -205,8 +205,7 @@ func frozenIsPlanned(t *testing.T, c *spec.Job) {
 // and without state. A run that resumes on other ranks, at another stage or with another offload
 // equals one that never stopped.
 func TestFrozenResume(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, way := range [][]string{
 		{"zero.stage=3", "parallel.ranks=2", "precision=bf16"},
 		{"zero.stage=3", "parallel.ranks=2", "precision=bf16", "checkpoint.async=false", "zero.offload.parameters=disk", "zero.offload.optimizer=disk", "zero.offload.path=" + t.TempDir()},
@@ -253,8 +252,7 @@ func TestFrozenResume(t *testing.T) {
 // TestFrozenMeasuredIsPlanned checks that a run uses the planned memory at every event of a step:
 // frozen units are gathered and have no gradient.
 func TestFrozenMeasuredIsPlanned(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, sets := range [][]string{
 		{"zero.stage=3", "train.accumulate=3"}, {"zero.stage=1", "train.accumulate=2"}, {"zero.stage=2", "precision=fp32"},
 		{"zero.stage=3", "zero.offload.optimizer=host", "zero.offload.parameters=host"},

@@ -147,7 +147,7 @@ func familyJobs(t *testing.T, folder, tokens string, v familyVariant, sets []str
 // 3, and with divided matrices, and compares the losses and gradient norms of ten steps.
 // PyTorch's results are float32, too.
 func TestFamiliesAreTransformers(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
 		loose := 1.0
 		if strings.Contains(string(v.Config), "gemma") {
@@ -175,7 +175,7 @@ func TestFamiliesAreTransformers(t *testing.T) {
 
 // TestFamiliesGradients compares the loss of the first step and the gradient of every parameter.
 func TestFamiliesGradients(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
 		familyJobs(t, folder, tokens, v, []string{"parallel.shard=2", "optimizer.type=sgd", "optimizer.weight_decay=0", "train.steps=1", "train.clip=0"}, func(c *spec.Job) {
 			loss, grads := gradients(t, c)
@@ -198,7 +198,7 @@ func TestFamiliesGradients(t *testing.T) {
 
 // TestFamiliesLogits compares the logits of one position.
 func TestFamiliesLogits(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
 		m, err := hf.ReadModelConfig(folder)
 		if err != nil {
@@ -216,7 +216,7 @@ func TestFamiliesLogits(t *testing.T) {
 // TestFamiliesConfigsAreOne checks that the config.json saved by transformers describes the same
 // model as the published one.
 func TestFamiliesConfigsAreOne(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachFamily(t, func(t *testing.T, folder, _ string, v familyVariant) {
 		hub, err := hf.ReadModelConfig(folder)
 		if err != nil {
@@ -242,7 +242,7 @@ func TestFamiliesConfigsAreOne(t *testing.T) {
 // TestFamiliesActivationsAreFormula checks that a family's activations match its closed form,
 // which the search for settings uses.
 func TestFamiliesActivationsAreFormula(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachFamily(t, func(t *testing.T, folder, tokens string, v familyVariant) {
 		for i, sets := range [][]string{{"precision=fp32"}, {"precision=bf16", "zero.recompute=block", "train.loss_chunk=5"},
 			{"precision=bf16", "zero.recompute=elementwise"}, {"precision=fp32", "zero.recompute=mlp"}, {"precision=bf16", "zero.recompute=linear"},
@@ -272,7 +272,7 @@ func TestFamiliesActivationsAreFormula(t *testing.T) {
 // TestFamiliesReadPieceByPiece checks that reading a text piece by piece, with cached keys and
 // values, gives the logits of reading it whole.
 func TestFamiliesReadPieceByPiece(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachFamily(t, func(t *testing.T, folder, tokens string, _ familyVariant) {
 		m, err := hf.ReadModelConfig(folder)
 		if err != nil {

@@ -59,7 +59,7 @@ func TestLlamaExportIsTheImport(t *testing.T) {
 // loss on those tokens and is exported unchanged in shape, including the position rows that were
 // never used.
 func TestShorterSequences(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, folder := range []string{filepath.Join(hfModels, "tiny"), filepath.Join(hfLlama, "llama")} {
 		c := mustHFConfig(t, folder, "tokens.bin", "model.context=16", "train.batch=24", "parallel.ranks=2", "train.steps=1", "optimizer.lr=1e-300")
 		out := t.TempDir()

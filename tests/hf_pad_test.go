@@ -60,8 +60,7 @@ func TestPaddingsGradientIsPyTorchs(t *testing.T) {
 }
 
 func TestPaddedTrajectoryIsPyTorchs(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachPadded(t, func(t *testing.T, folder string, _ int, e padded) {
 		sameTrajectory(t, folder, "../hf-llama/tokens.bin", e.computed)
 	})
@@ -70,8 +69,7 @@ func TestPaddedTrajectoryIsPyTorchs(t *testing.T) {
 // TestPaddedStagesAgreeToTheBit checks that sharding does not change the bits of a model with
 // padding, which differ from those of one without.
 func TestPaddedStagesAgreeToTheBit(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachPadded(t, func(t *testing.T, folder string, _ int, _ padded) {
 		train := func(sets ...string) []float32 {
 			_, end := runJob(t, mustHFConfig(t, folder, "../hf-llama/tokens.bin", append(sets, "parallel.ranks=3", "train.steps=3")...))

@@ -65,7 +65,7 @@ func (r *returning) hooks(p int) setup.Hooks {
 // join, that losses and state are those of a run that was stopped after the same steps and resumed with as many replicas,
 // and, with a tree of sums, those of a run that loses nobody.
 func TestJoinAtAnyOperation(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for k, s := range append(slices.Clone(surviving), surviving[5]) {
 		if k != 4 && !nightly.All() {
 			continue
@@ -143,7 +143,7 @@ func joinsAfter(t *testing.T, n int, sets []string, victims map[int]int64, whole
 
 // TestNewcomersThatDiffer checks that processes with another job, or in the place of one that lives, are refused and hurt nobody.
 func TestNewcomersThatDiffer(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -209,7 +209,7 @@ func (a *asked) Share(ctx context.Context, mine string) (string, error) {
 // TestStopWhileJoining checks that processes which are asked to stop while a newcomer gets its state, which may be lost then,
 // finish the change and stop together after the next step, of which there is a checkpoint.
 func TestStopWhileJoining(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, x := range []struct {
 		stop []int // places of the processes that are asked
 		dies bool  // the newcomer

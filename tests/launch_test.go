@@ -35,8 +35,7 @@ func (p portion) Connect(shard.Mesh) (*setup.Connection, error) {
 // TestRanksMayLiveElsewhere checks that a job whose ranks are opened in parts, each knowing only
 // its own ranks, trains bit-identically to one opened as a whole.
 func TestRanksMayLiveElsewhere(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, sets := range [][]string{
 		{"parallel.ranks=4", "zero.stage=3"},
 		{"parallel.ranks=4", "parallel.shard=2", "parallel.replicate=2", "zero.stage=2", "train.accumulate=2"},

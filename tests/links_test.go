@@ -25,8 +25,7 @@ var (
 // TestBitsDoNotDependOnLinks checks that training is bit-identical to one process even if the
 // measured links, and so the algorithms of collectives, change in each step.
 func TestBitsDoNotDependOnLinks(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	hosts := []int{0, 0, 1}
 	spread := collective.SpreadOf([]int{0, 0, 0, 0, 1, 1})
 	if flat.ByHostFrom(spread, true)+flat.ByHostFrom(spread, false) > 0 || byHost.ByHostFrom(spread, true) != 1024 || byHost.ByHostFrom(spread, false) != 1024 {
@@ -47,8 +46,7 @@ func TestBitsDoNotDependOnLinks(t *testing.T) {
 // TestResumeDoesNotDependOnLinks checks the same for a resume: a run of one process, and one of
 // three whose links change at the checkpoint, end with the same losses and state.
 func TestResumeDoesNotDependOnLinks(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	for i, links := range [][2]collective.Links{{flat, byHost}, {byHost, flat}} {
 		for j, stage := range []string{"zero.stage=0", "zero.stage=3"} {
 			if !nightly.Every(2, i+j) {

@@ -46,7 +46,7 @@ func drawnMaster(rng *rand.Rand, folder string, ranks int) (sets []string) {
 // TestMasterAgreesToTheBit checks that a master agrees to the bit with stage 0 in losses, norms
 // and state, for random jobs, and that every rank allocates the planned memory.
 func TestMasterAgreesToTheBit(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	draws := nightly.Of(1, 8)
 	for ranks := 1; ranks <= 8; ranks++ {
 		for i := range draws {
@@ -89,8 +89,7 @@ func TestMasterAloneHasState(t *testing.T) {
 // TestMasterBetweenProcesses checks the same between processes, whose plans include bounce
 // memory.
 func TestMasterBetweenProcesses(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	for _, hosts := range [][]int{{0, 0}, {0, 1}, {0, 0, 1}} {
 		for _, ways := range [][]string{{"precision=fp32", "train.accumulate=2"}, {"precision=bf16", "model.vocab=20000", "zero.offload.optimizer=host"}, {"precision=fp16", "optimizer.type=adamw8bit", "device=cpu"}} {
 			sets := append([]string{"parallel.ranks=6", "zero.stage=0"}, ways...)
@@ -129,8 +128,7 @@ func TestMasterBetweenProcesses(t *testing.T) {
 // TestMasterResumes checks that a master's checkpoint resumes on any mesh, and any mesh's
 // checkpoint on a master.
 func TestMasterResumes(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	resumeOn(t, [][]string{
 		{"parallel.ranks=3", "parallel.master=true"},
 		{"parallel.ranks=1", "parallel.master=true", "precision=fp32"},

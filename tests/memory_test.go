@@ -220,7 +220,7 @@ func TestAllocatedIsPlannedIsFormula(t *testing.T) {
 // TestOffloadedIsPlannedIsFormula checks the same for the device, the host and the disk with
 // every kind of offload.
 func TestOffloadedIsPlannedIsFormula(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for n, sets := range memoryJobs {
 		if slices.Contains(sets, "train.delayed_update=true") {
 			continue // offloads little; see offloadJobs

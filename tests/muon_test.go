@@ -15,7 +15,7 @@ import (
 // sharded and whichever rank does it: all stages, rank counts, replicas and prefetch depths agree
 // to the bit if gradients do.
 func TestMuonAgreesToTheBit(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for i, sets := range [][]string{
 		{"precision=fp32"},
 		{"precision=bf16", "model.family=llama", "model.kv_heads=1"},
@@ -67,8 +67,7 @@ func TestMuonWithAdamW(t *testing.T) {
 // TestMuonOfAdaptersAgreesToTheBit checks that frozen parameters are neither orthogonalized nor
 // changed, and that adapters count as matrices.
 func TestMuonOfAdaptersAgreesToTheBit(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, sets := range [][]string{
 		{"train.lora.rank=3"}, {`train.freeze=["*.attn.*", "*.wte.*"]`},
 	} {

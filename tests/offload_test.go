@@ -62,7 +62,7 @@ func offloads(t *testing.T, stage int) (ways [][]string) {
 // bit. Tiles are so small that units need several, the last one shorter, and there are so few
 // slots that tiles wait for each other.
 func TestOffloadAgreesToTheBit(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	worlds := []int{1, 2, 3}
 	if !nightly.All() {
 		worlds = []int{3}
@@ -91,7 +91,7 @@ func TestOffloadAgreesToTheBit(t *testing.T) {
 // and adapters, and that memory on the device and on the host is as planned at every event, with few and many
 // blocks, several micro-batches, pipelines, divided positions and matrices, packed documents and adapters.
 func TestActivationsOnHostAgreeToTheBit(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	lora := []string{"model.from=" + familyFolders(t)[0], "model.context=24", "train.lora.rank=2", "train.lora.targets=[all-linear]"}
 	small := []string{"model.heads=2", "model.width=16", "model.vocab=300", "model.context=8", "model.layers=5"}
 	for i, sets := range [][]string{
@@ -173,7 +173,7 @@ func TestCopyOfActivationsFails(t *testing.T) {
 // with update rules that have one state or none, or that orthogonalize whole matrices on the
 // device; and with recompute and deeper prefetch.
 func TestOffloadOfOtherJobsAgreesToTheBit(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for i, sets := range [][]string{
 		{"parallel.ranks=2", "zero.stage=3", "train.accumulate=3"},
 		{"parallel.ranks=3", "zero.stage=2", "train.accumulate=2", "precision=fp16"},
@@ -216,8 +216,7 @@ func TestOffloadOfOtherJobsAgreesToTheBit(t *testing.T) {
 // rejected with a suggestion, and that with offload it trains bit-identically to a run with
 // enough memory, without ever exceeding the budget.
 func TestTrainsUnderABudget(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	// This runs on the CPU because cuBLAS's work space of 32 MiB alone exceeds the budget.
 	shape := []string{"device=cpu", "model.layers=32", "model.width=72", "zero.stage=3", "parallel.ranks=2", "train.steps=3", "train.loss_chunk=8"}
 	c := cfg(t, shape...)

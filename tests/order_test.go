@@ -18,7 +18,7 @@ import (
 // operation may wait until all ranks of its group have issued it, as on GPUs. Otherwise a rank
 // waits only for marks of its own queues, which precede what it issues later.
 func TestOperationsHaveOneOrder(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	draws := nightly.Of(3, 40)
 	for i := range draws {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {

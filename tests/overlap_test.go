@@ -65,7 +65,7 @@ func lagging(r *setup.Rank) {
 // TestDelaysDoNotChangeBits checks that losses, norms and parameters have the same bits for any
 // prefetch and for any duration of gathers, reductions and other work on each rank.
 func TestDelaysDoNotChangeBits(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	type wrapper = func(int, collective.Ranks) collective.Ranks
 	random := func(seed uint64) wrapper {
 		return func(rank int, g collective.Ranks) collective.Ranks {

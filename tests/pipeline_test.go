@@ -36,7 +36,7 @@ var pipelines = [][]string{
 // schedule and no pipeline at all agree to the bit at every stage in losses, norms, parameters
 // and state, with the pipelines' activations in host memory if they can be.
 func TestPipelinesAgreeToTheBit(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, accumulate := range []int{4, 8} {
 		for i, ways := range [][]string{{"precision=fp32"}, {"precision=bf16"}, {"precision=fp16", "zero.recompute=block"},
 			{"precision=bf16", "optimizer.type=muon", "zero.prefetch=2", "device=cpu"}, {"precision=fp32", "zero.offload.optimizer=host", "parallel.replicate=2"},
@@ -72,7 +72,7 @@ func TestPipelinesAgreeToTheBit(t *testing.T) {
 // summing each end's ranks and micro-batches; without a pipeline the order is that of the passes.
 // The difference is float rounding, and all pipelines agree to the bit.
 func TestTiedPipelines(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for stage := range 4 {
 		t.Run(fmt.Sprint("stage ", stage), func(t *testing.T) {
 			t.Parallel()
@@ -190,7 +190,7 @@ func allocatesAsPlanned(t *testing.T, c *spec.Job, job string) {
 // TestPipelinesAllocateAsPlanned checks that every rank of random pipelines allocates and uses
 // the memory planned for its position.
 func TestPipelinesAllocateAsPlanned(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	draws := nightly.Of(8, 200)
 	for i := range draws {
 		rng := rand.New(rand.NewPCG(25, uint64(i)))

@@ -196,7 +196,7 @@ var golden = []struct {
 // TestGoldenModels checks the number of parameters and the model states of published models on 1
 // to 1,024 ranks.
 func TestGoldenModels(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, g := range golden {
 		t.Run(g.name, func(t *testing.T) {
 			folder := modelFolder(t, g.config)

@@ -50,7 +50,7 @@ func trainElsewhere(t *testing.T, file string, sets ...string) *exec.Cmd {
 // exceeds the plan by at most 64 MiB or 5 %, whichever is more, for Go's runtime, the program and
 // the data.
 func TestResidentIsPlanned(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		t.Skip("the race detector's own memory is resident, too")
 	}

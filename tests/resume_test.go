@@ -90,7 +90,7 @@ func losses(t *testing.T, out string, after int) (lines []string) {
 // TestResumeAgreesToTheBit checks that a run resumed on the same topology has the same losses and
 // final state, to the bit, as if it had never stopped, even if its activations are in host memory.
 func TestResumeAgreesToTheBit(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, sets := range [][]string{
 		{"parallel.ranks=4", "zero.stage=3", "precision=bf16"},
 		{"parallel.ranks=2", "zero.stage=1", "precision=fp32", "train.accumulate=2"},
@@ -126,8 +126,7 @@ func TestResumeAgreesToTheBit(t *testing.T) {
 // without a step in between, its digest is equal. The data continues from its position in the
 // same order.
 func TestResumeOnAnotherTopology(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	topologies := [][]string{
 		{"parallel.ranks=4", "zero.stage=3"},
 		{"parallel.ranks=3", "zero.stage=1"},
@@ -147,7 +146,7 @@ func TestResumeOnAnotherTopology(t *testing.T) {
 // TestResumeOfStateOnAnotherTopology checks the same for 8-bit state, which checkpoints store
 // decoded, and for Muon, which has different state for matrices and other parameters.
 func TestResumeOfStateOnAnotherTopology(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, rule := range []string{"optimizer.type=adamw8bit", "optimizer.type=muon"} {
 		t.Run(rule, func(t *testing.T) {
 			t.Parallel()
@@ -247,8 +246,7 @@ func TestResumeInTheSameFolder(t *testing.T) {
 // TestResumeOfAStoppedRun checks the same for a run that was stopped at a step with other work
 // due: evaluations are at steps 2, 4 and 6.
 func TestResumeOfAStoppedRun(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	whole := run(t, saving(t, t.TempDir(), "parallel.ranks=2"), "")
 	for stop := 1; stop < 6; stop++ {
 		out := t.TempDir()
@@ -276,7 +274,7 @@ func TestResumeOfAStoppedRun(t *testing.T) {
 // TestResumeRefusals checks that an incompatible checkpoint is rejected with all reasons before
 // anything is written.
 func TestResumeRefusals(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	dir := t.TempDir()
 	run(t, saving(t, dir), "")
 	for _, c := range []struct{ set, want string }{
@@ -304,7 +302,7 @@ func TestResumeRefusals(t *testing.T) {
 // while training continues. A run without a checkpoint that is then asked to stop does not claim
 // to be resumable.
 func TestSaveThatFails(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	full := vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
 		if o.Do == "create" {
 			return syscall.ENOSPC
@@ -365,8 +363,7 @@ func TestSaveIsTriedAgain(t *testing.T) {
 // killed. State is offloaded to disk, and the files that killed processes leave there must be
 // reclaimed. Then it checks the same with everything but adapters frozen.
 func TestKilledAtAnyInstant(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	for _, tunes := range []string{"train.freeze=[]", "train.lora.rank=2"} {
 		t.Run(tunes, func(t *testing.T) { killedAtAnyInstant(t, tunes) })
 	}
@@ -451,8 +448,7 @@ func lastSave(t *testing.T, saves string) (last int64) {
 // step, to the bit, although later steps change it meanwhile, wherever the state is stored. The
 // reference is a save that training waits for.
 func TestAsyncSavesKeepTheirStep(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	const steps = 6
 	for k, way := range [][]string{
 		{"zero.stage=0", "parallel.ranks=2"},

@@ -51,7 +51,7 @@ func TestStagesAgreeToTheBit(t *testing.T) {
 // TestLlamaStagesAgreeToTheBit checks the same classes for a Llama with grouped queries, with
 // separate and with tied output layers.
 func TestLlamaStagesAgreeToTheBit(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, tied := range []string{"model.tied=false", "model.tied=true"} {
 		for _, precision := range []string{"precision=fp32", "precision=bf16", "precision=fp16"} {
 			t.Run(tied+"/"+precision, func(t *testing.T) {
@@ -67,8 +67,7 @@ func TestLlamaStagesAgreeToTheBit(t *testing.T) {
 // TestPackedStagesAgreeToTheBit checks the same classes for sequences of several documents, and
 // that document boundaries change the result for the same tokens.
 func TestPackedStagesAgreeToTheBit(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	packed := []string{"data.text=", "data.documents=[testdata/documents.jsonl]", "data.pack=true", "parallel.ranks=3"}
 	for _, family := range []string{"model.family=gpt2", "model.family=llama"} {
 		for _, precision := range []string{"precision=fp32", "precision=bf16", "precision=fp16"} {
@@ -118,7 +117,7 @@ func agree(t *testing.T, stages []int, sets ...string) {
 }
 
 func TestHybridStagesAgreeToTheBit(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, shape := range [][2]int{{2, 2}, {4, 2}, {2, 3}, {1, 3}} {
 		t.Run(fmt.Sprintf("%dx%d", shape[0], shape[1]), func(t *testing.T) {
 			t.Parallel()
@@ -197,8 +196,7 @@ func TestUnevenShares(t *testing.T) {
 // job that uses the group's values for all parameters, and the other parameters as in a job
 // without groups. Stages must agree.
 func TestGroupsAreUpdatedByThemselves(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	const groups = `optimizer.groups=[{match: "*.bias", lr: 3e-4, weight_decay: 0}, {match: "transformer.h.0.*", weight_decay: 0.5}]`
 	sets := []string{"precision=fp32", "parallel.ranks=3", "schedule.warmup=0", "train.steps=1", "optimizer.lr=6e-4"}
 	got := zerotest.Train(t, cfg(t, append(sets, groups)...), nil)

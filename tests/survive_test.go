@@ -115,7 +115,7 @@ var surviving = []struct {
 // step is lost, and that losses and state are those of a run that was stopped after the same step and
 // resumed without the replica. With a tree of sums, they are those of the run that loses nobody.
 func TestReplicaDiesAtAnyOperation(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for k, s := range surviving {
 		t.Run(strings.Join(s.sets, " "), func(t *testing.T) {
 			t.Parallel()
@@ -210,7 +210,7 @@ func sameAsRepeated(t *testing.T, c *spec.Job, sets []string, l *report.Log, out
 // TestSlowReplicaIsLeftOut checks that a replica that delays all steps ends, process 0 among them, and that the others go on
 // like after a loss; but not if it delays them less than the job says.
 func TestSlowReplicaIsLeftOut(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for i, x := range []struct {
 		job, slow int
 		sets      string

@@ -43,7 +43,7 @@ var families = map[string][]string{
 // rounding, at every stage. For each number of ranks that divide them, the same stages agree to
 // the bit as for whole ones.
 func TestTensorAgreesWithWhole(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for i, name := range slices.Sorted(maps.Keys(families)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -76,7 +76,7 @@ func TestTensorAgreesWithWhole(t *testing.T) {
 // TestTensorsAllocateAsPlanned checks that every rank of random meshes with divided matrices and
 // sequences allocates and uses the planned memory.
 func TestTensorsAllocateAsPlanned(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	draws := nightly.Of(8, 200)
 	for i := range draws {
 		rng := rand.New(rand.NewPCG(26, uint64(i)))
@@ -114,7 +114,7 @@ func TestTensorsAllocateAsPlanned(t *testing.T) {
 // TestTensorBits checks that pipelines of divided matrices are bit-identical to no pipeline, and
 // that settings that do not affect the order of sums do not change the bits.
 func TestTensorBits(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	base := append([]string{"model.family=llama", "model.ffn=32", "precision=bf16", "parallel.tensor=2", "parallel.shard=2", "train.accumulate=4", "device=cpu", "model.dropout=0.1"}, divisible...)
 	base = append(base, "model.layers=4", "train.steps=2")
 	jobs := map[string][]string{
@@ -148,7 +148,7 @@ func TestTensorBits(t *testing.T) {
 // moves as without division, up to the rounding of gradients. Updating the parts separately would
 // differ by as much as the learning rate.
 func TestTensorMuon(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, family := range [][]string{{"model.family=gpt2"}, {"model.family=llama", "model.ffn=32", "model.kv_heads=4"}} {
 		for stage := range 4 {
 			const lr = 0.01
@@ -183,7 +183,7 @@ func TestTensorMuon(t *testing.T) {
 // TestMeshesBeginAlike checks that every mesh of up to eight ranks begins with the same
 // checkpoint: rewritten by one writer, its files and its export have the same bytes.
 func TestMeshesBeginAlike(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for family, sets := range map[string][]string{
 		"gpt2":  {"model.heads=24", "model.width=48", "model.context=24"},
 		"llama": {"model.heads=24", "model.width=48", "model.context=24", "model.ffn=48"},
@@ -283,7 +283,7 @@ func meshes(most int) (all []shard.Mesh) {
 // TestDrawnResumes checks that one checkpoint of divided matrices resumes on random meshes with
 // the same state.
 func TestDrawnResumes(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for family, sets := range map[string][]string{"gpt2": {"model.family=gpt2"}, "llama": {"model.family=llama", "model.ffn=32", "model.kv_heads=4", "optimizer.type=muon"}} {
 		t.Run(family, func(t *testing.T) {
 			t.Parallel()
@@ -313,7 +313,7 @@ func TestDrawnResumes(t *testing.T) {
 // TestTensorsResume checks that a run with divided matrices resumes with another division, or
 // none, with the same state.
 func TestTensorsResume(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, optimizer := range []string{"adamw", "muon"} {
 		t.Run(optimizer, func(t *testing.T) {
 			t.Parallel()

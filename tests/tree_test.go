@@ -15,7 +15,7 @@ import (
 // TestTreeSums checks that with train.sums: tree, runs on drawn meshes with any number of micro-batches
 // have the bits of one rank, and that these are not those of sums in order.
 func TestTreeSums(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	rng, most := rand.New(rand.NewPCG(7, 49)), 3
 	if nightly.All() {
 		most = 12
@@ -53,7 +53,7 @@ func TestTreeSums(t *testing.T) {
 // TestTreeSumsOfEveryKind checks the same with optimizers, models and precisions that use gradients in
 // ways of their own.
 func TestTreeSumsOfEveryKind(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, kind := range [][]string{
 		{"optimizer.type=muon"},
 		{"model.family=llama", "model.tied=true", "precision=fp16"},

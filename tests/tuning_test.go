@@ -26,8 +26,7 @@ import (
 // parameters, and that frozen parameters do not change. With adapters, the exported model is the
 // folder's plus scale·B·A as computed from PEFT's files.
 func TestTuningStagesAgreeToTheBit(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	for name, sets := range map[string][]string{
 		"llama":  {"train.lora.rank=3", "train.lora.alpha=6"},
 		"rslora": {"train.lora.rank=4", "train.lora.alpha=6", "train.lora.rslora=true"},
@@ -177,7 +176,7 @@ func TestTuningRefusals(t *testing.T) {
 // model, and that a run that resumes from it keeps the adapters even if its job does not mention
 // them.
 func TestCheckpointWithAdapters(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	from, out := filepath.Join(hfLlama, "llama"), t.TempDir()
 	sets := []string{"precision=fp32", "parallel.ranks=2", "train.steps=4", "checkpoint.every=2", "optimizer.lr=1e-1"}
 	c := mustHFConfig(t, from, "tokens.bin", append(sets, "train.lora.rank=3", "train.lora.alpha=12", "train.lora.targets=[all-linear]")...)
@@ -210,8 +209,7 @@ func TestCheckpointWithAdapters(t *testing.T) {
 // run continues to use it; and that a run can resume from a checkpoint without a base, as earlier
 // versions wrote them.
 func TestFrozenParametersAreSavedOnce(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	from := filepath.Join(hfLlama, "llama")
 	start := readModel(t, from)
 	for _, way := range [][]string{{"parallel.ranks=2"}, {"parallel.ranks=2", "checkpoint.async=false", "zero.stage=1"}, {"parallel.ranks=2", "parallel.tensor=2"},
@@ -294,8 +292,7 @@ func sameBaseValues(t *testing.T, path string, start map[string][]float32) {
 // different base folder but accepts a copy of its own. Without frozen parameters no folder is
 // read.
 func TestResumeRefusesAnotherBase(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	from := filepath.Join(hfLlama, "llama")
 	other, same := t.TempDir(), t.TempDir()
 	for _, folder := range []string{other, same} {
@@ -346,8 +343,7 @@ func TestResumeRefusesAnotherBase(t *testing.T) {
 // on any ranks, and that one with model.adapters begins with the merged model: at a learning rate
 // near zero, the former exports that adapter again and the latter that model.
 func TestAdapterGoesOn(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for name, from := range map[string]string{"llama": filepath.Join(hfLlama, "llama"), "gpt2": filepath.Join(hfModels, "tiny")} {
 		first := t.TempDir()
 		c := mustHFConfig(t, from, "tokens.bin", "optimizer.lr=1e-2", "train.lora.rank=2", "train.lora.alpha=6", "train.lora.rslora=true", "train.lora.targets=[all-linear]",
@@ -414,8 +410,7 @@ func sameFloats(t *testing.T, what string, got, want map[string][]float32) {
 // only: results agree to the bit on any number of ranks, and within rounding on meshes with another
 // order of sums. Seeds and probabilities change the loss.
 func TestAdapterDropout(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	for name, from := range map[string]string{"llama": filepath.Join(hfLlama, "llama"), "gpt2": filepath.Join(hfModels, "tiny")} {
 		first := t.TempDir()
 		targets := map[string]string{"llama": "[q_proj, o_proj, gate_proj]", "gpt2": "[c_attn, attn.c_proj, c_fc]"}[name]

@@ -100,8 +100,7 @@ func lossesAndModel(t *testing.T, c *spec.Job, out string) (string, map[string][
 // losses, norms and merged model of a run with the decoded values as float32, at all stages, on
 // 1, 2 and 4 ranks.
 func TestCodedWeightsAreDecodedOnes(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	for name, from := range map[string]string{"llama": filepath.Join(hfLlama, "llama"), "gpt2": filepath.Join(hfModels, "tiny")} {
 		nf4, int8 := decoded(t, from, "nf4"), decoded(t, from, "int8")
 		for i, way := range [][]string{
@@ -128,8 +127,7 @@ func TestCodedWeightsAreDecodedOnes(t *testing.T) {
 
 // TestSeveralCodedUnits checks the same for blocks whose frozen matrices are several units, between trained ones.
 func TestSeveralCodedUnits(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	llama := filepath.Join(hfLlama, "llama")
 	for name, tune := range map[string][]string{
 		"freeze": {"train.freeze=['*.q_proj.*', '*.gate_proj.*', '*.down_proj.*']"},
@@ -180,8 +178,7 @@ func codedAsDecoded(t *testing.T, from, plain string, way []string) {
 // stopped, on the same ranks and at other stages, that its checkpoints contain codes, and that
 // exports and samples use the decoded weights.
 func TestResumeWithCodedWeights(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	from := filepath.Join(hfLlama, "llama")
 	jobOf := func(sets ...string) *spec.Job {
 		return mustHFConfig(t, from, "tokens.bin", append([]string{"train.steps=4", "checkpoint.every=2", "train.batch=4", "parallel.ranks=4", "optimizer.lr=1e-2"}, sets...)...)
@@ -227,7 +224,7 @@ func TestResumeWithCodedWeights(t *testing.T) {
 // for each parameter, or codes of 8 bits and 4 bytes for each row, and one slot for the decoded matrices
 // of a block.
 func TestCodedWeightsArePlanned(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	from := filepath.Join(hfLlama, "llama")
 	for _, way := range [][]string{
 		{"zero.stage=3", "train.accumulate=3"}, {"zero.stage=3", "zero.prefetch=0", "zero.recompute=block"}, {"zero.stage=2"}, {"zero.stage=1", "precision=fp32"}, {"zero.stage=0"},

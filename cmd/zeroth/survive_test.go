@@ -20,8 +20,7 @@ import (
 // TestSurvive kills and stops processes of a job that goes on without them, process 0 among them, and
 // checks that the others end with 0, that no step is lost, and that the loss is recorded.
 func TestSurvive(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	const steps = 150
 	for _, c := range []struct {
 		ranks, victim int
@@ -84,8 +83,7 @@ func TestSurvive(t *testing.T) {
 // TestLaunchJoins kills processes of a launch, process 0 first, and checks that they are started again and join, and that the
 // result has the bytes of a run that nobody has left.
 func TestLaunchJoins(t *testing.T) {
-	nightly.Long(t)
-	t.Parallel()
+	nightly.Parallel(t)
 	dir := t.TempDir()
 	job := "model: {layers: 1, heads: 2, width: 16, context: 16}\ndata: {text: [a.txt], validation: 0}\ntrain: {steps: 1200, batch: 12, micro_batch: 2, sums: tree}\n" +
 		"parallel: {ranks: 3}\nzero: {stage: 0}\nsample: {tokens: 0}\n"

@@ -101,8 +101,7 @@ func TestRecordedIsRefused(t *testing.T) {
 // slowly as possible. They must neither prevent a world from forming nor consume memory in
 // proportion to their number.
 func TestTenThousandConnections(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	const slow, callers = 32, 50
 	connections := nightly.Of(500, 10_000)
 	ln := listen(t)

@@ -57,8 +57,7 @@ func TestStartedAsOfAnotherWorld(t *testing.T) {
 
 // TestGoneBeforeAllHadCome checks that a process that is lost during the join can be replaced.
 func TestGoneBeforeAllHadCome(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	ln := listen(t)
 	r := newRelay(t, ln.Addr().String())
 	notes := make(chan string, 8)

@@ -219,8 +219,7 @@ func TestTwiceTheSameRank(t *testing.T) {
 // TestStrangers connects peers that send garbage, nothing, too much, or a replay, more of them than
 // are served at once, while a world forms.
 func TestStrangers(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	ln := listen(t)
 	addr := ln.Addr().String()
 	var strangers sync.WaitGroup

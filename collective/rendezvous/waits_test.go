@@ -15,8 +15,7 @@ import (
 // the rank it waits for itself. A chain ends at ranks that wait for each other or at a process that
 // does not answer.
 func TestAskFollowsWhoWaits(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	type on = map[int][]int // ranks for which each rank waits
 	// Each rank is in an operation of its own; at describes it and not describes a rank that blocks
 	// another.

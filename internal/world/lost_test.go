@@ -183,8 +183,7 @@ func silentHost(t *testing.T, m shard.Mesh) {
 // TestDeadlineEndsAll checks that after a rank gives up at its deadline, a rank in another group
 // ends too, without waiting for its own deadline.
 func TestDeadlineEndsAll(t *testing.T) {
-	t.Parallel()
-	nightly.Long(t)
+	nightly.Parallel(t)
 	worlds := enter(t, 4, 1, "auto")
 	var ranks []collective.Ranks
 	for _, e := range connect(worlds, shard.Mesh{Shard: 2, Replicate: 2}) {

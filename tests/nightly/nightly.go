@@ -27,6 +27,13 @@ func Long(t testing.TB) {
 	}
 }
 
+// Parallel is Long and t.Parallel, for tests that neither measure this process nor change what it shares.
+func Parallel(t *testing.T) {
+	t.Helper()
+	Long(t)
+	t.Parallel()
+}
+
 // Of returns how many of all cases run: some by default.
 func Of(some, all int) int {
 	if All() {
