@@ -195,6 +195,9 @@ func takeCheckpoints(c *spec.Job, f *folders, fresh bool, fsys vfs.FS) (err erro
 	}
 	if err == nil {
 		err = probe(fsys, vfs.Join(dir, probeName))
+		if errors.Is(err, syscall.ENOSPC) && c.Checkpoint.OnError == "continue" {
+			err = nil // saves report it while there is no space
+		}
 	}
 	if local := badLocal(c, err); input.IsInput(local) {
 		return local

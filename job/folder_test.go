@@ -6,10 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"zeroth/checkpoint"
 	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/internal/input"
 	"zeroth/job/jobtest"
 	"zeroth/job/report"
@@ -58,6 +60,22 @@ func TestFoldersLeaveNothing(t *testing.T) {
 	}
 	jobtest.Write(t, "x/run/job.yaml", "")
 	f.release()
+	full := vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
+		if o.Do == "mkdir" {
+			return syscall.ENOSPC
+		}
+		return nil
+	}}
+	for onError, ok := range map[string]bool{"stop": false, "continue": true} {
+		c := spectest.MustLoad(t, "checkpoint.every=1", "checkpoint.dir=x", "checkpoint.on_error="+onError)
+		f, err := lockFolders(c, "x/run", false, full)
+		if (err == nil) != ok {
+			t.Errorf("on a full disk with on_error %s: %v", onError, err)
+		}
+		if err == nil {
+			f.release()
+		}
+	}
 	if !input.Exists("x/run/job.yaml") || input.Exists("x/run/.lock") {
 		t.Error("what a run has written is gone, or its lock is not")
 	}

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/rand"
 	"fmt"
@@ -39,17 +40,21 @@ type recorder struct {
 	late    bool // the last line is not in metrics.jsonl, and a warning was given
 }
 
-// record opens the run folder's files; of the metrics of an earlier run it
-// keeps those up to the step this one begins at.
-func record(out string, job []byte, fresh bool, step int, obs report.Observers) (*recorder, error) {
-	if err := os.MkdirAll(out, 0o777); err != nil {
+// record opens the run folder's files; of the metrics of an earlier run it keeps those up to the step this one begins at,
+// and those of a process that is lost up to the step after which this one takes over.
+func (r *run) record(step int, over bool) (*recorder, error) {
+	if err := os.MkdirAll(r.Out, 0o777); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
-	if err := writeJob(filepath.Join(out, "job.yaml"), job, fresh); err != nil {
+	if err := writeJob(filepath.Join(r.Out, "job.yaml"), r.file, r.Resume == "" && !over); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
-	path := filepath.Join(out, "metrics.jsonl")
-	l, err := report.TrimMetrics(path, step, obs.Note)
+	path := filepath.Join(r.Out, "metrics.jsonl")
+	cut := func() (*report.Log, error) { return report.TrimMetrics(path, step, r.observers.Note) }
+	if over {
+		cut = func() (*report.Log, error) { return report.CutMetrics(path, step) }
+	}
+	l, err := cut()
 	if err != nil {
 		return nil, err
 	}
@@ -57,30 +62,56 @@ func record(out string, job []byte, fresh bool, step int, obs report.Observers) 
 	if err != nil {
 		return nil, err
 	}
-	r := &recorder{Observers: append(report.Observers{m}, obs...), out: out, log: l, metrics: m, owed: l.LacksEval(step),
-		sum: report.Summary{Steps: step, Loss: math.NaN(), ValLoss: math.NaN(), Out: out}}
+	rec := r.silent()
+	rec.Observers, rec.log, rec.metrics, rec.owed = append(report.Observers{m}, r.observers...), l, m, l.LacksEval(step)
+	rec.sum.Steps = step
 	if n := len(l.Evals); n > 0 {
-		r.has = l.Evals[n-1].Step
+		rec.has = l.Evals[n-1].Step
 	}
-	return r, nil
+	if r.c.Report.TensorBoard {
+		err = rec.writeEvents(r.file)
+	}
+	return rec, err
 }
 
-// writeJob writes the effective configuration atomically. In a fresh run the file must not
-// exist.
+// silent returns the recorder of a process that writes no files.
+func (r *run) silent() *recorder {
+	return &recorder{
+		Observers: r.observers, out: r.Out, goesOn: r.c.Checkpoint.OnError == "continue", watch: r.watch,
+		account: func(step int) *report.Account { return report.NewAccount(r.job, step, r.ranks) },
+		sum:     report.Summary{Steps: r.start.Step, Loss: math.NaN(), ValLoss: math.NaN(), Out: r.Out},
+	}
+}
+
+// writeJob writes the effective configuration atomically, unless it is there: the disk may be full. In a fresh run
+// the file must not exist.
 func writeJob(path string, content []byte, fresh bool) error {
 	if fresh && input.Exists(path) {
 		return fmt.Errorf("%s: %w", path, os.ErrExist)
+	}
+	if was, err := input.Read(path, int64(len(content))); err == nil && bytes.Equal(was, content) {
+		return nil
 	}
 	return input.WriteBytes(path, content)
 }
 
 // writeEvents begins to write events for TensorBoard.
 func (r *recorder) writeEvents(job []byte) (err error) {
-	r.events, err = report.OpenEvents(r.out, job, r.log)
-	if err == nil {
-		r.Observers = append(report.Observers{r.metrics, r.events}, r.Observers[1:]...)
+	if r.events, err = report.OpenEvents(r.out, job, r.log); err != nil {
+		r.events = nil
+		return r.without(err)
 	}
-	return err
+	r.Observers = append(report.Observers{r.metrics, r.events}, r.Observers[1:]...)
+	return nil
+}
+
+// without returns the error of the events, unless the job continues without them.
+func (r *recorder) without(events error) error {
+	if r.goesOn {
+		r.Warn(fmt.Sprintf("%v: training continues without TensorBoard events; --resume writes all of them", events))
+		return nil
+	}
+	return events
 }
 
 // sendMLflow begins to send to the job's MLflow server.
@@ -117,10 +148,9 @@ func (r *recorder) memory(step int) (*report.Account, error) {
 func (r *recorder) wrote() error {
 	err := r.metrics.Err()
 	if r.events != nil && r.events.Err() != nil {
-		if !r.goesOn {
-			return cmp.Or(err, r.events.Err())
+		if wrong := r.without(r.events.Err()); wrong != nil {
+			return cmp.Or(err, wrong)
 		}
-		r.Warn(fmt.Sprintf("%v: training continues without TensorBoard events; --resume writes all of them", r.events.Err()))
 		_ = r.closeEvents() // the error that was reported
 	}
 	if r.mlflow != nil {

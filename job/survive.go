@@ -334,28 +334,22 @@ func (r *run) takeOver(ctx context.Context, c *setup.Change, last report.Step) (
 		return fmt.Errorf("taking over the run folder: %w", err)
 	}
 	r.job.Hold = r.folders.hold
+	r.observers.Event(report.Lead{})
 	if err := r.publish(ctx); err != nil {
 		r.observers.Warn(err.Error())
 	}
-	old := r.rec
-	if r.rec, err = record(r.Out, r.file, false, step, r.observers); err != nil {
+	if r.rec, err = r.record(step, true); err != nil {
 		return err
 	}
-	r.rec.goesOn, r.rec.account, r.rec.watch, r.rec.stepped = old.goesOn, old.account, r.watch, true
+	r.rec.stepped = true
 	if last.Step > 0 { // else the next step is this start's first
 		r.rec.sum.Loss, r.rec.sum.Tokens = last.Loss, last.Tokens
 	}
 	if n := len(r.rec.log.Evals); n > 0 {
 		r.rec.sum.ValLoss = r.rec.log.Evals[n-1].ValLoss
 	}
-	if r.c.Report.TensorBoard {
-		if err := r.rec.writeEvents(r.file); err != nil {
-			return err
-		}
-	}
 	h := header(r.job, r.set, r.Out, r.ranks)
 	r.rec.sum.Unit = h.Unit
-	r.observers.Event(report.Lead{})
 	r.observers.Event(h)
 	if n := len(r.rec.log.Steps); last.Step > 0 && last.Step <= step && (n == 0 || r.rec.log.Steps[n-1].Step < last.Step) {
 		r.rec.Step(last)

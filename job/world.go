@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,7 +14,6 @@ import (
 	"zeroth/collective/rendezvous"
 	"zeroth/internal/input"
 	"zeroth/internal/setup"
-	"zeroth/job/report"
 	"zeroth/job/spec"
 	"zeroth/job/state"
 )
@@ -197,25 +195,14 @@ func (r *run) openRunFolder(ctx context.Context) error {
 	if err := r.World.Agree(ctx, nil); err != nil {
 		return err
 	}
-	var rec *recorder
-	var err error
+	rec, err := r.silent(), error(nil)
 	if r.self.Process == 0 {
-		if rec, err = record(r.Out, r.file, r.Resume == "", r.start.Step, r.observers); err != nil {
+		if rec, err = r.record(r.start.Step, false); err != nil {
 			return err
 		}
-		if r.c.Report.TensorBoard {
-			if err := rec.writeEvents(r.file); err != nil {
-				return err
-			}
-		}
-	} else {
-		rec = &recorder{Observers: r.observers, out: r.Out, sum: report.Summary{Steps: r.start.Step, Loss: math.NaN(), ValLoss: math.NaN()}}
 	}
 	owed, err := r.World.Share(ctx, strconv.FormatBool(rec.owed))
-	rec.owed = owed == "true"
-	rec.goesOn, rec.sum.Tokens = r.c.Checkpoint.OnError == "continue", r.start.Tokens
-	rec.account = func(step int) *report.Account { return report.NewAccount(r.job, step, r.ranks) }
-	rec.watch = r.watch
+	rec.owed, rec.sum.Tokens = owed == "true", r.start.Tokens
 	r.rec = rec
 	r.flights.begun.Store(true)
 	return err

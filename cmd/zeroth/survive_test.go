@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,20 +13,23 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"zeroth/job/report"
 	"zeroth/tests/nightly"
 )
 
 // TestSurvive kills and stops processes of a job that goes on without them, process 0 among them, and
-// checks that the others end with 0, that no step is lost, and that the loss is recorded.
+// checks that the others end with 0, that no step is lost, and that the loss is recorded; also if the disk is full when
+// process 1 takes the run folder over, and the job continues without files.
 func TestSurvive(t *testing.T) {
 	nightly.Parallel(t)
 	const steps = 150
 	for _, c := range []struct {
 		ranks, victim int
 		signal        syscall.Signal
-	}{{3, 2, syscall.SIGKILL}, {3, 0, syscall.SIGSTOP}, {2, 0, syscall.SIGKILL}, {3, 0, syscall.SIGKILL}}[:nightly.Of(3, 4)] {
+		full          bool
+	}{{3, 2, syscall.SIGKILL, false}, {3, 0, syscall.SIGSTOP, false}, {2, 0, syscall.SIGKILL, true}, {3, 0, syscall.SIGKILL, false}, {2, 0, syscall.SIGKILL, false}}[:nightly.Of(3, 5)] {
 		t.Run(fmt.Sprint(c.ranks, " ", c.victim, " ", c.signal), func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
@@ -40,7 +44,8 @@ func TestSurvive(t *testing.T) {
 			ln := door(t, "127.0.0.1")
 			var all []*joiner
 			for rank := range c.ranks {
-				all = append(all, joins(t, ln, rank, c.ranks, as{dir: dir, args: []string{"--set", "parallel.dead_after=3s", "--set", fmt.Sprint("train.steps=", steps)}}))
+				all = append(all, joins(t, ln, rank, c.ranks, as{dir: dir, args: []string{"--set", "parallel.dead_after=3s", "--set", fmt.Sprint("train.steps=", steps),
+					"--set", "report.tensorboard=true", "--set", "checkpoint.on_error=" + map[bool]string{false: "stop", true: "continue"}[c.full]}}))
 			}
 			metrics := filepath.Join(dir, "r", "metrics.jsonl")
 			for {
@@ -49,14 +54,26 @@ func TestSurvive(t *testing.T) {
 				}
 				time.Sleep(20 * time.Millisecond)
 			}
+			if c.full {
+				limitFiles(t, all[1].cmd.Process.Pid, 100)
+			}
 			if err := all[c.victim].cmd.Process.Signal(c.signal); err != nil {
 				t.Fatal(err)
+			}
+			if c.full {
+				for !strings.Contains(all[1].said.String(), "training continues; the lines") {
+					time.Sleep(20 * time.Millisecond)
+				}
+				limitFiles(t, all[1].cmd.Process.Pid, math.MaxInt64)
 			}
 			for rank, j := range all {
 				if rank != c.victim {
 					var says []string
 					if rank == 1 && c.victim == 0 || rank == 0 { // who reports
 						says = []string{fmt.Sprintf("lost ranks %d, going on with %d replicas", c.victim, c.ranks-1), fmt.Sprintf("step %[1]d/%[1]d", steps)}
+					}
+					if c.full {
+						says = append(says, "training continues without TensorBoard events", "metrics.jsonl is complete again")
 					}
 					j.ends(t, fmt.Sprint("process ", rank), 0, says...)
 				}
@@ -77,6 +94,14 @@ func TestSurvive(t *testing.T) {
 				t.Errorf("%d steps", len(l.Steps))
 			}
 		})
+	}
+}
+
+// limitFiles limits the size of files that a process can write.
+func limitFiles(t *testing.T, pid int, most uint64) {
+	limit := syscall.Rlimit{Cur: most, Max: math.MaxInt64}
+	if _, _, err := syscall.Syscall6(syscall.SYS_PRLIMIT64, uintptr(pid), syscall.RLIMIT_FSIZE, uintptr(unsafe.Pointer(&limit)), 0, 0, 0); err != 0 {
+		t.Fatal(err)
 	}
 }
 

@@ -429,6 +429,40 @@ func TrimMetrics(path string, step int, note func(string)) (*Log, error) {
 	return l, f.Keep()
 }
 
+// CutMetrics removes from a metrics file the first line of a later step and all after it, and the unfinished line of a
+// killed process, and returns the rest. It needs no space on the disk. A missing file is not an error.
+func CutMetrics(path string, step int) (*Log, error) {
+	err := cut(path, step)
+	if errors.Is(err, os.ErrNotExist) {
+		return &Log{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	return ReadLog(path)
+}
+
+func cut(path string, step int) error {
+	f, err := input.OpenOwn(path, os.O_RDWR)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	in, n := bufio.NewReaderSize(f, longestLine), int64(0) // bytes that stay
+	for {
+		line, err := in.ReadBytes('\n')
+		var of int
+		_, _ = fmt.Sscanf(string(line[:min(len(line), 40)]), `{"step":%d`, &of)
+		if of > step || errors.Is(err, io.EOF) {
+			return f.Truncate(n)
+		}
+		if err != nil {
+			return err
+		}
+		n += int64(len(line))
+	}
+}
+
 // setAside gives a file an unused name, and returns it. If possible the file also keeps its old
 // name, so that one exists at every instant.
 func setAside(path string) (string, error) {

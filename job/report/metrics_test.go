@@ -2,9 +2,12 @@ package report
 
 import (
 	"bytes"
+	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -113,6 +116,30 @@ func TestTrimMetrics(t *testing.T) {
 			if s.Step != i+1 {
 				t.Fatalf("step %d at %d", s.Step, i)
 			}
+		}
+	}
+}
+
+// TestCutMetrics checks that a log that is cut in place ends with the lines of a step, and that half a line is removed.
+func TestCutMetrics(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if l, err := CutMetrics("m", 3); err != nil || l.Steps != nil {
+		t.Fatalf("without a file: %+v %v", l, err)
+	}
+	text := `{"step":0,"start":{"run":"a"}}` + "\n"
+	for i := range 5 {
+		text += fmt.Sprintf("{\"step\":%[1]d,\"memory\":{}}\n{\"step\":%[1]d,\"loss\":1}\n{\"step\":%[1]d,\"val_loss\":1}\n", i+1)
+	}
+	for _, step := range []int{9, 5, 3, 3, 0} {
+		if err := os.WriteFile("m", []byte(text+`{"step":6,"loss"`), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		l, err := CutMetrics("m", step)
+		if n := min(step, 5); err != nil || l.Damage != nil || len(l.Steps) != n || len(l.Evals) != n || l.Run() != "a" {
+			t.Fatalf("after step %d: %+v %v", step, l, err)
+		}
+		if b, _ := os.ReadFile("m"); !strings.HasPrefix(text, string(b)) || len(l.Steps) == 5 && string(b) != text {
+			t.Fatalf("after step %d:\n%s", step, b)
 		}
 	}
 }
