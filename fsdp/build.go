@@ -234,35 +234,37 @@ func (r *Runner) allocateFlights(a *allocation) {
 	if chunks == nil {
 		chunks = []Chunk{{Hi: len(r.steps), Flights: 1}}
 	}
-	work := r.open(a, dev)
+	work := r.open(a, dev, 0)
 	for _, c := range chunks {
 		var flights []*Flight
-		for range c.Flights {
+		for i := range c.Flights {
 			kept := work
 			if len(chunks) > 1 || c.Flights > 1 || r.cfg.Split {
-				kept = r.open(a, dev)
+				kept = r.open(a, dev, i)
 			}
 			flights = append(flights, &Flight{Chunk: c, kept: kept, passed: make([]passed, c.Hi-c.Lo), keeping: scratch{work, kept}, working: scratch{work, work}})
 		}
 		r.flights = append(r.flights, flights)
 	}
-	for range r.cfg.Streams {
-		r.streams = append(r.streams, r.open(a, dev))
+	for i := range r.cfg.Streams {
+		r.streams = append(r.streams, r.open(a, dev, i))
 	}
 	if !r.cfg.Policy.HostActivations {
 		return
 	}
 	for range places {
-		r.places = append(r.places, place{scratch: scratch{work, r.open(a, dev)}})
+		r.places = append(r.places, place{scratch: scratch{work, r.open(a, dev, 0)}})
 	}
-	for _, f := range slices.Concat(r.flights...) {
-		f.host = r.open(a, r.cfg.Host.Device)
-		f.host.Listen(nil)
+	for _, flights := range r.flights {
+		for i, f := range flights {
+			f.host = r.open(a, r.cfg.Host.Device, i)
+			f.host.Listen(nil)
+		}
 	}
 }
 
-// open allocates the next arena.
-func (r *Runner) open(a *allocation, dev device.Device) *device.Arena {
+// open allocates the next arena. The alike before it are for the same passes of other micro-batches.
+func (r *Runner) open(a *allocation, dev device.Device, alike int) *device.Arena {
 	i, base := len(r.arenas), device.Buffer{Type: device.F32, N: endless, Use: device.Activations}
 	if r.cfg.Arenas != nil {
 		base = a.take(dev, device.F32, r.cfg.Arenas[i]/4, device.Activations)
@@ -271,7 +273,7 @@ func (r *Runner) open(a *allocation, dev device.Device) *device.Arena {
 	if l := r.cfg.Listener; l != nil {
 		arena.Listen(func(what string, height int) { l.Arena(i, what, height) })
 	}
-	r.arenas = append(r.arenas, arena)
+	r.arenas, r.alike = append(r.arenas, arena), append(r.alike, i-alike)
 	return arena
 }
 
@@ -290,25 +292,33 @@ func (r *Runner) OpenStream(i, rows int) device.Buffer {
 // CloseStream allows operations issued later to reuse a slot.
 func (r *Runner) CloseStream(i int) { r.streams[i].Release(0) }
 
-// Peaks returns the maximum bytes of each arena used by any pass.
-func (r *Runner) Peaks() (bytes []int) {
-	for _, a := range r.arenas {
-		bytes = append(bytes, a.Peak())
+// Peaks returns the maximum bytes of each arena used by any pass, or by one of another micro-batch: a step may have
+// fewer in flight than there is memory for.
+func (r *Runner) Peaks() []int {
+	bytes := make([]int, len(r.arenas))
+	for i, first := range r.alike {
+		bytes[first] = max(bytes[first], r.arenas[i].Peak())
+	}
+	for i, first := range r.alike {
+		bytes[i] = bytes[first]
 	}
 	return bytes
 }
 
 // PeakNow returns the sums of Peaks, of the arenas on the device and of those in host memory.
 func (r *Runner) PeakNow() (bytes, host int) {
-	for _, n := range r.Peaks() {
-		bytes += n
+	onHost := 0
+	if r.cfg.Policy.HostActivations {
+		onHost = len(slices.Concat(r.flights...))
 	}
-	for _, f := range slices.Concat(r.flights...) {
-		if f.host != nil {
-			host += f.host.Peak()
+	for i, n := range r.Peaks() {
+		if i < len(r.arenas)-onHost {
+			bytes += n
+		} else {
+			host += n
 		}
 	}
-	return bytes - host, host
+	return bytes, host
 }
 
 // Kept returns the most bytes that a module, other than the first and last of the model or of a chunk, has kept
@@ -322,36 +332,6 @@ func (r *Runner) Kept() (bytes int) {
 				bytes = max(bytes, p.onHost.Bytes(), f.passed[i+1].mark-p.mark)
 			}
 		}
-	}
-	return bytes
-}
-
-// Peak returns the maximum bytes of all arenas together, on the device and on the host, for the
-// given numbers of flights per chunk and of streams, each using as much as the largest of its kind so far.
-func (r *Runner) Peak(flights []int, streams int) (bytes, host int) {
-	bytes = r.arenas[0].Peak() + streams*highest(r.streams)
-	for _, s := range r.places {
-		bytes += s.kept.Peak()
-	}
-	for c, all := range r.flights {
-		var kept, away []*device.Arena
-		for _, f := range all {
-			if f.kept != r.arenas[0] {
-				kept = append(kept, f.kept)
-			}
-			if f.host != nil {
-				away = append(away, f.host)
-			}
-		}
-		bytes, host = bytes+flights[c]*highest(kept), host+flights[c]*highest(away)
-	}
-	return bytes, host
-}
-
-// highest returns the largest peak of some arenas.
-func highest(arenas []*device.Arena) (bytes int) {
-	for _, a := range arenas {
-		bytes = max(bytes, a.Peak())
 	}
 	return bytes
 }

@@ -191,6 +191,7 @@ type Runner struct {
 	decoded device.Buffer // (largest sum of Len of Unit.Values over a step) compute dtype: coded parameters, for one pass of a step
 
 	arenas  []*device.Arena // working space; then flights, if there are several; then streams, places, and the host's
+	alike   []int           // of each arena, the first one for the same passes of other micro-batches
 	streams []*device.Arena
 	flights [][]*Flight // of each chunk
 	in      *step       // whose module is running; nil in between

@@ -18,6 +18,7 @@ import (
 	"zeroth/internal/world"
 	"zeroth/job/report"
 	"zeroth/job/state"
+	"zeroth/shard"
 )
 
 // A run that survives losses goes on in the same processes: its ranks stop, agree with the others on
@@ -180,7 +181,7 @@ func (r *run) lostWith(replicas int) [][]int {
 	units := world.UnitsOf(m, per)
 	of := make([][]int, len(units)) // by unit
 	for i := range replicas {
-		unit := units[i*m.World()/replicas/per]
+		unit := units[i*m.World()/m.Size(shard.Pipeline, shard.Replicate)/per]
 		of[unit] = append(of[unit], i)
 	}
 	all := make([][]int, m.World())

@@ -191,6 +191,10 @@ func allocatesAsPlanned(t *testing.T, c *spec.Job, job string) {
 // the memory planned for its position.
 func TestPipelinesAllocateAsPlanned(t *testing.T) {
 	nightly.Parallel(t)
+	for _, sets := range [][]string{{"faults={survive: true}", "pipeline.schedule=GPipe"}, {"faults={survive: true, min_replicas: 2}"}, {"zero.stage=3", "pipeline.schedule=GPipe"}} {
+		sets := append([]string{"parallel={ranks: 6, pipeline: 2, replicate: 3, shard: 1}", "train={batch: 8, micro_batch: 2}"}, sets...)
+		t.Run(fmt.Sprint(sets), func(t *testing.T) { allocatesAsPlanned(t, cfg(t, sets...), "uneven replicas") })
+	}
 	draws := nightly.Of(8, 200)
 	for i := range draws {
 		rng := rand.New(rand.NewPCG(25, uint64(i)))

@@ -78,6 +78,7 @@ func (c *Config) tied() (units []string, err error) {
 // pipeline is a rank's work in a pipeline, with the micro-batches in flight.
 type pipeline struct {
 	pipe.Shape
+	at             int           // this rank's index along the pipeline
 	done           int           // micro-batches of the evaluation before these; 0 in a step
 	ends           bool          // only the first and the last micro-batch are issued
 	train, forward []pipe.Action // programs; nil with one stage
@@ -129,16 +130,18 @@ func (p *indexPool) give(at int) { p.free = append(p.free, at) }
 
 func (p *indexPool) reset() { p.free, p.all = p.free[:0], 0 }
 
-// newPipeline determines the maximum number of micro-batches in flight.
+// newPipeline determines the maximum number of micro-batches in flight, of any number of them in a step: fewer need no
+// more.
 func newPipeline(c *Config) (*pipeline, error) {
-	p := &pipeline{Shape: c.Shape(), inputs: indexPool{spare: 1}} // one is read while another is filled
-	if err := p.Check(); err != nil {
+	p := &pipeline{inputs: indexPool{spare: 1}} // one is read while another is filled
+	p.begins(c)
+	most := p.Shape
+	most.Micro = max(c.Micro, c.Most)
+	if err := errors.Join(p.Check(), most.Check()); err != nil {
 		return nil, err
 	}
 	if p.Ranks > 1 {
 		p.streams.spare = 1 // one is received while another is sent
-		at := c.Mesh.At(c.Groups.World.Rank(), shard.Pipeline)
-		p.train = p.Programs()[at]
 	}
 	lo := 0
 	for _, m := range c.stages() {
@@ -148,13 +151,14 @@ func newPipeline(c *Config) (*pipeline, error) {
 	p.flights, p.released = make([]indexPool, len(p.chunks)), make([][]device.Event, len(p.chunks))
 	few := *p
 	few.flights = make([]indexPool, len(p.chunks))
-	few.Micro = p.Few()
+	few.Micro = most.Few()
+	few.program()
 	few.count(true)
 	p.take(&few)
 	if p.Ranks > 1 {
 		few.Schedule, few.Micro = pipe.OneF1B, pipe.MaxPasses // an evaluation may have any number
 		few.Micro = few.Few()
-		few.forward = few.Evaluation()[c.Mesh.At(c.Groups.World.Rank(), shard.Pipeline)]
+		few.forward = few.Evaluation()[p.at]
 		few.count(false)
 		p.take(&few)
 	}
@@ -163,6 +167,20 @@ func newPipeline(c *Config) (*pipeline, error) {
 	}
 	p.unread = make([]device.Event, p.streams.most)
 	return p, nil
+}
+
+// begins prepares for the steps of a configuration.
+func (p *pipeline) begins(c *Config) {
+	p.Shape, p.at = c.Shape(), c.Mesh.At(c.Groups.World.Rank(), shard.Pipeline)
+	p.program()
+	p.reset()
+}
+
+// program sets the program of a step.
+func (p *pipeline) program() {
+	if p.Ranks > 1 && p.Check() == nil {
+		p.train = p.Programs()[p.at]
+	}
 }
 
 // count simulates the rank's actions, to count the places they need.
@@ -208,7 +226,7 @@ func (p *pipeline) action(i int, train bool) (a pipe.Action, some bool) {
 func (t *Trainer) evaluation(first, n int) *pipeline {
 	p := t.pipeline
 	if p.Micro, p.done = n, first; p.Ranks > 1 {
-		p.forward = p.Evaluation()[t.cfg.Mesh.At(t.cfg.Groups.World.Rank(), shard.Pipeline)]
+		p.forward = p.Evaluation()[p.at]
 	}
 	return p
 }
@@ -431,7 +449,7 @@ func (t *Trainer) transfer(l collective.Link, to, micro int, ready device.Event,
 	}
 	done := q.Mark()
 	if t.cfg.Pipeline.FailFast {
-		go t.failFast(done)
+		t.transfers.Go(func() { t.failFast(done) })
 	}
 	return done
 }

@@ -51,6 +51,7 @@ func (t *Trainer) Finish(lr float64, verdict string) (s Stats, err error) {
 // the replicas. The queues must be idle and without errors. The state, and the gradients until the
 // next Step, stay as they are.
 func (t *Trainer) Regroup(g collective.Ranks, m shard.Mesh, s data.Share) {
+	t.transfers.Wait() // they close the groups before
 	c := &t.cfg
 	c.Groups, c.Mesh, c.Share, c.Micro = g, m, s, s.Micro(m.DataRank(g.World.Rank()))
 	tied, _ := c.tied() // New has checked it
@@ -58,7 +59,7 @@ func (t *Trainer) Regroup(g collective.Ranks, m shard.Mesh, s data.Share) {
 		t.runner.Units[i].Groups = c.groups(u, slices.Contains(tied, u.Name))
 	}
 	t.runner.Clear(c.Micro, c.tree())
-	t.pipeline.reset()
+	t.pipeline.begins(c)
 	t.failed.Store(nil)
 	for i := range t.inputs {
 		b := &t.inputs[i].batch

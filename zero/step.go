@@ -180,17 +180,10 @@ func (t *Trainer) DryEnds() {
 }
 
 // DryPeak returns the ArenaPeak after a DryRun, after DryEnds: all passes of a stage use the same
-// memory, and the schedule gives the number in flight. Reductions are those of a DryRun.
+// memory. Reductions are those of a DryRun.
 func (t *Trainer) DryPeak() (bytes, host int) {
-	p := t.pipeline
-	p.Micro = t.cfg.Micro
-	p.count(true)
-	flights, streams := make([]int, len(p.flights)), p.streams.all
-	for i, f := range p.flights {
-		flights[i] = f.all
-	}
 	t.DryEnds()
-	return t.runner.Peak(flights, streams)
+	return t.ArenaPeak()
 }
 
 // addNorms sums the squares of this rank's gradient shards, each as soon as it is reduced, from the

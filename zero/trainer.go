@@ -3,6 +3,7 @@ package zero
 import (
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -57,7 +58,8 @@ type Config struct {
 	Policy   fsdp.Policy
 	Share    data.Share   // of the samples of a step; MicroBatch is B
 	Micro    int          // micro-batches of this rank per step
-	More     bool         // there may be more of them later, see Regroup
+	Most     int          // micro-batches that a rank may have at most; 0: Micro
+	More     bool         // this rank may have other numbers of them later, see Regroup
 	B, T     int          // sequences and positions of a micro-batch
 	Fields   []data.Field // of a sample: of tokens, or those of a program
 	Trim     bool         // a micro-batch is computed up to its longest sequence, see Work.Lengths; not in a pipeline, with divided positions, or with dropout of attention weights
@@ -135,6 +137,8 @@ type Trainer struct {
 	pipeline *pipeline
 	failed   atomic.Pointer[error] // first error of a transfer, set by any goroutine; or nil
 	held     []func()              // release allocated memory
+
+	transfers sync.WaitGroup // those that failFast waits for
 
 	inputs []input // micro-batches use them in rotation
 	micro  int     // the micro-batch whose passes are being issued; -1: none

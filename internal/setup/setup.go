@@ -76,7 +76,7 @@ func Trainer(c *spec.Job, rank int) zero.Config {
 		Mesh: mesh, Pipeline: pipeline(c),
 		Model: model, DType: c.Precision,
 		Policy: policy,
-		Share:  share, Micro: share.Micro(mesh.DataRank(rank)), More: c.Faults.Survive, B: c.Train.MicroBatch, T: c.Model.Context, Fields: spec.Fields(c), Trim: trims(c),
+		Share:  share, Micro: share.Micro(mesh.DataRank(rank)), Most: spec.Most(c), More: c.Faults.Survive, B: c.Train.MicroBatch, T: c.Model.Context, Fields: spec.Fields(c), Trim: trims(c),
 		Chunk: c.Train.LossChunk, MLPChunk: c.Train.MLPChunk, Pad: pad, Seed: c.Train.Seed,
 		Rules: rules, Group: group(c), Clip: c.Train.Clip, Scale: lossScale(c), Delayed: c.Train.Delayed, Master: c.Parallel.Master,
 		Balance: zero.Balance{Coefficient: c.Train.RouterAux, Experts: c.Model.Experts.Count, TopK: c.Model.Experts.Router.TopK, Layers: c.Model.Layers},

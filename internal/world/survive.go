@@ -110,7 +110,8 @@ func (c *crew) vanished(seats []int, known member.View) bool {
 	return err == nil && epoch <= known.Epoch
 }
 
-// order returns the seats of a view by process: units in the order in which they came, each in the order of its places.
+// order returns the seats of a view by process: of each pipeline stage the units in the order in which they came, each in
+// the order of its places. A process has ranks of several stages only if all replicas are one unit.
 func (c *crew) order(v member.View) []int {
 	came := map[int]int{} // first seat of each unit
 	for _, seat := range v.Nodes {
@@ -120,7 +121,8 @@ func (c *crew) order(v member.View) []int {
 	}
 	return slices.SortedFunc(slices.Values(v.Nodes), func(a, b int) int {
 		a, b = a%c.places, b%c.places
-		return cmp.Or(came[c.units[a]]-came[c.units[b]], a-b)
+		stage := func(place int) int { return c.mesh.At(place*c.w.cfg.PerProcess, shard.Pipeline) }
+		return cmp.Or(stage(a)-stage(b), came[c.units[a]]-came[c.units[b]], a-b)
 	})
 }
 

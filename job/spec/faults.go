@@ -39,7 +39,7 @@ func (r *resolver) resolveFaults() {
 		{c.Parallel.Transport == "mpi", "MPI ends all processes with the first", "transport: auto", []string{"parallel.transport"}},
 		{c.Parallel.Expert > 1, "experts are divided for the whole run", "expert: 1", []string{"parallel.expert"}},
 		{c.Parallel.Master, "only the master has the state", "master: false", []string{"parallel.master"}},
-		{c.Parallel.Pipeline > 1, "schedules of pipelines are fixed for a run", "pipeline: 1", []string{"parallel.pipeline"}},
+		{c.PipelineShape().Virtual > 1, "with other numbers of replicas, micro-batches are no multiples of the ranks of a pipeline", "another schedule", []string{"pipeline.schedule", "pipeline.virtual"}},
 		{c.Optimizer.Type == "muon", "Muon divides whole matrices among all replicas for the whole run", "another type", []string{"optimizer.type"}},
 		{c.Zero.Offload.Any(), "offloaded memory is not prepared for a step that is computed again", "none", offloads},
 		{c.Train.Delayed, "an update that overlaps with the next step cannot be separated from it", "delayed_update: false", []string{"train.delayed_update"}},

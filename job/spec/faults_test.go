@@ -17,7 +17,7 @@ func TestFaultsThatCannotBeSurvived(t *testing.T) {
 		{"faults.leave_behind=2", "parallel.replicate=2"},
 		{"parallel.transport=mpi"},
 		{"parallel.master=true", "zero.stage=0", "parallel.replicate=1"},
-		{"parallel.pipeline=2"},
+		{"parallel.pipeline=2", "pipeline.schedule=Interleaved1F1B", "model.layers=4", "train.micro_batch=4"},
 		{"optimizer.type=muon"},
 		{"zero.offload.optimizer=host"},
 		{"zero.offload.parameters=host"},
@@ -34,7 +34,7 @@ func TestFaultsThatCannotBeSurvived(t *testing.T) {
 			t.Errorf("%q: %v", sets, err)
 		}
 	}
-	for _, sets := range [][]string{{}, {"faults.min_replicas=3"}, {"faults.join=true"}, {"faults.leave_behind=1.5"}, {"zero.stage=0", "parallel.replicate=1"}} {
+	for _, sets := range [][]string{{}, {"faults.min_replicas=3"}, {"faults.join=true"}, {"parallel.pipeline=2"}, {"faults.leave_behind=1.5"}, {"zero.stage=0", "parallel.replicate=1"}} {
 		if _, err := Load("job.yaml", append([]string{"parallel={ranks: 8, replicate: 4}", "faults.survive=true", "train.batch=32"}, sets...)); err != nil {
 			t.Errorf("%q: %v", sets, err)
 		}

@@ -54,6 +54,16 @@ func Share(c *Job) data.Share {
 	}
 }
 
+// Most returns the maximum number of micro-batches of a rank in a step, also when replicas are lost.
+func Most(c *Job) int {
+	if !c.Faults.Survive {
+		return c.Train.Accumulate
+	}
+	s := Share(c)
+	s.Replicas = min(s.Replicas, c.Faults.MinReplicas)
+	return s.Most()
+}
+
 // TokensPerStep returns the number of positions that all ranks train on in a step.
 func TokensPerStep(c *Job) int { return c.Train.Batch * c.Model.Context }
 

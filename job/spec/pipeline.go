@@ -17,8 +17,8 @@ func (r *resolver) resolvePipeline() {
 	s := c.PipelineShape()
 	keys := []string{"parallel.pipeline", "pipeline.virtual", "pipeline.schedule", "train.accumulate", "train.batch"}
 	switch err := s.Check(); {
-	case s.Micro > pipe.MaxPasses/max(1, s.Stages()):
-		r.Refuse(fmt.Sprintf("a step of %d micro-batches is too long", s.Micro), fmt.Sprintf("want at most %d, such as by a larger train.micro_batch", pipe.MaxPasses/max(1, s.Stages())), "train.accumulate", "train.batch")
+	case max(s.Micro, Most(c)) > pipe.MaxPasses/max(1, s.Stages()):
+		r.Refuse(fmt.Sprintf("a step of %d micro-batches is too long", max(s.Micro, Most(c))), fmt.Sprintf("want at most %d, such as by a larger train.micro_batch", pipe.MaxPasses/max(1, s.Stages())), "train.accumulate", "train.batch")
 	case n == 1:
 	case err != nil && s.Virtual > 1 && s.Schedule == pipe.Interleaved:
 		r.Refuse(err.Error(), wantNear("train.accumulate", s.Micro, func(m int) bool { return m%n == 0 })+", or the schedule 1F1B", keys...)
