@@ -55,7 +55,7 @@ func TestBenchParallel(t *testing.T) {
 	nightly.Long(t)
 	inFolder(t)
 	write(t, "job.yaml", divisible)
-	ways := compared(t, 0)
+	ways := compared(t, 0, "--machine", "h100")
 	if y := ways["expert"]; y.Run != nil || !strings.Contains(y.Refused, "the model has no experts that ranks could divide") {
 		t.Errorf("expert without experts: %+v", y)
 	}
@@ -93,11 +93,11 @@ func TestBenchParallelRefuses(t *testing.T) {
 	nightly.Long(t)
 	inFolder(t)
 	write(t, "job.yaml", divisible)
-	ways := compared(t, 0, "--set", "parallel={ranks: 2}", "--set", "model.layers=1", "--set", "model.heads=1", "--ways", "zbh1,hybrid,tensor,ddp", "--machine", "h100")
+	ways := compared(t, 0, "--set", "parallel={ranks: 2}", "--set", "model.layers=1", "--set", "model.heads=1", "--ways", "zbh1,hybrid,tensor,ddp")
 	for name, want := range map[string]string{
 		"tensor": "1 heads cannot be divided over 2 ranks; want tensor 1", "zbh1": "2 stages for 1 layers; want at most 1", "hybrid": "want parallel.ranks of 4 or more", "ddp": "",
 	} {
-		if y := ways[name]; !strings.Contains(y.Refused, want) || (y.Run == nil) != (want != "") {
+		if y := ways[name]; !strings.Contains(y.Refused, want) || (y.Run == nil) != (want != "") || (y.Predicted == nil) != (want != "") {
 			t.Errorf("%s: %+v, want %q", name, y, want)
 		}
 	}

@@ -67,7 +67,7 @@ func TestCommandsOnHub(t *testing.T) {
 	if got := h.Requests(); len(got) == 0 || slices.ContainsFunc(got, func(r string) bool { return strings.Contains(r, "safetensors") || strings.Contains(r, "vocab.json") }) {
 		t.Errorf("plan requests %q", got)
 	}
-	zeroth(t, 0, "fit", "--model", "hf://org/tiny", "--gpus", "2", "--gpu-memory", "80GiB")
+	zeroth(t, 0, "fit", "--model", "hf://org/tiny", "--gpus", "2", "--gpu-memory", "80GiB", "--batch-tokens", "1024")
 	zeroth(t, 0, "tokenize", "--tokenizer", "hf://org/tiny", "a.txt", "--out", "a.bin")
 	if got := h.Requests(); len(got) == 0 || slices.ContainsFunc(got, func(r string) bool { return strings.Contains(r, "safetensors") }) {
 		t.Errorf("tokenize requests %q", got)

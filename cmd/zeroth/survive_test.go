@@ -24,7 +24,7 @@ import (
 // process 1 takes the run folder over, and the job continues without files.
 func TestSurvive(t *testing.T) {
 	nightly.Parallel(t)
-	const steps = 150
+	const steps = 100
 	for _, c := range []struct {
 		ranks, victim int
 		signal        syscall.Signal
@@ -44,8 +44,8 @@ func TestSurvive(t *testing.T) {
 			ln := door(t, "127.0.0.1")
 			var all []*joiner
 			for rank := range c.ranks {
-				all = append(all, joins(t, ln, rank, c.ranks, as{dir: dir, args: []string{"--set", "parallel.dead_after=3s", "--set", fmt.Sprint("train.steps=", steps),
-					"--set", "report.tensorboard=true", "--set", "checkpoint.on_error=" + map[bool]string{false: "stop", true: "continue"}[c.full]}}))
+				all = append(all, joins(t, ln, rank, c.ranks, as{dir: dir, env: []string{"ZEROTH_FAULT=0 clock 10ms"}, args: []string{"--set", "parallel.dead_after=3s", "--set", fmt.Sprint("train.steps=", steps),
+					"--set", "checkpoint.every=20", "--set", "report.tensorboard=true", "--set", "checkpoint.on_error=" + map[bool]string{false: "stop", true: "continue"}[c.full]}}))
 			}
 			metrics := filepath.Join(dir, "r", "metrics.jsonl")
 			for {
@@ -110,7 +110,7 @@ func limitFiles(t *testing.T, pid int, most uint64) {
 func TestLaunchJoins(t *testing.T) {
 	nightly.Parallel(t)
 	dir := t.TempDir()
-	job := "model: {layers: 1, heads: 2, width: 16, context: 16}\ndata: {text: [a.txt], validation: 0}\ntrain: {steps: 1200, batch: 12, micro_batch: 2, sums: tree}\n" +
+	job := "model: {layers: 1, heads: 2, width: 16, context: 16}\ndata: {text: [a.txt], validation: 0}\ntrain: {steps: 300, batch: 12, micro_batch: 2, sums: tree}\n" +
 		"parallel: {ranks: 3}\nzero: {stage: 0}\nsample: {tokens: 0}\n"
 	for name, content := range map[string]string{"a.txt": strings.Repeat("Some text to train on. ", 200), "tiny.yaml": job} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o666); err != nil {
@@ -130,9 +130,9 @@ func TestLaunchJoins(t *testing.T) {
 			signalTo(t, syscall.SIGKILL, victim)(launchedIn(t, dir))
 		}
 	}
-	code, said, errs, _ := s.disturb("", 0, strike, "launch", "-n", "3", "--", "train", "tiny.yaml", "--set", "faults={survive: true, join: true}", "--out", "r")
+	code, said, errs, _ := s.with("ZEROTH_FAULT=0 clock 8ms").disturb("", 0, strike, "launch", "-n", "3", "--", "train", "tiny.yaml", "--set", "faults={survive: true, join: true}", "--out", "r")
 	l, err := report.ReadLog(metrics)
-	if code != 0 || err != nil || joinedIn(l) == 0 || len(l.Steps) != 1200 {
+	if code != 0 || err != nil || joinedIn(l) == 0 || len(l.Steps) != 300 {
 		t.Fatalf("exit code %d, %v, %d steps, changes %+v\n%s%s", code, err, len(l.Steps), l.Changes, said, errs)
 	}
 	got, err := os.ReadFile(filepath.Join(dir, "r", "model", "model.safetensors"))
