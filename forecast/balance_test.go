@@ -14,7 +14,7 @@ import (
 // TestBalanced checks that stages divided by operations are as even as whole layers allow: moving
 // any layer to a neighbouring stage does not make the simulated step faster by half a percent.
 func TestBalanced(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	gpt := []string{"model.family=gpt2", "model.layers=12", "model.heads=12", "model.width=768", "model.context=1024", "model.vocab=50257"}
 	llama := []string{"model.family=llama", "model.layers=32", "model.heads=32", "model.kv_heads=8", "model.width=4096", "model.ffn=14336", "model.context=8192", "model.vocab=128256"}
 	small := []string{"model.family=llama", "model.layers=16", "model.heads=32", "model.kv_heads=8", "model.width=2048", "model.ffn=8192", "model.context=4096", "model.vocab=128256", "model.tied=true"}

@@ -22,7 +22,7 @@ import (
 // TestFitOnOtherRanks checks a search on another number of ranks than the job's: the sequences per
 // step stay the same if possible.
 func TestFitOnOtherRanks(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, test := range []struct{ ranks, batch, perRank int }{{8, 16, 2}, {2, 16, 8}, {3, 12, 4}, {16, 16, 1}, {32, 128, 4}} {
 		f, err := Search(spectest.Fitted(t), Limits{Ranks: test.ranks, Memory: 1 << 30, GPU: true})
 		if err != nil {
@@ -57,7 +57,7 @@ func TestFewSequences(t *testing.T) {
 
 // TestLargest checks that the largest value fits and the next one does not.
 func TestLargest(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	if cpu.Separate {
 		t.Skip("what crosses takes host memory of every job there, and these machines have none")
 	}
@@ -112,7 +112,7 @@ func growsAs(t *testing.T, a *Answer, l Limits) {
 // TestOverBudget checks that a job over its budget is rejected with its largest categories and
 // with settings that really fit.
 func TestOverBudget(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	c := spectest.Fitted(t, "device=cpu", "zero.stage=0", "parallel.memory=100GB")
 	needs, err := setup.DryRun(setup.Planned(c))
 	if err != nil {
@@ -284,7 +284,7 @@ func TestOutside(t *testing.T) {
 // TestBounceIsSearched checks that bounce memory is part of the search: for exact sums between
 // GPUs, and for sockets where NCCL cannot be used.
 func TestBounceIsSearched(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	h, err := OpenHardware("h100")
 	if err != nil {
 		t.Fatal(err)
@@ -371,7 +371,7 @@ func TestMicroBatches(t *testing.T) {
 // TestUnsearchable checks that models beyond the limits of a search are rejected by name, but can
 // be planned.
 func TestUnsearchable(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	c := spectest.Fitted(t, "model.layers=1001")
 	l := Limits{Ranks: 4, Memory: 1 << 40}
 	_, fit := Search(c, l)

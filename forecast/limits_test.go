@@ -49,7 +49,7 @@ func TestLimitsOfProducts(t *testing.T) {
 
 // TestNothingOverflows checks that no number in a plan or a search overflows at the limits.
 func TestNothingOverflows(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, sets := range [][]string{
 		{"model={layers: 1, width: 1048576, heads: 1048576, context: 1048576}", "train={micro_batch: 32, loss_chunk: 1048576}", "parallel.ranks=1"},
 		{fmt.Sprintf("model={layers: %d, width: 4096, heads: 1, context: 1048576}", nightly.Of(1000, 10_000)), "train={micro_batch: 64, loss_chunk: 1048576}", "parallel.ranks=2"},

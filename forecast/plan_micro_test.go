@@ -35,7 +35,7 @@ func TestSentByManyMicroBatches(t *testing.T) {
 // TestFewMicroBatchesPlanMany checks that a plan from a few micro-batches equals one from all: to
 // the byte, in every category, at every moment.
 func TestFewMicroBatchesPlanMany(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	spectest.EachWay(t, func(t *testing.T, c *spec.Job) {
 		few, err := NewPlan(c, Machine{})
 		if err != nil {

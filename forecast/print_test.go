@@ -30,7 +30,7 @@ func printed(t *testing.T, c *spec.Job, l Limits) (*Settings, string) {
 // names of categories. If nothing fits, the advice says how much host memory would help, and with
 // that something fits.
 func TestPrinted(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	c, err := spec.Draft("", []string{"model={family: llama, layers: 6, heads: 64, kv_heads: 8, width: 8192, ffn: 28672, vocab: 32064, context: 4096}", "parallel.ranks=2", "device=cpu"})
 	if err != nil {
 		t.Fatal(err)

@@ -97,7 +97,7 @@ func published(t *testing.T, h *Hardware, sets ...string) *Step {
 // published ones, falling with model size: a single rate of products is too high for small models,
 // and exchanges between ranks that divide matrices are not hidden here.
 func TestPublishedMegatron(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	a100 := &Hardware{
 		GPU: true, Flops: map[string]float64{"bf16": 0.53 * 312e12, "fp32": 15e12}, Memory: 0.8 * 1.7e12, Launch: 4e-6,
 		Links: []Link{{8, 240e9, 5e-6}, {0, 22e9, 15e-6}},
@@ -155,7 +155,7 @@ var llama405B = []string{"model={family: llama, layers: 126, heads: 128, kv_head
 // shares are 0.92 and 0.87 of the published ones, because nothing here is exchanged while products
 // run.
 func TestPublishedLlama3(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	h, err := OpenHardware("h100")
 	if err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestPublishedLlama3(t *testing.T) {
 // Simulated rates are 0.82 of the published one for 70B, and 1.20 and 1.03 for 405B. The bubble of
 // 32 micro-batches explains a factor of 1.10 of the 1.28 gained by interleaving.
 func TestPublishedTorchtitan(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	h, err := OpenHardware("h100")
 	if err != nil {
 		t.Fatal(err)

@@ -63,7 +63,7 @@ func sameNeeds(a, b *Choice) bool { return a.Needs == b.Needs }
 // TestFastestRatio checks that no fitting ratio has a shorter simulated step, whether the device,
 // the link or the host is slow.
 func TestFastestRatio(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	ratios := map[float64]bool{}
 	for _, hardware := range []Hardware{{HostLink: 50e9, HostMemory: 25e9, Memory: 2e12}, {HostLink: 50e9, HostMemory: 1e13, Memory: 1e9}, {HostLink: 1e12, HostMemory: 1e10, Memory: 1e10}} {
 		h, err := OpenHardware("h100")

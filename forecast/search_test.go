@@ -43,7 +43,7 @@ func everything(s *search) (all []*Choice) {
 // fastest of all combinations, and something that fits whenever anything does; and that every
 // listed choice can be set with its sets and then needs what it says.
 func TestFastestIsTheBestOfAll(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, memory := range []int64{1 << 20, 3 << 20, 1 << 30}[:nightly.Of(2, 3)] {
 		for _, host := range []int64{0, 16 << 20}[:nightly.Of(1, 2)] {
 			c := spectest.Fitted(t, "zero.stage=1")
@@ -147,7 +147,7 @@ func networks(t *testing.T) map[string]*spec.Job {
 // TestAllIsSearched checks that partially trained models, codes in host memory and given networks can
 // be searched, and that a network without a model section cannot be enlarged.
 func TestAllIsSearched(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	all := networks(t)
 	for i, name := range []string{"codes", "adapters of some", "given", "frozen front"} {
 		if !nightly.Every(2, i) {

@@ -17,7 +17,7 @@ import (
 // all, up to rounding of the trace to nanoseconds, whether computation hides everything or
 // nothing.
 func TestFewMicroBatchesSimulateMany(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	slow := presets[0]
 	slow.Name, slow.Links, slow.HostLink, slow.HostMemory, slow.Disk = "slow", []Link{{Ranks: 0, Bandwidth: 1e6, Latency: 1e-4}}, 1e7, 1e7, 1e6
 	fast := presets[0]

@@ -103,7 +103,7 @@ func (p lengths) of(op string) time.Duration {
 // schedule on a clock, to the nanosecond, whatever is slow. So the simulation waits for exactly
 // what a run waits for.
 func TestSimulatedIsTheScheduleOnAClock(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	const ms = time.Millisecond
 	each := []lengths{
 		{30 * ms, 70 * ms, 20 * ms, 20 * ms, 5 * ms, 3 * ms},

@@ -81,7 +81,7 @@ func (c circle) Reduce(own, whole device.Buffer) {
 // whole sequences, and gradients must add up to theirs, except for the order of sums, with one
 // document per sequence or several.
 func TestContextIsWhole(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	starts := []int32{0, 0, 0, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 13, 13, 13 /**/, 0, 1, 1, 1, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12}
 	for i, c := range subjects {
 		t.Run(c.name, func(t *testing.T) {

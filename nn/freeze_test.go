@@ -14,7 +14,7 @@ import (
 // TestOneFrozen freezes each parameter of each model: it must have no gradient, and those of all
 // others must have the same bits.
 func TestOneFrozen(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, c := range subjects {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, c, device.F32)

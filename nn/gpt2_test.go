@@ -50,7 +50,7 @@ func TestForward(t *testing.T) {
 // input and its parameters, in all of them if they are few. Outputs are poisoned, except those to
 // which a first user of a shared unit adds.
 func TestBackward(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachType(t, func(r *rig) {
 		n, rng := r.B*r.T*r.width, rand.New(rand.NewPCG(2, 2))
 		r.eachModule(func(i int, name string) {
@@ -83,7 +83,7 @@ func TestBackward(t *testing.T) {
 // oracle's, in some elements of every parameter, for chunks of logits that divide the positions,
 // that do not, and that hold all of them.
 func TestGradientsOfTheModel(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachType(t, func(r *rig) {
 		want := map[string][]float64{"losses": r.all()}
 		var x []float64 // input of module i
@@ -118,7 +118,7 @@ func TestGradientsOfTheModel(t *testing.T) {
 // TestChunksOfLogits checks that the size of the chunks only changes the order of float32 sums over
 // positions in the embedding's gradient.
 func TestChunksOfLogits(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachType(t, func(r *rig) {
 		r.bt.Chunk = r.B * r.T
 		r.train(SaveAll)
@@ -139,7 +139,7 @@ func TestChunksOfLogits(t *testing.T) {
 // TestPaddedLogits pads rows of logits to a multiple of 56: losses and gradients equal those without
 // padding, up to the order of sums, and no product is of an unpadded length.
 func TestPaddedLogits(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachType(t, func(r *rig) {
 		r.train(SaveAll)
 		want := map[string][]float64{}

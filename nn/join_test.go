@@ -37,7 +37,7 @@ func (r *rig) neighbours() {
 // since forward passes have the same sums, and gradients within rounding. Adapters keep products
 // separate.
 func TestJoinedAgrees(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachType(t, func(r *rig) {
 		r.neighbours()
 		r.train(SaveAll)

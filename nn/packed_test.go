@@ -13,7 +13,7 @@ import (
 // positions; and with several documents per sequence, the losses must differ from those of one long
 // document.
 func TestPackedIsSeparate(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	for _, c := range subjects {
 		t.Run(c.name, func(t *testing.T) {
 			packed, whole := newRig(t, c, device.F32), newRig(t, c, device.F32)

@@ -57,7 +57,7 @@ func (r *rig) same(what string, want map[string][]byte) {
 // TestRestored checks that gradients have the same bits at every level, and that nothing is
 // computed again that no gradient needs: products of the MLP's last layer only for a norm after it.
 func TestRestored(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachType(t, func(r *rig) {
 		r.train(SaveAll)
 		want := r.bits()
@@ -121,7 +121,7 @@ func TestUnreadIsNotSaved(t *testing.T) {
 // TestChunks checks that an MLP computed in chunks gives the same losses and gradients, except that
 // sums over rows for its parameters have another order.
 func TestChunks(t *testing.T) {
-	nightly.Long(t)
+	nightly.Parallel(t)
 	eachType(t, func(r *rig) {
 		r.train(SaveAll)
 		want, sums := r.bits(), map[string][]float64{}
