@@ -151,6 +151,7 @@ type run struct {
 	asks    asks            // of the server's clients
 	rec     *recorder       // openRunFolder
 	store   *store.Mirror   // useStore: of a folder of checkpoints in object storage, else nil
+	spread  bool            // useStore, storeGoesOn: processes are, or were, on several hosts
 	newest  string          // closeStore: the checkpoint in store to continue from
 	gaveUp  bool            // flushStore: the server of store has refused for long
 	chosen  *chosen         // recordAlgorithms

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -34,12 +36,24 @@ func (r *run) useStore(ctx context.Context) (err error) {
 	if r.store, err = store.Use(s3.Clean(k.Dir), o); err != nil {
 		return badLocal(r.given, err)
 	}
+	r.spread = hostsOf(r.self) > 1
+	return r.beginStore(ctx)
+}
+
+// hostsOf returns the number of hosts of a world.
+func hostsOf(s setup.Self) int { return len(slices.Compact(slices.Sorted(slices.Values(s.Hosts)))) }
+
+// beginStore begins uploads. A process that comes back leaves them to others until all begin anew.
+func (r *run) beginStore(ctx context.Context) (err error) {
+	k, o := r.given.Checkpoint, r.store.Options
 	if o.Follow { // the leader locks its folder first
 		if _, err := r.World.Share(ctx, ""); err != nil {
 			return err
 		}
 	}
-	err = r.store.Begin(ctx)
+	if !r.late {
+		err = r.store.Begin(ctx)
+	}
 	if held := (*vfs.Locked)(nil); errors.As(err, &held) {
 		err = inUse{"checkpoint.dir " + k.Dir, held}
 	}
@@ -54,6 +68,43 @@ func (r *run) useStore(ctx context.Context) (err error) {
 		r.store.Start()
 	}
 	return err
+}
+
+// storeGoesOn begins uploads anew after a loss or a join, unless all processes are on one host and the same one leads, which
+// uploads for all. What a lost host had not uploaded is missing: checkpoints with it are removed. A leader on another host waits
+// until the lease of the lost one has expired. pids are those of lost processes on this host, which may hold its lock.
+func (r *run) storeGoesOn(ctx context.Context, loops []*loop, pids []int) error {
+	if r.store == nil {
+		return nil
+	}
+	r.spread = r.spread || hostsOf(r.self) > 1
+	anew, err := r.World.Share(ctx, strconv.FormatBool(r.store.Follow || r.spread))
+	if err != nil || anew != "true" {
+		return err
+	}
+	err = r.store.Again(r.self.Process > 0)
+	if err == nil {
+		err = r.agree(ctx, nil) // all have released their locks
+	}
+	if err == nil {
+		err = withoutLost(pids, func() error { return r.heldBy(pids) })
+	}
+	if err == nil {
+		err = r.beginStore(ctx)
+	}
+	for _, l := range loops {
+		l.kept = -1 // it may have been removed
+	}
+	return err
+}
+
+// heldBy returns an error if one of some processes holds the lock of the folder on disk.
+func (r *run) heldBy(pids []int) error {
+	err := (vfs.OS{}).Look(filepath.Join(r.store.Local, lockFile))
+	if held := (*vfs.Locked)(nil); errors.As(err, &held) && slices.Contains(pids, held.PID) {
+		return inUse{r.store.Local, held}
+	}
+	return nil // Begin reports what else is wrong
 }
 
 // badLocal converts an error of the folder on disk to a problem of its key, and returns other

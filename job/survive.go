@@ -69,17 +69,26 @@ func (r *run) goOn(ctx context.Context, loops []*loop) error {
 		ctx = context.WithoutCancel(ctx)
 	}
 	var news report.Change
+	var pids []int
 	for {
 		change, err := r.regroup(ctx, loops, filled)
 		if err != nil {
 			return err
 		}
 		news.Lost, news.Joined = append(news.Lost, change.Lost...), append(news.Joined, change.Joined...)
+		pids = append(pids, change.Pids...)
 		if change.Guests {
 			if filled, err = r.fill(ctx, loops); err != nil && !causedByPeers(err) {
 				return err
 			}
 			continue
+		}
+		if err = r.storeGoesOn(ctx, loops, pids); err != nil && causedByPeers(err) {
+			filled = false
+			continue
+		}
+		if err != nil {
+			return err
 		}
 		for _, l := range loops {
 			news.Slow = l.why != ""
@@ -321,16 +330,10 @@ func (l *loop) goOn(of *run, c *setup.Change) {
 // last is the last step that this process has passed, which the one before it may not have written.
 func (r *run) takeOver(ctx context.Context, c *setup.Change, last report.Step) (err error) {
 	step := c.Steps
-	for try := range 30 { // a process that fails by itself releases its locks when it ends, as the system does for a killed one
-		var held inUse
-		if r.folders, err = lockFolders(r.c, r.Out, false, r.job.Files()); err == nil || !errors.As(err, &held) {
-			break
-		}
-		if host, wrong := os.Hostname(); wrong == nil && held.Host == host && slices.Contains(c.Pids, held.PID) {
-			bury(held.PID, try >= 25)
-		}
-		time.Sleep(time.Duration(try) * 10 * time.Millisecond)
-	}
+	err = withoutLost(c.Pids, func() (err error) {
+		r.folders, err = lockFolders(r.c, r.Out, false, r.job.Files())
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("taking over the run folder: %w", err)
 	}
@@ -362,6 +365,22 @@ func (r *run) takeOver(ctx context.Context, c *setup.Change, last report.Step) (
 	}
 	r.watch.Begin(s, string(r.file), setup.Saves(r.c))
 	return nil
+}
+
+// withoutLost calls f until no process holds the lock that it needs. One that fails by itself releases its locks when it ends, as
+// the system does for a killed one; pids are those of lost ones.
+func withoutLost(pids []int, f func() error) (err error) {
+	for try := range 30 {
+		var held inUse
+		if err = f(); err == nil || !errors.As(err, &held) {
+			break
+		}
+		if host, wrong := os.Hostname(); wrong == nil && held.Host == host && slices.Contains(pids, held.PID) {
+			bury(held.PID, try >= 25)
+		}
+		time.Sleep(time.Duration(try) * 10 * time.Millisecond)
+	}
+	return err
 }
 
 // bury kills a lost process that holds the lock of the run folder and is stopped, or at last any. It must be

@@ -68,11 +68,11 @@ type holder struct {
 func leaseName(n int) string { return fmt.Sprintf("%s%08d", leasePrefix, n) }
 
 // acquire creates the next lease. While another is valid, it waits for its expiry. If the holder
-// renews that instead, acquire returns a *vfs.Locked.
+// renews that instead, acquire returns a *vfs.Locked, unless that is the lost leader, which will end.
 func (m *Mirror) acquire(ctx context.Context, owner string) (*lease, error) {
 	host, _ := os.Hostname() // only for messages
 	l := &lease{m: m, holder: holder{Owner: owner, Nonce: rand.Text(), Host: host, PID: os.Getpid()}}
-	beat := -1
+	beat, end := -1, time.Now().Add(m.patience)
 	for {
 		n, last, h, err := m.lastLease(ctx)
 		if err != nil {
@@ -95,7 +95,7 @@ func (m *Mirror) acquire(ctx context.Context, owner string) (*lease, error) {
 			}
 			continue
 		}
-		if beat >= 0 && h.Beat > beat {
+		if beat >= 0 && h.Beat > beat && time.Now().After(end) {
 			return nil, &vfs.Locked{Name: m.Root, PID: h.PID, Host: h.Host}
 		}
 		if beat < 0 {
@@ -266,7 +266,7 @@ func (m *Mirror) renewals(ctx context.Context, every time.Duration) {
 
 // Begin locks the folder on disk and acquires the lease. A follower does without the lease, and without
 // the lock if a process of its run has it: that uploads for both. While another run holds either, the error
-// is a *vfs.Locked.
+// is a *vfs.Locked. Until Begin has succeeded, another process of the run uploads.
 func (m *Mirror) Begin(ctx context.Context) (err error) {
 	if m.stop != nil {
 		return nil
@@ -274,7 +274,6 @@ func (m *Mirror) Begin(ctx context.Context) (err error) {
 	session := filepath.Join(m.local, sessionName)
 	m.locked, err = (vfs.OS{}).Lock(filepath.Join(m.local, ".lock"))
 	if errors.Is(err, vfs.ErrLocked) && m.Follow && m.joins(ctx, session) {
-		m.idler = true
 		return nil
 	}
 	if err == nil && m.Session != "" {
@@ -312,6 +311,20 @@ func (m *Mirror) Begin(ctx context.Context) (err error) {
 	return nil
 }
 
+// Again prepares for another Begin of the process, which may lead now. A lease stays that of the folder on disk.
+func (m *Mirror) Again(follow bool) (err error) {
+	m.end()
+	if m.locked != nil {
+		err = m.locked.Close()
+	}
+	m.state.Lock()
+	defer m.state.Unlock()
+	m.patience = 3 * term
+	m.Follow, m.locked, m.lease, m.stop, m.started = follow, nil, nil, nil, false
+	m.view, m.small, m.dooms = nil, nil, nil // what is not deleted yet is found again
+	return err
+}
+
 // joins reports whether a process of this run has locked the folder on disk.
 func (m *Mirror) joins(ctx context.Context, session string) bool {
 	for range 100 { // it writes the session once it has the lock
@@ -327,7 +340,7 @@ func (m *Mirror) joins(ctx context.Context, session string) bool {
 
 // Start begins to upload and delete in the background.
 func (m *Mirror) Start() {
-	if !m.started && !m.idler {
+	if !m.started && m.stop != nil {
 		m.started = true
 		m.work.Go(func() { m.serve(m.background) })
 	}
@@ -337,7 +350,7 @@ func (m *Mirror) Start() {
 // meet returns when all have. Checkpoints of which files are missing, because a host was lost, are
 // removed from the disks.
 func (m *Mirror) CatchUp(ctx context.Context, meet func() error) error {
-	if m.idler {
+	if m.stop == nil {
 		return errors.Join(meet(), meet())
 	}
 	for _, name := range m.saved() {
@@ -365,7 +378,7 @@ func (m *Mirror) CatchUp(ctx context.Context, meet func() error) error {
 		}
 		if !done {
 			m.Note(fmt.Sprintf("removing %s from %s: some hosts did not upload their part, so it is incomplete", name, m.local))
-			if err := m.forget(name); err != nil {
+			if err := errors.Join(m.forget(name), m.discard(name)); err != nil {
 				return err
 			}
 		}
@@ -374,6 +387,21 @@ func (m *Mirror) CatchUp(ctx context.Context, meet func() error) error {
 		return nil
 	}
 	return meet()
+}
+
+// discard makes the leader delete what all hosts have uploaded of a folder.
+func (m *Mirror) discard(name string) error {
+	if m.Follow {
+		return nil
+	}
+	all, err := m.remote(m.prefix + name + "/")
+	m.state.Lock()
+	for _, o := range all {
+		m.view[name+"/"+o.Key] = o.Size
+	}
+	m.state.Unlock()
+	m.doom(name)
+	return err
 }
 
 // owner returns the name of the folder on disk in leases.

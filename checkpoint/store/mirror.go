@@ -51,9 +51,9 @@ type Mirror struct {
 	work       sync.WaitGroup
 	stop       context.CancelFunc
 	background context.Context // until stop
-	idler      bool            // another process of the run uploads
 	started    bool
-	brief      bool // used by a command, which can be repeated, and not by a run; local is temporary
+	patience   time.Duration // in which the leader before this one may still renew its lease
+	brief      bool          // used by a command, which can be repeated, and not by a run; local is temporary
 }
 
 // Options describe how a run uses a folder in object storage.
@@ -483,10 +483,7 @@ func (m *Mirror) Close() error {
 	mirrors.Lock()
 	delete(mirrors.by, m.Root)
 	mirrors.Unlock()
-	if m.stop != nil {
-		m.stop()
-		m.work.Wait()
-	}
+	m.end()
 	m.state.Lock()
 	defer m.state.Unlock()
 	var err error
@@ -498,4 +495,12 @@ func (m *Mirror) Close() error {
 	}
 	m.lease, m.locked = nil, nil
 	return err
+}
+
+// end ends the work in the background.
+func (m *Mirror) end() {
+	if m.stop != nil {
+		m.stop()
+		m.work.Wait()
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 	"unsafe"
 
+	"zeroth/internal/input/s3/s3test"
 	"zeroth/job/report"
 	"zeroth/tests/nightly"
 )
@@ -106,7 +107,7 @@ func limitFiles(t *testing.T, pid int, most uint64) {
 }
 
 // TestLaunchJoins kills processes of a launch, process 0 first, and checks that they are started again and join, and that the
-// result has the bytes of a run that nobody has left.
+// result has the bytes of a run that nobody has left; so do its checkpoints in object storage, which are all complete.
 func TestLaunchJoins(t *testing.T) {
 	nightly.Parallel(t)
 	dir := t.TempDir()
@@ -123,14 +124,17 @@ func TestLaunchJoins(t *testing.T) {
 	strike := func([]int) {
 		for victim := range 2 {
 			for until := time.Now().Add(30 * time.Second); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
-				if l, err := report.ReadLog(metrics); err == nil && len(l.Steps) > 3 && joinedIn(l) == victim {
+				if l, err := report.ReadLog(metrics); err == nil && len(l.Steps) > 12 && joinedIn(l) == victim {
 					break
 				}
 			}
 			signalTo(t, syscall.SIGKILL, victim)(launchedIn(t, dir))
 		}
 	}
-	code, said, errs, _ := s.with("ZEROTH_FAULT=0 clock 8ms").disturb("", 0, strike, "launch", "-n", "3", "--", "train", "tiny.yaml", "--set", "faults={survive: true, join: true}", "--out", "r")
+	server := s3test.Start(t)
+	s = s.with(s3test.Environment(server.URL, t.TempDir())...)
+	code, said, errs, _ := s.with("ZEROTH_FAULT=0 clock 8ms").disturb("", 0, strike, "launch", "-n", "3", "--", "train", "tiny.yaml", "--set", "faults={survive: true, join: true}", "--out", "r",
+		"--set", "checkpoint={every: 10, keep: 3, dir: 's3://runs/a'}")
 	l, err := report.ReadLog(metrics)
 	if code != 0 || err != nil || joinedIn(l) == 0 || len(l.Steps) != 300 {
 		t.Fatalf("exit code %d, %v, %d steps, changes %+v\n%s%s", code, err, len(l.Steps), l.Changes, said, errs)
@@ -139,6 +143,53 @@ func TestLaunchJoins(t *testing.T) {
 	want, wrong := os.ReadFile(filepath.Join(dir, "plain", "model", "model.safetensors"))
 	if err != nil || wrong != nil || !bytes.Equal(got, want) {
 		t.Errorf("other parameters (%v, %v), changes %+v", err, wrong, l.Changes)
+	}
+	s.process(0, "ckpt", "verify", "s3://runs/a")
+	out, _ := s.process(0, "ckpt", "ls", "s3://runs/a")
+	matches(t, out, "complete step-00000280", "complete step-00000290", "complete, latest step-00000300")
+}
+
+// TestHostsAreLost kills the processes of two of four hosts that share nothing but object storage, the second one the leader, whose
+// lease has to expire: the others go on, and their checkpoints are complete.
+func TestHostsAreLost(t *testing.T) {
+	if !nightly.All() || os.Getuid() != 0 {
+		t.Skip("it takes a minute, and needs root to name hosts")
+	}
+	server := s3test.Serve(t)
+	defer server.Watch(t)()
+	ln := door(t, "127.0.0.1")
+	var all []*joiner
+	var dirs []string
+	for rank := range 4 {
+		dirs = append(dirs, t.TempDir())
+		for name, content := range tinyFiles {
+			if err := os.WriteFile(filepath.Join(dirs[rank], name), []byte(content), 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all = append(all, joins(t, ln, rank, 4, as{dir: dirs[rank], host: fmt.Sprint("host", rank), env: []string{"ZEROTH_FAULT=0 clock 20ms"}, args: []string{"--set", "parallel.ranks=4", "--set", "parallel.dead_after=3s", "--set", "zero.stage=0",
+			"--set", "faults={survive: true}", "--set", "train={steps: 150, batch: 12, micro_batch: 1}", "--set", "checkpoint={every: 2, keep: 3, local: local, dir: 's3://runs/a'}"}}))
+	}
+	for i, victim := range []int{3, 0} {
+		for {
+			if l, err := report.ReadLog(filepath.Join(dirs[0], "r", "metrics.jsonl")); err == nil && len(l.Steps) > 20*(i+1) && len(l.Changes) == i {
+				break
+			}
+			select {
+			case <-all[0].done:
+				t.Fatal(&all[0].said)
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+		_ = all[victim].cmd.Process.Kill()
+	}
+	all[1].ends(t, "process 1", 0, "lost ranks 0, going on with 2 replicas", "is locked by process", "step 150/150")
+	all[2].ends(t, "process 2", 0)
+	zeroth(t, 0, "ckpt", "verify", "s3://runs/a")
+	out, _ := zeroth(t, 0, "ckpt", "ls", "s3://runs/a")
+	matches(t, out, "complete step-00000146", "complete step-00000148", "complete, latest, best step-00000150")
+	if strings.Contains(out, "partial") {
+		t.Error(out)
 	}
 }
 

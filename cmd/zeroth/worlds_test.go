@@ -63,6 +63,7 @@ type as struct {
 	env, args []string
 	exe       string // a copy of this program that another user can run; "" for this program
 	user      uint32 // 0 for this user
+	host      string // name of the host, which only root can give; "" for that of this one
 }
 
 // joins starts process rank of a world that trains tiny.yaml. Process 0 inherits the listener.
@@ -75,6 +76,9 @@ func joins(t *testing.T, ln net.Listener, rank, world int, a as) *joiner {
 	j := &joiner{done: make(chan struct{})}
 	j.cmd = exec.Command(exe, append([]string{"train", "tiny.yaml", "--set", "parallel={join: 60s, heartbeat: 200ms}", "--set", "checkpoint.every=1", "--set", "sample.tokens=0", "--out", "r",
 		"--addr", ln.Addr().String(), "--rank", strconv.Itoa(rank), "--world", strconv.Itoa(world)}, a.args...)...)
+	if a.host != "" {
+		j.cmd = exec.Command("unshare", append([]string{"--uts", "sh", "-c", `hostname "$0" && exec "$@"`, a.host}, j.cmd.Args...)...)
+	}
 	j.cmd.Dir, j.cmd.Env = a.dir, append(append(os.Environ(), "ZEROTH_MAIN=main"), a.env...)
 	if rank == 0 {
 		f, err := ln.(*net.TCPListener).File()

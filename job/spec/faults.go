@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"zeroth/internal/input/s3"
 	"zeroth/shard"
 )
 
@@ -43,7 +42,6 @@ func (r *resolver) resolveFaults() {
 		{c.Optimizer.Type == "muon", "Muon divides whole matrices among all replicas for the whole run", "another type", []string{"optimizer.type"}},
 		{c.Zero.Offload.Any(), "offloaded memory is not prepared for a step that is computed again", "none", offloads},
 		{c.Train.Delayed, "an update that overlaps with the next step cannot be separated from it", "delayed_update: false", []string{"train.delayed_update"}},
-		{s3.Is(c.Checkpoint.Dir), "uploads end with the process that holds the bucket's lease", "a folder", []string{"checkpoint.dir"}},
 	})
 }
 

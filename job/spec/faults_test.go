@@ -22,7 +22,6 @@ func TestFaultsThatCannotBeSurvived(t *testing.T) {
 		{"zero.offload.optimizer=host"},
 		{"zero.offload.parameters=host"},
 		{"train.delayed_update=true"},
-		{"checkpoint.dir=s3://bucket/a", "checkpoint.every=1"},
 		{"faults.survive=false", "faults.min_replicas=2"},
 		{"faults.survive=false", "faults.join=true"},
 		{"faults.survive=false", "faults.leave_behind=2"},
@@ -34,7 +33,7 @@ func TestFaultsThatCannotBeSurvived(t *testing.T) {
 			t.Errorf("%q: %v", sets, err)
 		}
 	}
-	for _, sets := range [][]string{{}, {"faults.min_replicas=3"}, {"faults.join=true"}, {"parallel.pipeline=2"}, {"faults.leave_behind=1.5"}, {"zero.stage=0", "parallel.replicate=1"}} {
+	for _, sets := range [][]string{{}, {"faults.min_replicas=3"}, {"faults.join=true"}, {"parallel.pipeline=2"}, {"faults.leave_behind=1.5"}, {"checkpoint.dir=s3://bucket/a", "checkpoint.every=1"}, {"zero.stage=0", "parallel.replicate=1"}} {
 		if _, err := Load("job.yaml", append([]string{"parallel={ranks: 8, replicate: 4}", "faults.survive=true", "train.batch=32"}, sets...)); err != nil {
 			t.Errorf("%q: %v", sets, err)
 		}

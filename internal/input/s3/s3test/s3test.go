@@ -43,6 +43,16 @@ type objects interface {
 
 // Serve starts a server and points the environment at it, and local copies at an empty folder.
 func Serve(t testing.TB) *Server {
+	s := Start(t)
+	for _, e := range Environment(s.URL, t.TempDir()) {
+		name, value, _ := strings.Cut(e, "=")
+		t.Setenv(name, value)
+	}
+	return s
+}
+
+// Start starts a server, which processes find with its Environment.
+func Start(t testing.TB) *Server {
 	s := &Server{}
 	if gateway := os.Getenv("ZEROTH_VERSITYGW"); gateway != "" {
 		s.Inner, s.objects = startGateway(t, gateway)
@@ -59,10 +69,6 @@ func Serve(t testing.TB) *Server {
 		}
 	}))
 	t.Cleanup(s.Close)
-	for _, e := range Environment(s.URL, t.TempDir()) {
-		name, value, _ := strings.Cut(e, "=")
-		t.Setenv(name, value)
-	}
 	return s
 }
 
