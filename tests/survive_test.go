@@ -101,7 +101,7 @@ var surviving = []struct {
 	processes int
 	sets      []string
 }{
-	{3, []string{"parallel.ranks=3", "zero.stage=0", "model.family=llama", "model.experts={count: 4, per_token: 2}", "train.router_aux=0.1"}},
+	{6, []string{"parallel={ranks: 6, expert: 2}", "zero.stage=0", "model.family=llama", "model.experts={count: 4, per_token: 2}", "train.router_aux=0.1"}},
 	{4, []string{"parallel={ranks: 8, shard: 2, replicate: 4}", "zero.stage=1", "precision=bf16", "checkpoint.async=false", "train.batch=24"}},
 	{6, []string{"parallel={ranks: 6, shard: 2, replicate: 3}", "zero.stage=2", "train.accumulate=2", "train.batch=24"}},
 	{3, []string{"parallel={ranks: 6, shard: 2, replicate: 3}", "zero.stage=3", "precision=fp16", "optimizer.type=adamw8bit", "model.dropout=0.2"}},
@@ -112,6 +112,8 @@ var surviving = []struct {
 	{6, []string{"parallel={ranks: 6, pipeline: 2, replicate: 3, shard: 1}", "zero.stage=1", "train.micro_batch=2", "train.accumulate=null"}},
 	{6, []string{"parallel={ranks: 6, pipeline: 2}", "zero.stage=0", "pipeline.schedule=ZBH1", "model.family=llama", "train.micro_batch=1", "train.accumulate=null", "precision=fp16"}},
 	{6, []string{"parallel={ranks: 12, pipeline: 2, replicate: 3, shard: 2}", "zero.stage=3", "pipeline.schedule=GPipe", "train.micro_batch=1", "train.accumulate=null", "model.dropout=0.2"}},
+	{6, []string{"parallel={ranks: 12, shard: 2, expert: 2, replicate: 3}", "zero.stage=3", "model.family=llama", "model.experts={count: 2, per_token: 2}"}},
+	{6, []string{"parallel={ranks: 12, pipeline: 2, expert: 2, replicate: 3, shard: 1}", "zero.stage=2", "model.family=llama", "model.experts={count: 4, per_token: 2}", "train.router_aux=0.1"}},
 }
 
 // TestReplicaDiesAtAnyOperation checks that a run goes on when one or two ranks fail in any operation, that no

@@ -115,9 +115,13 @@ func (t *Trainer) HandOver(empty bool) error {
 		return err
 	}
 	t.filled = true
-	sums, err := collective.GatherBytes(t.cfg.Groups.Replica, t.cfg.Comm, binary.LittleEndian.AppendUint32(nil, sum))
-	if err == nil && empty && !bytes.Equal(sums[0], sums[t.cfg.Groups.Replica.Rank()]) {
-		err = fmt.Errorf("the state of rank %d has checksum %x, but %x arrived", t.cfg.Groups.World.Rank(), sums[0], sums[t.cfg.Groups.Replica.Rank()])
+	same := t.cfg.Groups.Replica
+	if t.cfg.Groups.Experts != nil { // others of that have other experts
+		same = t.cfg.Groups.ExpertReplica
+	}
+	sums, err := collective.GatherBytes(same, t.cfg.Comm, binary.LittleEndian.AppendUint32(nil, sum))
+	if err == nil && empty && !bytes.Equal(sums[0], sums[same.Rank()]) {
+		err = fmt.Errorf("the state of rank %d has checksum %x, but %x arrived", t.cfg.Groups.World.Rank(), sums[0], sums[same.Rank()])
 	}
 	return err
 }

@@ -36,7 +36,6 @@ func (r *resolver) resolveFaults() {
 		{n == 2 && c.Faults.LeaveBehind > 0, "one of 2 replicas is no majority without the slow one", "leave_behind: 0", []string{"faults.leave_behind"}},
 		{c.On() == "cuda", "communicators of GPUs do not survive the loss of a rank", "device: cpu", []string{"device"}},
 		{c.Parallel.Transport == "mpi", "MPI ends all processes with the first", "transport: auto", []string{"parallel.transport"}},
-		{c.Parallel.Expert > 1, "experts are divided for the whole run", "expert: 1", []string{"parallel.expert"}},
 		{c.Parallel.Master, "only the master has the state", "master: false", []string{"parallel.master"}},
 		{c.PipelineShape().Virtual > 1, "with other numbers of replicas, micro-batches are no multiples of the ranks of a pipeline", "another schedule", []string{"pipeline.schedule", "pipeline.virtual"}},
 		{c.Optimizer.Type == "muon", "Muon divides whole matrices among all replicas for the whole run", "another type", []string{"optimizer.type"}},
