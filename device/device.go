@@ -217,7 +217,7 @@ type Event struct {
 	Seq uint64
 }
 
-// Await blocks until the event has fired and returns its queue's sticky error.
+// Await blocks until the event has fired and returns its queue's sticky error, at least if the queue failed before it.
 func (e Event) Await() error {
 	if e.On == nil {
 		return nil

@@ -75,6 +75,7 @@ func inProcess(t *testing.T, c *spec.Job, in world.Config, out string, hooks fun
 	if hooks != nil {
 		o.Hooks = hooks(in.Rank)
 	}
+	o.Hooks.Tile = 4000 // of offloaded state: several for each unit
 	return job.Run(t.Context(), c, o)
 }
 
@@ -110,9 +111,12 @@ var surviving = []struct {
 	{3, []string{"parallel={ranks: 6, tensor: 2, replicate: 3, shard: 1}", "zero.stage=1", "model.context=8"}},
 	{6, []string{"parallel={ranks: 6, context: 2, replicate: 3, shard: 1}", "zero.stage=2", "optimizer.type=lion", "model.context=8"}},
 	{6, []string{"parallel={ranks: 6, pipeline: 2, replicate: 3, shard: 1}", "zero.stage=1", "train.micro_batch=2", "train.accumulate=null"}},
-	{6, []string{"parallel={ranks: 6, pipeline: 2}", "zero.stage=0", "pipeline.schedule=ZBH1", "model.family=llama", "train.micro_batch=1", "train.accumulate=null", "precision=fp16"}},
 	{6, []string{"parallel={ranks: 12, pipeline: 2, replicate: 3, shard: 2}", "zero.stage=3", "pipeline.schedule=GPipe", "train.micro_batch=1", "train.accumulate=null", "model.dropout=0.2"}},
+	{6, []string{"parallel={ranks: 6, pipeline: 2}", "zero.stage=0", "pipeline.schedule=ZBH1", "model.family=llama", "train.micro_batch=1", "train.accumulate=null", "precision=fp16"}},
 	{6, []string{"parallel={ranks: 12, shard: 2, expert: 2, replicate: 3}", "zero.stage=3", "model.family=llama", "model.experts={count: 2, per_token: 2}"}},
+	{3, []string{"parallel={ranks: 6, shard: 2, replicate: 3}", "zero.stage=3", "precision=fp16", "zero.offload={optimizer: disk, parameters: disk, path: " + os.TempDir() + ", buffers: 2}"}},
+	{6, []string{"parallel={ranks: 6, pipeline: 2, replicate: 3, shard: 1}", "zero.stage=3", "train.micro_batch=2", "train.accumulate=null", "zero.offload={optimizer: disk, parameters: host, path: " + os.TempDir() + "}"}},
+	{3, []string{"parallel={ranks: 6, shard: 2, replicate: 3}", "zero.stage=2", "precision=bf16", "train.accumulate=2", "train.batch=24", "zero.offload={optimizer: host, ratio: 0.6}"}},
 	{6, []string{"parallel={ranks: 12, pipeline: 2, expert: 2, replicate: 3, shard: 1}", "zero.stage=2", "model.family=llama", "model.experts={count: 4, per_token: 2}", "train.router_aux=0.1"}},
 }
 

@@ -42,6 +42,7 @@ type Queue struct {
 	ring   [ringLen]task
 	issued uint64 // tasks written to the ring; task s is ring[s%ringLen]
 	done   uint64 // completed tasks; done <= issued <= done+ringLen
+	fine   uint64 // those before the one that failed
 	err    error
 	closed bool
 	ended  chan struct{}
@@ -145,8 +146,8 @@ func (q *Queue) serve() {
 			err = q.exec(t)
 		}
 		q.mu.Lock()
-		if q.err == nil {
-			q.err = err
+		if q.err == nil && err != nil {
+			q.err, q.fine = err, q.done
 		}
 		if q.done++; q.done >= q.wanted {
 			q.wanted = math.MaxUint64
@@ -230,11 +231,14 @@ func (q *Queue) After(e device.Event) {
 	q.commit()
 }
 
-// Await implements device.Fence.
+// Await implements device.Fence. A later failure is no error of the event: what waits for it may belong to an update that
+// is to be completed.
 func (q *Queue) Await(seq uint64) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.until(seq)
+	if q.until(seq); 0 < seq && seq <= q.fine {
+		return nil
+	}
 	return q.err
 }
 
@@ -259,7 +263,7 @@ func (q *Queue) Clear() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.until(q.issued)
-	q.err = nil
+	q.err, q.fine = nil, 0
 }
 
 // Copy implements device.Queue.

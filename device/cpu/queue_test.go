@@ -227,11 +227,16 @@ func TestErrorIsAdopted(t *testing.T) {
 	})
 }
 
-// TestErrorStaysWhereItIs checks that a queue continues if it does not wait for a failed one.
+// TestErrorStaysWhereItIs checks that a queue continues if it does not wait for a failed one, or only for what that did
+// before.
 func TestErrorStaysWhereItIs(t *testing.T) {
 	qs := open(t, 1, "a", "b")
+	qs[0].Do(func() error { return nil })
+	before := qs[0].Mark()
 	qs[0].Do(fail)
+	_ = qs[0].Wait()
 	ran := false
+	qs[1].After(before)
 	qs[1].Do(func() error { ran = true; return nil })
 	if err := qs[1].Wait(); err != nil || !ran {
 		t.Errorf("error %v of a queue that waits for nobody", err)
