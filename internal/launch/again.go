@@ -16,17 +16,18 @@ import (
 )
 
 // With faults.join, a process that was lost is started again, alone, while the others go on, and joins them
-// (ZEROTH_JOIN). If it soon ends again, the next start waits longer, up to longestAgain.
+// (ZEROTH_JOIN). If it soon ends again, the next start waits longer, up to longestAgain. The first waits for the others,
+// which may end for the same reason: after an error of its own for afterError.
 
-const firstAgain, longestAgain = 100 * time.Millisecond, 30 * time.Second
+const firstAgain, longestAgain, afterError = 100 * time.Millisecond, 30 * time.Second, time.Second
 
 // lasting is the time after which a process that came back counts as joined.
 const lasting = time.Minute
 
-// revives starts the process of an ended child again if others go on without it and nobody has asked the launch
-// to stop. It reports whether it does.
+// revives starts the process of an ended child again, soon, if others still go on without it then, and nobody has asked the
+// launch to stop. Otherwise that returns the child once more.
 func (s *Supervisor) revives(c *child, running int, ends chan *child) bool {
-	final := slices.Contains([]int{ExitInput, ExitDone, ExitLeft}, c.code) || c.code == ExitAlone && !s.mayTrain(c)
+	final := c.final || slices.Contains([]int{ExitInput, ExitDone, ExitLeft}, c.code) || c.code == ExitAlone && !s.mayTrain(c)
 	if final || !s.survived || s.Joins == nil || running == 0 || s.done || s.askedToStop() || !s.Joins() {
 		return false
 	}
@@ -35,23 +36,33 @@ func (s *Supervisor) revives(c *child, running int, ends chan *child) bool {
 		c.tries = 0
 	}
 	wait := min(firstAgain<<min(c.tries, 16), longestAgain)
+	if !slices.Contains([]int{-1, ExitAgain, ExitAlone}, c.code) {
+		wait = max(wait, afterError)
+	}
+	go func() {
+		runtime.LockOSThread() // Linux ends the process when the thread that started it ends
+		defer runtime.UnlockOSThread()
+		time.Sleep(wait)
+		if c.final = s.askedToStop() || !s.mayTrain(c); !c.final {
+			s.say(rank, c)
+			if next, err := s.again(rank, c); err == nil {
+				s.run(next)
+				c = next
+			}
+		}
+		ends <- c
+	}()
+	return true
+}
+
+// say prints why a process ended that is started again.
+func (s *Supervisor) say(rank int, c *child) {
 	if rank > 0 && c.code > 0 { // process 0 prints its errors itself
 		for line := range bytes.Lines(c.errs.kept.Bytes()) {
 			fmt.Fprintf(s.Errs, "[%s] %s\n", c.label(rank), show.Escape(string(bytes.TrimRight(line, "\r\n"))))
 		}
 	}
 	fmt.Fprintf(s.Errs, "zeroth: process %s ended (%s): starting it again, to join the others\n", c.label(rank), c.how)
-	go func() {
-		runtime.LockOSThread() // Linux ends the process when the thread that started it ends
-		defer runtime.UnlockOSThread()
-		time.Sleep(wait)
-		if next, err := s.again(rank, c); err == nil {
-			s.run(next)
-			c = next
-		}
-		ends <- c
-	}()
-	return true
 }
 
 // mayTrain reports whether another process may be part of the run: one that runs and has not found itself alone.

@@ -98,7 +98,8 @@ type child struct {
 	tries  int  // how often the process has been started again
 	before int  // exit code of the last start before those that found nobody to join
 	alone  bool // the start before this one found nobody to join
-	over   bool // wait knows that it has ended
+	over   bool // wait knows that it has ended; guarded by the supervisor's mu
+	final  bool // it is not started again
 	ended  int  // how many children ended before it
 }
 
@@ -478,7 +479,7 @@ func (s *Supervisor) wait(ends chan *child) {
 	for running := len(s.children); running > 0; {
 		select {
 		case c := <-ends:
-			c.ended, c.over = len(s.children)-running, true
+			s.ends(c, len(s.children)-running)
 			running--
 			if c.ended == 0 {
 				s.survived = s.Survives != nil && s.Survives()
@@ -505,6 +506,15 @@ func (s *Supervisor) wait(ends chan *child) {
 			s.signal(next)
 			next, limit = syscall.SIGKILL, time.After(killDelay)
 		}
+	}
+}
+
+// ends records that a process has ended, as one of the children that are over.
+func (s *Supervisor) ends(c *child, before int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !c.over {
+		c.ended, c.over = before, true
 	}
 }
 
