@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"syscall"
@@ -11,9 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"zeroth/checkpoint"
 	"zeroth/internal/input"
 	"zeroth/internal/launch"
 	"zeroth/internal/setup"
+	"zeroth/job/spec"
 	"zeroth/job/state"
 )
 
@@ -85,12 +89,12 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 			a.open = 64 + 8*n
 			s := launch.New(n, hosts)
 			s.Args, s.Resumes, s.Ranks = l.args, l.resumes, l.ranks
-			s.Survives, s.Joins = l.survives, l.joins
+			s.Survives, s.Joins, s.Saved = l.survives, l.joins, func() bool { return l.saved() }
 			s.Restarts, s.MinRanks, s.Out, s.Errs = restarts, minRanks, a.out, a.errs
 			if l.unnamed { // one run folder for all processes and restarts
 				own, undo := ownFolder(defaultFolder(l.file, time.Now()))
 				defer undo()
-				s.Args = append(s.Args, "--out", own)
+				s.Args, l.out = append(s.Args, "--out", own), own
 			}
 			a.trains = args[0] == "train"
 			defer onSignals(s.Pass, append(slices.Clone(launch.DumpSignals), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)...)()
@@ -140,6 +144,7 @@ type command struct {
 	resumes bool     // args contain --resume
 	file    string   // train: the job file
 	sets    []string // train: values of --set
+	out     string   // train: value of --out
 	unnamed bool     // train: there is no --out
 }
 
@@ -165,7 +170,7 @@ func launched(args []string) (c command, err error) {
 	if c.file == "-" {
 		return c, errors.New("every process reads the job file, so it cannot be standard input; want a file")
 	}
-	c.unnamed = !train.Flags().Changed("out")
+	c.unnamed, c.out = !train.Flags().Changed("out"), train.Flags().Lookup("out").Value.String()
 	c.sets, err = train.Flags().GetStringArray("set")
 	return c, err
 }
@@ -184,22 +189,38 @@ func (a *app) agent() *cobra.Command {
 	}
 }
 
-// survives reports whether the job goes on without processes that are lost.
-func (c command) survives() bool {
+// job returns the job of train, nil if it cannot be loaded.
+func (c command) job() *spec.Job {
 	if c.file == "" {
-		return false
+		return nil
 	}
 	job, err := setup.ThisMachine(1, 0).Load(c.file, c.sets)
-	return err == nil && job.Faults.Survive
+	if err != nil {
+		return nil // the processes report it
+	}
+	return job
+}
+
+// survives reports whether the job goes on without processes that are lost.
+func (c command) survives() bool {
+	job := c.job()
+	return job != nil && job.Faults.Survive
 }
 
 // joins reports whether processes of the job that were lost can join the others again.
 func (c command) joins() bool {
-	if c.file == "" {
+	job := c.job()
+	return job != nil && job.Faults.Join
+}
+
+// saved reports whether there is a checkpoint to continue from.
+func (c command) saved() bool {
+	job := c.job()
+	if job == nil || !setup.Saves(job) {
 		return false
 	}
-	job, err := setup.ThisMachine(1, 0).Load(c.file, c.sets)
-	return err == nil && job.Faults.Join
+	_, err := checkpoint.Resolve(cmp.Or(job.Checkpoint.Dir, filepath.Join(c.out, state.CheckpointFolder)), "latest")
+	return err == nil
 }
 
 // ranks returns the number of ranks that the job has in a number of processes.

@@ -51,6 +51,7 @@ type Supervisor struct {
 	Ranks    func(processes int) (int, error) // of the job in a number of processes
 	Survives func() bool                      // the job goes on without a process that was lost; nil: it does not
 	Joins    func() bool                      // likewise, processes that were lost join the others again; nil: they do not
+	Saved    func() bool                      // there is a checkpoint to continue from; nil: none is made
 	Restarts int
 	MinRanks int // fewest ranks to continue with; 0 needs all processes
 	Out      io.Writer

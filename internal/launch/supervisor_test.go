@@ -340,6 +340,32 @@ func TestNobodyToJoin(t *testing.T) {
 	}
 }
 
+// TestAllAreLost checks that nobody is started again once all processes have ended, for the same reason, and that the launch
+// asks for another start if they were lost and there is a checkpoint.
+func TestAllAreLost(t *testing.T) {
+	for _, x := range []struct {
+		code  int
+		sig   syscall.Signal
+		saved bool
+		want  Failed
+	}{{1, syscall.SIGTERM, true, ExitFailure}, {75, syscall.SIGKILL, true, ExitAgain}, {75, syscall.SIGKILL, false, ExitFailure}} {
+		t.Setenv("LAUNCHED", fmt.Sprint(x.code))
+		yes, errs := func() bool { return true }, &strings.Builder{}
+		out, in := io.Pipe()
+		s := New(3, Remote{})
+		s.Survives, s.Joins, s.Saved, s.Out, s.Errs = yes, yes, func() bool { return x.saved }, in, errs
+		end := make(chan error, 1)
+		go func() { end <- s.Run() }()
+		for lines, n := bufio.NewScanner(out), 0; n < s.n && lines.Scan(); n++ { // "ready", of each
+		}
+		go io.Copy(io.Discard, out)
+		s.signal(x.sig)
+		if err := <-end; err != x.want || strings.Contains(errs.String(), "starting") {
+			t.Errorf("%+v: %v\n%s", x, err, errs)
+		}
+	}
+}
+
 // TestLabelled checks that every line names its process, whatever the pieces it arrives in.
 func TestLabelled(t *testing.T) {
 	var out strings.Builder

@@ -45,14 +45,15 @@ func (s *Supervisor) complain() {
 	}
 }
 
-// code returns the exit code of the launch.
+// code returns the exit code of the launch. If all processes were lost, none has looked for a checkpoint.
 func (s *Supervisor) code() int {
-	code := ExitDone
+	code, lost := ExitDone, true
 	for _, c := range s.children {
 		its := c.code
 		if its == ExitAlone {
 			its = c.before
 		}
+		lost = lost && (its < 0 || its == ExitLeft)
 		switch {
 		case s.survived && its == ExitDone: // the others were lost
 			return ExitDone
@@ -66,6 +67,9 @@ func (s *Supervisor) code() int {
 		case code == ExitDone:
 			code = its
 		}
+	}
+	if code == ExitFailure && lost && s.Saved != nil && s.Saved() {
+		return ExitAgain
 	}
 	return code
 }
