@@ -83,7 +83,7 @@ func TestExtremesOfKeys(t *testing.T) {
 		}
 	}
 	r := rand.New(rand.NewPCG(1, 2))
-	for range nightly.Of(300, 10_000) {
+	for range nightly.Of(150, 10_000) {
 		from := [][]set{all, mesh}[r.IntN(2)]
 		sets := make([]set, 2+r.IntN(4))
 		for i := range sets {

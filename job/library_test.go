@@ -119,7 +119,7 @@ func TestLibrary(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantModel, wantLines := result(t, alone)
-			for _, stage := range []int{3, 0, 1, 2}[:nightly.Of(2, 4)] {
+			for _, stage := range []int{3, 0, 1, 2}[:nightly.Of(1, 4)] {
 				out := folder(t)
 				write(out, library[name].job)
 				set := fmt.Sprint("zero.stage=", stage)

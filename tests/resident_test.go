@@ -46,7 +46,7 @@ func trainElsewhere(t *testing.T, file string, sets ...string) *exec.Cmd {
 	return cmd
 }
 
-// TestResidentIsPlanned checks that the peak resident memory of a process with 1 GiB of ranks
+// TestResidentIsPlanned checks that the peak resident memory of a process with half a GiB of ranks
 // exceeds the plan by at most 64 MiB or 5 %, whichever is more, for Go's runtime, the program and
 // the data.
 func TestResidentIsPlanned(t *testing.T) {
@@ -62,7 +62,7 @@ func TestResidentIsPlanned(t *testing.T) {
 		}
 		dir := t.TempDir()
 		text, file := filepath.Join(dir, "a.txt"), filepath.Join(dir, "job.yaml")
-		body := fmt.Sprintf("model: {layers: 4, heads: 8, width: 1024, context: 8}\ndata: {text: [%s]}\ntrain: {steps: 2, micro_batch: 1, eval_every: 0}\nparallel: {ranks: 2}\nzero: {%s}\ndevice: cpu\n", text, way)
+		body := fmt.Sprintf("model: {layers: 3, heads: 8, width: 768, context: 8}\ndata: {text: [%s]}\ntrain: {steps: 2, micro_batch: 1, eval_every: 0}\nparallel: {ranks: 2}\nzero: {%s}\ndevice: cpu\n", text, way)
 		if err := os.WriteFile(text, []byte(strings.Repeat("to be, or not to be; ", 3000)), 0o666); err != nil {
 			t.Fatal(err)
 		}
@@ -77,7 +77,7 @@ func TestResidentIsPlanned(t *testing.T) {
 			t.Skip("this system does not tell what is resident")
 		}
 		plan := int64(2) * (sumOf(m.Planned.Device) + sumOf(m.Planned.Host))
-		if plan < 1<<30 {
+		if plan < 1<<29 {
 			t.Errorf("%s: only %d bytes are planned", way, plan)
 		}
 		t.Logf("%s: %d bytes planned, %d resident at the peak", way, plan, m.Process.Peak)
