@@ -49,10 +49,11 @@ func (conv) pass(q nn.Ops, b *nn.Batch, w, y, c device.Buffer, f func(weight, pi
 	images := b.Fields[0]
 	nn.OnHost(q, "conv", func() error {
 		clear(c.F32())
-		for out := range y.F32() {
+		weights, pixels, outs := w.F32(), images.F32(), y.F32()
+		for out := range outs {
 			image, m, i, j := out/(8*13*13), out/13/13%8, out/13%13, out%13
 			for k := range 9 {
-				f(&w.F32()[9*m+k], &images.F32()[28*28*image+28*(2*i+k/3)+2*j+k%3], &y.F32()[out])
+				f(&weights[9*m+k], &pixels[28*28*image+28*(2*i+k/3)+2*j+k%3], &outs[out])
 			}
 		}
 		return nil
