@@ -297,7 +297,11 @@ func (s *Saver) write(p Progress, metrics map[string]float64, put func(w *checkp
 		}
 		s.base = filepath.Base(path)
 	}
-	return s.together(p.Step, expects(s.J, bytesOf(trained)), share(false), checkpoint.Commit{Tensors: trained, State: p.JSON(), Metrics: metrics, Base: s.base})
+	var expect int64
+	if s.Rank.Rank == 0 { // which begins the save; listing checkpoints reads all their manifests
+		expect = expects(s.J, bytesOf(trained))
+	}
+	return s.together(p.Step, expect, share(false), checkpoint.Commit{Tensors: trained, State: p.JSON(), Metrics: metrics, Base: s.base})
 }
 
 // together saves with all ranks; put puts this rank's share.
