@@ -40,21 +40,17 @@ type recorder struct {
 	late    bool // the last line is not in metrics.jsonl, and a warning was given
 }
 
-// record opens the run folder's files; of the metrics of an earlier run it keeps those up to the step this one begins at,
-// and those of a process that is lost up to the step after which this one takes over.
-func (r *run) record(step int, over bool) (*recorder, error) {
+// record opens the run folder's files; of the metrics of an earlier run, or of a lost process, it keeps those up to the step
+// this one begins at.
+func (r *run) record(step int, fresh bool) (*recorder, error) {
 	if err := os.MkdirAll(r.Out, 0o777); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
-	if err := writeJob(filepath.Join(r.Out, "job.yaml"), r.file, r.Resume == "" && !over); err != nil {
+	if err := writeJob(filepath.Join(r.Out, "job.yaml"), r.file, fresh); err != nil {
 		return nil, fmt.Errorf("run folder: %w", err)
 	}
 	path := filepath.Join(r.Out, "metrics.jsonl")
-	cut := func() (*report.Log, error) { return report.TrimMetrics(path, step, r.observers.Note) }
-	if over {
-		cut = func() (*report.Log, error) { return report.CutMetrics(path, step) }
-	}
-	l, err := cut()
+	l, err := report.TrimMetrics(path, step, r.observers.Note)
 	if err != nil {
 		return nil, err
 	}

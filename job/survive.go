@@ -342,7 +342,7 @@ func (r *run) takeOver(ctx context.Context, c *setup.Change, last report.Step) (
 	if err := r.publish(ctx); err != nil {
 		r.observers.Warn(err.Error())
 	}
-	if r.rec, err = r.record(step, true); err != nil {
+	if r.rec, err = r.record(step, false); err != nil {
 		return err
 	}
 	r.rec.stepped = true

@@ -197,7 +197,7 @@ func (r *run) openRunFolder(ctx context.Context) error {
 	}
 	rec, err := r.silent(), error(nil)
 	if r.self.Process == 0 {
-		if rec, err = r.record(r.start.Step, false); err != nil {
+		if rec, err = r.record(r.start.Step, r.Resume == ""); err != nil {
 			return err
 		}
 	}

@@ -236,6 +236,7 @@ type Log struct {
 	Memory  []byte // the last line about memory; nil if there is none
 	Lost    int    // lines that cannot be read
 	Damage  error  // the first of them, with the reason
+	size    int64  // bytes of the lines
 }
 
 // Changed returns the last change of the replicas, nil if there was none since the last start.
@@ -256,14 +257,14 @@ func (l *Log) LacksEval(step int) bool {
 
 // ReadLog reads the readable lines of a metrics.jsonl. Damage is recorded in the log and is
 // not an error.
-func ReadLog(path string) (*Log, error) { return readLog(path, math.MaxInt64) }
+func ReadLog(path string) (*Log, error) { return readLog(path, math.MaxInt64, math.MaxInt) }
 
 // ReadRecent is like ReadLog, but does not parse the steps and evaluations before the last MiB,
 // so that a long log is read at the speed of the disk. It includes all starts.
-func ReadRecent(path string) (*Log, error) { return readLog(path, 1<<20) }
+func ReadRecent(path string) (*Log, error) { return readLog(path, 1<<20, math.MaxInt) }
 
-// readLog parses the starts and ends of a log and, of its last bytes, all lines.
-func readLog(path string, last int64) (*Log, error) {
+// readLog parses the starts and ends of a log and, of its last bytes, all lines, up to the first one after a step.
+func readLog(path string, last int64, step int) (*Log, error) {
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
 		return &Log{Lost: 1, Damage: fmt.Errorf("metrics: %s is not a regular file", path)}, nil
@@ -278,19 +279,19 @@ func readLog(path string, last int64) (*Log, error) {
 	defer f.Close()
 	l, in := &Log{}, bufio.NewReaderSize(f, longestLine)
 	for n, left := 1, info.Size(); ; n++ {
-		line, err := nextLine(in)
-		if left -= int64(len(line)); left > last && !isBound(line) {
+		line, size, err := nextLine(in)
+		if left -= size; left > last && !isBound(line) {
 			continue
 		}
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) || stepOf(line) > step {
 			return l, nil
 		}
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
 			return nil, fmt.Errorf("metrics: %w", err)
 		}
+		l.size += size
 		if bytes.Contains(line, []byte(`"memory":`)) {
-			_, _ = fmt.Sscanf(string(line[:min(len(line), 40)]), `{"step":%d,"memory"`, &l.Ended)
-			if err == nil {
+			if l.Ended = stepOf(line); err == nil {
 				l.Memory = bytes.Clone(line)
 			}
 			continue
@@ -309,21 +310,35 @@ func readLog(path string, last int64) (*Log, error) {
 	}
 }
 
-// nextLine returns the next line, valid until the next call. For one that is too long it
+// nextLine returns the next line, valid until the next call, and its size. For one that is too long it
 // returns its beginning and bufio.ErrBufferFull.
-func nextLine(in *bufio.Reader) ([]byte, error) {
-	line, err := in.ReadSlice('\n')
-	if !errors.Is(err, bufio.ErrBufferFull) {
-		return line, err
+func nextLine(in *bufio.Reader) (line []byte, size int64, err error) {
+	line, err = in.ReadSlice('\n')
+	if size = int64(len(line)); !errors.Is(err, bufio.ErrBufferFull) {
+		return line, size, err
 	}
 	line = bytes.Clone(line)
 	for errors.Is(err, bufio.ErrBufferFull) {
-		_, err = in.ReadSlice('\n')
+		var more []byte
+		more, err = in.ReadSlice('\n')
+		size += int64(len(more))
 	}
 	if err == nil {
 		err = bufio.ErrBufferFull
 	}
-	return line, err
+	return line, size, err
+}
+
+// stepOf returns the step of a line, 0 if it does not begin with one.
+func stepOf(line []byte) (step int) {
+	digits, ok := bytes.CutPrefix(line, []byte(`{"step":`))
+	for _, d := range digits[:min(len(digits), 18)] {
+		if !ok || d < '0' || d > '9' {
+			break
+		}
+		step = 10*step + int(d-'0')
+	}
+	return step
 }
 
 // add adds a line.
@@ -363,7 +378,7 @@ func (l *Log) addBound(line []byte) error {
 	}
 	l.End = raw.End
 	if s := raw.Start; s != nil {
-		s.Step = raw.Step
+		s.Step, l.Ended = raw.Step, 0
 		l.Starts = append(l.Starts, *s)
 	}
 	if c := raw.Change; c != nil {
@@ -384,83 +399,46 @@ func (l *Log) Run() string {
 	return l.Starts[0].Run
 }
 
-// trim removes everything after a step, so that every step up to it remains once. If all
-// starts are removed, the first stays, because it names the run.
-func (l *Log) trim(step int) {
-	l.Steps = slices.DeleteFunc(l.Steps, func(s Step) bool { return s.Step > step })
-	l.Evals = slices.DeleteFunc(l.Evals, func(e Eval) bool { return e.Step > step })
-	if len(l.Starts) > 0 {
-		l.Starts = append(l.Starts[:1], slices.DeleteFunc(l.Starts[1:], func(s Start) bool { return s.Step >= step })...)
-	}
-	l.Changes = slices.DeleteFunc(l.Changes, func(c Change) bool { return c.Step > step })
-	l.End, l.Ended = nil, 0
-}
-
-// TrimMetrics removes from a metrics file all lines after a step, those about memory and ends,
-// and the unfinished line of a killed process, and returns the rest. A missing file is not an
-// error. The file is replaced atomically. If lines cannot be read, the old file is saved under
-// another name, which is reported, and only the readable lines stay.
+// TrimMetrics removes from a metrics file the first line of a step after the given one and all after it, and the unfinished line
+// of a killed process, and returns the rest. It needs no space on the disk. A missing file is not an error. If lines cannot be
+// read, the old file is saved under another name, which is reported, and only the readable lines stay.
 func TrimMetrics(path string, step int, note func(string)) (*Log, error) {
-	l, err := ReadLog(path)
+	l, err := readLog(path, math.MaxInt64, step)
 	if errors.Is(err, os.ErrNotExist) {
 		return &Log{}, nil
+	}
+	if err == nil && l.Damage != nil {
+		return l, l.mend(path, note)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if l.Damage != nil {
-		aside, err := setAside(path)
-		if err != nil {
-			return nil, fmt.Errorf("%w; it cannot be moved away: %w", l.Damage, err)
-		}
-		note(fmt.Sprintf("%v: %d lines cannot be read; the file was moved to %s, and a new one contains the readable lines", l.Damage, l.Lost, aside))
-	}
-	f, err := input.Create(path)
+	f, err := input.OpenOwn(path, os.O_WRONLY)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	l.trim(step)
+	defer f.Close()
+	return l, f.Truncate(l.size)
+}
+
+// mend replaces a damaged file by one with the readable lines.
+func (l *Log) mend(path string, note func(string)) error {
+	aside, err := setAside(path)
+	if err != nil {
+		return fmt.Errorf("%w; it cannot be moved away: %w", l.Damage, err)
+	}
+	note(fmt.Sprintf("%v: %d lines cannot be read; the file was moved to %s, and a new one contains the readable lines", l.Damage, l.Lost, aside))
+	f, err := input.Create(path)
+	if err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
 	m := &Metrics{file: f}
 	l.replay(m)
 	if err := m.Err(); err != nil {
 		_ = f.Drop() // err is the one to report
-		return nil, err
-	}
-	return l, f.Keep()
-}
-
-// CutMetrics removes from a metrics file the first line of a later step and all after it, and the unfinished line of a
-// killed process, and returns the rest. It needs no space on the disk. A missing file is not an error.
-func CutMetrics(path string, step int) (*Log, error) {
-	err := cut(path, step)
-	if errors.Is(err, os.ErrNotExist) {
-		return &Log{}, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
-	}
-	return ReadLog(path)
-}
-
-func cut(path string, step int) error {
-	f, err := input.OpenOwn(path, os.O_RDWR)
-	if err != nil {
 		return err
 	}
-	defer f.Close()
-	in, n := bufio.NewReaderSize(f, longestLine), int64(0) // bytes that stay
-	for {
-		line, err := in.ReadBytes('\n')
-		var of int
-		_, _ = fmt.Sscanf(string(line[:min(len(line), 40)]), `{"step":%d`, &of)
-		if of > step || errors.Is(err, io.EOF) {
-			return f.Truncate(n)
-		}
-		if err != nil {
-			return err
-		}
-		n += int64(len(line))
-	}
+	return f.Keep()
 }
 
 // setAside gives a file an unused name, and returns it. If possible the file also keeps its old

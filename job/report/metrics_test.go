@@ -103,7 +103,7 @@ func TestTrimMetrics(t *testing.T) {
 	if l, err := ReadLog("m"); err != nil || l.Damage != nil || l.Ended != 6 || l.End == nil || l.End.Why != `a "disk"` || l.End.Step != 6 {
 		t.Fatalf("%+v %v", l, err)
 	}
-	for _, cut := range []struct{ at, starts int }{{4, 1}, {4, 1}, {7, 2}, {2, 1}, {0, 1}} {
+	for _, cut := range []struct{ at, starts int }{{4, 1}, {4, 2}, {7, 3}, {2, 1}, {0, 1}} {
 		l, err := TrimMetrics("m", cut.at, func(string) {})
 		if err != nil || l.Run() != "a" || len(l.Starts) != cut.starts || len(l.Steps) != cut.at {
 			t.Fatalf("cut to step %d: %+v %v", cut.at, l, err)
@@ -120,10 +120,10 @@ func TestTrimMetrics(t *testing.T) {
 	}
 }
 
-// TestCutMetrics checks that a log that is cut in place ends with the lines of a step, and that half a line is removed.
-func TestCutMetrics(t *testing.T) {
+// TestTrimMetricsInPlace checks that a log ends with the lines of a step, and that half a line is removed.
+func TestTrimMetricsInPlace(t *testing.T) {
 	t.Chdir(t.TempDir())
-	if l, err := CutMetrics("m", 3); err != nil || l.Steps != nil {
+	if l, err := TrimMetrics("m", 3, nil); err != nil || l.Steps != nil {
 		t.Fatalf("without a file: %+v %v", l, err)
 	}
 	text := `{"step":0,"start":{"run":"a"}}` + "\n"
@@ -134,7 +134,7 @@ func TestCutMetrics(t *testing.T) {
 		if err := os.WriteFile("m", []byte(text+`{"step":6,"loss"`), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		l, err := CutMetrics("m", step)
+		l, err := TrimMetrics("m", step, nil)
 		if n := min(step, 5); err != nil || l.Damage != nil || len(l.Steps) != n || len(l.Evals) != n || l.Run() != "a" {
 			t.Fatalf("after step %d: %+v %v", step, l, err)
 		}
