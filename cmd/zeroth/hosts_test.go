@@ -97,7 +97,7 @@ func TestLostHost(t *testing.T) {
 	nightly.Long(t)
 	for _, lost := range []string{"localhost", "127.0.0.1"} {
 		t.Run(lost, func(t *testing.T) {
-			s := inShell(t)
+			s := inShell(t, "ZEROTH_FAULT=0 clock 5ms")
 			ssh := "--ssh=" + launchtest.SSH(t, s.dir)
 			cmd := s.command("launch", "--hosts", "localhost:2,127.0.0.1:2", ssh, "--restarts", "1", "--min-ranks", "2", "--", "train", "tiny.yaml",
 				"--set", "parallel={ranks: null, heartbeat: 200ms, dead_after: 8s}", "--set", "train.batch=8", "--set", "checkpoint={every: 20, keep: 2}", "--set", "sample.tokens=0", "--set", fmt.Sprint("train.steps=", endless), "--out", "r")

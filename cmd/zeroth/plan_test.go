@@ -141,7 +141,7 @@ func TestUsualSettings(t *testing.T) {
 func TestUsualSearch(t *testing.T) {
 	nightly.Long(t)
 	inFolder(t)
-	writeLlama(t)
+	write(t, "config.json", smallLlama)
 	out, _ := zeroth(t, 0, "fit", "--model", ".", "--tokens", "15T")
 	contains(t, out, "assumed sequences of 8,192 tokens (--seq), 4.2M tokens a step (--batch-tokens), 8 GPUs (--gpus), GPUs of 79.6 GiB, those of h100", "costs   15.0T tokens are ", "MFU is the model's arithmetic")
 	_, command, _ := strings.Cut(out, "The fastest: zeroth ")
