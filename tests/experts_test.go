@@ -380,7 +380,7 @@ func TestExpertsRanks(t *testing.T) {
 			}
 		}
 		for i, precision := range []string{"fp32", "bf16"} {
-			if !nightly.Every(2, i+m.number) {
+			if !nightly.Every(4, i+m.number) {
 				continue
 			}
 			run := func(sets ...string) mixtureRun {

@@ -229,7 +229,7 @@ func TestOffloadedIsPlannedIsFormula(t *testing.T) {
 			t.Parallel()
 			stage := cfg(t, sets...).Zero.Stage
 			for i, way := range offloads(t, stage) {
-				if !nightly.Every(4, n+i) {
+				if !nightly.Every(8, n+i) {
 					continue
 				}
 				c := cfg(t, append(append(slices.Clone(sets), way...), fmt.Sprintf("zero.offload.buffers=%d", 1+i%5))...)
