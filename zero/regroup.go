@@ -123,6 +123,9 @@ func (t *Trainer) HandOver(empty bool) error {
 	if err == nil && empty && !bytes.Equal(sums[0], sums[same.Rank()]) {
 		err = fmt.Errorf("the state of rank %d has checksum %x, but %x arrived", t.cfg.Groups.World.Rank(), sums[0], sums[same.Rank()])
 	}
+	if err == nil {
+		_ = t.Meet() // the first to end begins a change, which ends what others do
+	}
 	return err
 }
 
