@@ -36,6 +36,7 @@ type recorder struct {
 	drawn   bool // the losses
 	owed    bool // log has the step this run begins at, but not its evaluation
 	has     int  // step of log's last evaluation, which is not recorded again
+	knows   int  // log's last step, likewise
 	goesOn  bool // though its files cannot be written: checkpoint.on_error is continue
 	late    bool // the last line is not in metrics.jsonl, and a warning was given
 }
@@ -61,6 +62,9 @@ func (r *run) record(step int, fresh bool) (*recorder, error) {
 	rec := r.silent()
 	rec.Observers, rec.log, rec.metrics, rec.owed = append(report.Observers{m}, r.observers...), l, m, l.LacksEval(step)
 	rec.sum.Steps = step
+	if n := len(l.Steps); n > 0 {
+		rec.knows = l.Steps[n-1].Step
+	}
 	if n := len(l.Evals); n > 0 {
 		rec.has = l.Evals[n-1].Step
 	}
@@ -180,7 +184,7 @@ func (r *recorder) step(s report.Step) error {
 		s.MFU = r.begun.ModelFlops / s.StepSeconds / peak
 		r.sum.MFU = r.begun.ModelFlops * float64(s.Step-r.begun.Step) / r.sum.Seconds / peak
 	}
-	if n := len(r.log.Steps); n > 0 && r.log.Steps[n-1].Step >= s.Step {
+	if s.Step <= r.knows {
 		return nil // a process that was lost has recorded the step that this one finishes
 	}
 	r.Step(s)

@@ -355,7 +355,7 @@ func (r *run) takeOver(ctx context.Context, c *setup.Change, last report.Step) (
 	h := header(r.job, r.set, r.Out, r.ranks)
 	r.rec.sum.Unit = h.Unit
 	r.observers.Event(h)
-	if n := len(r.rec.log.Steps); last.Step > 0 && last.Step <= step && (n == 0 || r.rec.log.Steps[n-1].Step < last.Step) {
+	if r.rec.knows < last.Step && last.Step <= step {
 		r.rec.Step(last)
 	}
 	s := r.begins(h)
