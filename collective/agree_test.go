@@ -102,7 +102,7 @@ func newAgreeing(t *testing.T, size int) *agreeing {
 	t.Cleanup(func() {
 		for r, g := range a.groups {
 			_ = g.Close()
-			g.Wait()
+			g.Wait(time.Minute)
 			a.queues[r].Close()
 		}
 		net.Close()

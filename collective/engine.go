@@ -53,7 +53,8 @@ type Engined struct {
 	engine      Engine
 	calls       freeList[engineCall]
 	closed      chan struct{}
-	inAgreement atomic.Bool // agreement in progress
+	inAgreement atomic.Bool  // agreement in progress
+	aborts      atomic.Int64 // since when the engine has been aborting, in nanoseconds since 1970; 0: it is not
 	close       sync.Once
 	ended       chan struct{} // closed when the goroutine ends
 
@@ -83,9 +84,20 @@ const drainTime = 3 * time.Second
 // enginePoll is the interval at which the engine is polled.
 const enginePoll = 20 * time.Millisecond
 
-// lossTime is how long the group may take to notice a lost peer after the engine has reported an
+// lossTime is how long a group may take to notice a lost peer after an engine has reported an
 // error.
 const lossTime = time.Second
+
+// EndedSoon returns why a group ends within the time that it may take to notice a lost peer, which may be
+// the cause of an engine's error, or nil.
+func EndedSoon(g Group) error {
+	for end := time.Now().Add(lossTime); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if why := Ended(g); why != nil {
+			return why
+		}
+	}
+	return nil
+}
 
 // engineCall is an operation being issued; run is bound once, to avoid allocations.
 type engineCall struct {
@@ -212,11 +224,9 @@ func (g *Engined) poll() {
 // fail ends the group after an error of the engine; the other ranks see this rank leave. The error
 // may be caused by a lost peer: if the group notices that, too, the peer is named.
 func (g *Engined) fail(err error) {
-	for end := time.Now().Add(lossTime); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if why, _ := g.lost(); why != nil {
-			g.Abort(why)
-			return
-		}
+	if why := EndedSoon(g.agreeing); why != nil {
+		g.Abort(why)
+		return
 	}
 	g.mu.Lock()
 	g.broke = err
@@ -248,7 +258,15 @@ func (g *Engined) end(why error) {
 	if q != nil && (broke || g.engine.Pending()) { // after an error, earlier operations may be incomplete even if none is pending
 		q.Fail(why)
 	}
+	g.aborts.Store(time.Now().UnixNano())
 	g.engine.Abort()
+	g.aborts.Store(0)
+}
+
+// Hangs reports whether the engine has been aborting for longer than a time. Operations in progress may then never end.
+func (g *Engined) Hangs(most time.Duration) bool {
+	since := g.aborts.Load()
+	return since > 0 && time.Since(time.Unix(0, since)) > most
 }
 
 func (g *Engined) Abort(err error) {
@@ -283,8 +301,15 @@ func (g *Engined) Close() error {
 	return err
 }
 
-// Wait waits until the engine has ended, after Close.
-func (g *Engined) Wait() { <-g.ended }
+// Wait waits until the engine has ended, after Close, at most for a time. It reports whether it has.
+func (g *Engined) Wait(most time.Duration) bool {
+	select {
+	case <-g.ended:
+		return true
+	case <-time.After(most):
+		return false
+	}
+}
 
 // Introduce distributes rank 0's secret to all ranks, so that the ends of an Engine can find each
 // other. It waits for q, at most limit.

@@ -158,6 +158,7 @@ type run struct {
 
 	best    state.Early // train: the best of the job's evaluations
 	traced  bool        // shareTrace: all processes trace, for one file
+	leads   bool        // this process writes the run folder
 	late    bool        // this process comes back, and has not got the state of the others yet
 	stopped bool        // train: all ranks stopped after the same step before the last, or within an evaluation
 	written bool        // writeResults was called
@@ -171,7 +172,7 @@ func newRun(c *spec.Job, o Options) *run {
 		o.World = setup.Alone{}
 	}
 	w, ok := o.World.(setup.Survivor)
-	return &run{Options: o, observers: o.observers(), self: o.World.Self(), given: c, start: &beginning{weights: &hf.Weights{}}, late: ok && w.Late()}
+	return &run{Options: o, observers: o.observers(), self: o.World.Self(), given: c, start: &beginning{weights: &hf.Weights{}}, leads: o.World.Self().Process == 0, late: ok && w.Late()}
 }
 
 // close releases what the steps have opened, the latest first.

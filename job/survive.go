@@ -72,12 +72,18 @@ func (r *run) goOn(ctx context.Context, loops []*loop) error {
 	var pids []int
 	for {
 		change, err := r.regroup(ctx, loops, filled)
-		if err != nil {
+		if change == nil {
 			return err
 		}
 		news.Lost, news.Joined = append(news.Lost, change.Lost...), append(news.Joined, change.Joined...)
 		pids = append(pids, change.Pids...)
-		if change.Guests {
+		switch {
+		case r.survives(err):
+			filled = false
+			continue
+		case err != nil:
+			return err
+		case change.Guests:
 			if filled, err = r.fill(ctx, loops); err != nil && !causedByPeers(err) {
 				return err
 			}
@@ -102,14 +108,18 @@ func (r *run) goOn(ctx context.Context, loops []*loop) error {
 	}
 }
 
-// regroup agrees with the other processes. filled says that this one has joined.
+// regroup agrees with the other processes, and connects this one's ranks as agreed. An error with a change may be caused by
+// another loss. filled says that this process has joined.
 func (r *run) regroup(ctx context.Context, loops []*loop, filled bool) (*setup.Change, error) {
 	w, ok := r.World.(setup.Survivor)
 	if !ok {
 		return nil, errors.New("all ranks are in this process")
 	}
+	if err := setup.Part(r.ranks); err != nil {
+		return nil, err
+	}
 	r.flights.stop()
-	was, s := r.self.Process, standing(loops)
+	s := standing(loops)
 	s.Filled, s.Recorded = filled, r.newestEpoch
 	change, err := w.Survive(ctx, s)
 	if err != nil {
@@ -122,16 +132,16 @@ func (r *run) regroup(ctx context.Context, loops []*loop, filled bool) (*setup.C
 			s.Abandon()
 		}
 	}
-	setup.Regroup(r.job, r.ranks, change)
-	if err := r.regroupSavers(); err != nil {
-		return nil, err
+	if err = setup.Regroup(r.job, r.ranks, change); err == nil {
+		err = r.regroupSavers()
 	}
 	r.flights = r.recordFlights(r.ranks)
 	r.flights.begun.Store(true)
-	if r.self.Process == 0 && was > 0 {
-		return change, r.takeOver(ctx, change, loops[0].reported)
+	if r.self.Process == 0 && !r.leads && err == nil {
+		r.leads = true
+		err = r.takeOver(ctx, change, loops[0].reported)
 	}
-	return change, nil
+	return change, err
 }
 
 // newestEpoch returns the epoch of the last change that the run folder records.

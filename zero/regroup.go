@@ -86,7 +86,7 @@ func (t *Trainer) Meet() error {
 // HandOver gives the state of each first replica's rank to the ranks that hold the same shard. Those that are empty take it; the
 // others only pass it on. It returns an error if what they hold then differs.
 func (t *Trainer) HandOver(empty bool) error {
-	to, sum := unchanged, uint32(0)
+	to, sum, memory := unchanged, uint32(0), Staging()
 	if empty {
 		to = following
 	}
@@ -107,7 +107,16 @@ func (t *Trainer) HandOver(empty bool) error {
 			return err
 		}
 		for _, kind := range kinds {
-			sum = crc32.Update(sum, castagnoli, t.vector(u, kind, st).Raw())
+			err := t.parts(kind, u, in, st, func(_ Part, at device.Buffer) error {
+				w := device.Onto(at, func(n int) device.Buffer { return device.Narrowed(memory(max(2, n))[:n], at.Type) })
+				w.Fetch(q)
+				err := q.Wait()
+				sum = crc32.Update(sum, castagnoli, w.Host.Raw())
+				return err
+			})
+			if err != nil {
+				return err
+			}
 		}
 		return nil
 	})

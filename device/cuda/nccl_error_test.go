@@ -83,7 +83,7 @@ func broken(t *testing.T, err func(all []*collective.Engined) error) (errs, next
 			collective.AllGather(g, again, x)
 			next[r] = again.Wait()
 			g.Close()
-			g.Wait()
+			g.Wait(time.Minute)
 		})
 	}
 	issued.Wait()

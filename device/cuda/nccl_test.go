@@ -270,7 +270,7 @@ func (h *hosted) memory(mem *device.Buffer, like device.Buffer) (device.Buffer, 
 // Close waits for the goroutine, so that tests can count them.
 func (h *hosted) Close() error {
 	err := h.Engined.Close()
-	h.Wait()
+	h.Wait(time.Minute)
 	return err
 }
 
@@ -541,8 +541,8 @@ func TestNCCLStuck(t *testing.T) {
 	collective.AllGather(stuck, q[1], x[1])
 	say(t, q[1].Wait(), "rank 0 waited 300ms for rank 1")
 	stuck.Close()
-	stuck.Wait()
-	late.Wait()
+	stuck.Wait(time.Minute)
+	late.Wait(time.Minute)
 	for r, d := range c.devs[:2] {
 		q[r].Close()
 		d.Free(x[r])

@@ -106,6 +106,16 @@ func (q *Queue) takeOver(err error) {
 	}
 }
 
+// Clear waits for the issued work and forgets a failure, unless the GPU has failed.
+func (q *Queue) Clear() {
+	_ = q.Wait()
+	q.mu.Lock()
+	q.err = nil
+	q.broken.Store(false)
+	q.mu.Unlock()
+	_ = q.Wait()
+}
+
 // failed returns the queue's error so far.
 func (q *Queue) failed() error {
 	if !q.broken.Load() {

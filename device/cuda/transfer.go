@@ -189,6 +189,12 @@ func (t *Transfer) Wait() error {
 	return t.stream.Wait()
 }
 
+// Clear is like Queue's.
+func (t *Transfer) Clear() {
+	t.sink(t.Mark().Seq)
+	t.stream.Clear()
+}
+
 // Close waits for the issued work and ends goroutine and stream.
 func (t *Transfer) Close() {
 	close(t.tasks)

@@ -148,7 +148,7 @@ func spread(hosts []int) string {
 
 // lend allocates the memory for the rank's reductions and lends it to its groups.
 func (r *Rank) lend(j *Job, n *needs) error {
-	for i, bytes := range n.adds {
+	for _, bytes := range n.adds {
 		if !AddsExactly(j) {
 			break
 		}
@@ -157,24 +157,42 @@ func (r *Rank) lend(j *Job, n *needs) error {
 			return err
 		}
 		r.adds = append(r.adds, b)
-		for _, j := range r.joined {
-			if insideModules(j.role) == (i == 1) {
-				j.end.AddExactly(b)
-			}
-		}
 	}
-	for role, g := range r.Groups.All() {
-		if role < collective.Shard || role >= collective.Forward {
-			continue // they do not reduce
+	for role := range r.Groups.All() {
+		if !reduces(role) {
+			continue
 		}
 		b, err := r.HostMemory().Alloc(device.F64, n.bounce[role]/8, device.Bounce)
 		if err != nil {
 			return err
 		}
 		r.bounce = append(r.bounce, b)
-		collective.UseBounce(*g, b)
 	}
+	r.useLent()
 	return nil
+}
+
+// reduces reports whether groups with a role reduce.
+func reduces(role collective.Role) bool {
+	return role >= collective.Shard && role < collective.Forward
+}
+
+// useLent makes the rank's groups, which may be others than before, use the memory for their reductions.
+func (r *Rank) useLent() {
+	for i, b := range r.adds {
+		for _, j := range r.joined {
+			if insideModules(j.role) == (i == 1) {
+				j.end.AddExactly(b)
+			}
+		}
+	}
+	i := 0
+	for role, g := range r.Groups.All() {
+		if reduces(role) && i < len(r.bounce) {
+			collective.UseBounce(*g, r.bounce[i])
+			i++
+		}
+	}
 }
 
 // Counting returns a backend of devices that only count, with the properties of another.

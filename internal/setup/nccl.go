@@ -1,6 +1,7 @@
 package setup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -107,9 +108,9 @@ func Communicators(c *Job) (ranks []int) {
 }
 
 // allAtOnce runs do for every rank concurrently, if the job has communicators. Each call blocks
-// until all ranks take part.
+// until all ranks take part; a process that comes back has no communicators before it joins.
 func allAtOnce(c *Job, ranks []*Rank, do func(*Rank) error) error {
-	if !c.At.NCCL {
+	if w, ok := c.World.(Survivor); !c.At.NCCL || ok && w.Late() {
 		return nil
 	}
 	errs := make([]error, len(ranks))
@@ -165,7 +166,7 @@ func (r *Rank) register() error {
 		start := time.Now()
 		alike := j.role < collective.Forward && j.role != collective.Ends // stages of a pipeline differ
 		if err := j.end.Register(alike, r.untilLate(j.group)); err != nil {
-			return err
+			return cmp.Or(collective.EndedSoon(j.group), err)
 		}
 		if known := j.end.Registered(); known != "" {
 			r.Opening = append(r.Opening, device.Span{Label: fmt.Sprintf("%v group: %s", j.role, known), Task: "register memory", Start: start, End: time.Now()})
@@ -189,12 +190,13 @@ func (r *Rank) untilLate(g collective.Group) func() error {
 // join returns a group with an NCCL communicator. Its id is sent by the group's rank 0 through the
 // group, whose processes have authenticated each other.
 func (r *Rank) join(d joins, g collective.Group) (j joined, err error) {
+	r.Queues[Comm].Label("") // alike on those that come back
 	id, err := collective.Introduce(g, r.Queues[Comm], r.timeout, d.CommunicatorID)
 	if err != nil {
 		return j, err
 	}
 	if j.end, err = d.Join(id, g.Size(), g.Rank(), r.untilLate(g)); err != nil {
-		return j, err
+		return j, cmp.Or(collective.EndedSoon(g), err)
 	}
 	j.group = collective.NewEngined(g, j.end)
 	return j, nil

@@ -40,6 +40,7 @@ type Rank struct {
 	Opening  []device.Span        // waits of its host since it was opened, for traces
 
 	timeout time.Duration
+	dead    time.Duration   // parallel.dead_after: NCCL may take as long to abort a communicator
 	wires   device.Buffer   // in Host: staging memory of Groups; may be empty
 	joined  []joined        // groups with NCCL communicators
 	bounce  []device.Buffer // host memory of the groups for reductions in progress
@@ -138,7 +139,7 @@ func (j *Job) wrap(r int, g collective.Ranks, rec *collective.Recorder) collecti
 // newRank opens a rank's devices and queues. The caller must also close the partial rank returned
 // with an error.
 func newRank(c *Job, r int, g collective.Ranks, mem cpu.Memory) (rank *Rank, err error) {
-	rank = &Rank{Rank: r, Groups: g, timeout: c.Parallel.Timeout}
+	rank = &Rank{Rank: r, Groups: g, timeout: c.Parallel.Timeout, dead: c.Parallel.DeadAfter}
 	if rank.Device, err = of(c).Open(r, c.workers(), sizes(c.Job), c.Parallel.Memory); err != nil {
 		return rank, err
 	}
@@ -238,13 +239,21 @@ func (r *Rank) stage(c *Job) error {
 		return err
 	}
 	r.wires = b
+	r.useWires()
+	return nil
+}
+
+// useWires makes the rank's groups pass through host memory, if there is any for that.
+func (r *Rank) useWires() {
+	if r.wires.N == 0 {
+		return
+	}
 	parts, bytes := staging(&r.Groups)
-	each, i := bytes/b.Type.Size(), 0
+	each, i := bytes/r.wires.Type.Size(), 0
 	for _, g := range r.Groups.All() {
-		*g = collective.Staged(*g, b.Slice(parts[i]*each, (parts[i]+1)*each))
+		*g = collective.Staged(*g, r.wires.Slice(parts[i]*each, (parts[i]+1)*each))
 		i++
 	}
-	return nil
 }
 
 // insideModules reports whether groups with a role use the queue of modules, not that of units.
@@ -306,12 +315,11 @@ func (r *Rank) Close() {
 	if r.Lost.Load() {
 		return
 	}
-	_ = r.Groups.Close() // closing twice is fine, and in-process groups cannot fail to close
+	if r.part() != nil {
+		return // its queues would wait, too
+	}
 	for _, end := range r.ends {
 		end()
-	}
-	for _, j := range r.joined {
-		j.group.Wait()
 	}
 	for _, q := range r.Queues.All() {
 		q.Close()

@@ -16,8 +16,8 @@ import (
 //
 // A rank that fails closes its groups, which ends the others at their next collective. A rank that
 // does not end within the job's parallel.timeout, for example because it is stuck in a system
-// call, is abandoned. The error names it, and its Close does nothing, because its goroutine may
-// still use its memory.
+// call, or for which NCCL hangs, is abandoned. The error names it, and its Close does nothing,
+// because its goroutine may still use its memory.
 func Together(ranks []*Rank, f func(*Rank) error) error { return TogetherUntil(nil, ranks, f) }
 
 // TogetherUntil is Together for ranks with peers in other processes. When ended is closed, the
@@ -44,8 +44,16 @@ func TogetherUntil(ended <-chan struct{}, ranks []*Rank, f func(*Rank) error) er
 			grace = time.After(ranks[0].patience())
 		}
 	}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
 	for left := len(ranks); left > 0; {
 		select {
+		case <-tick.C:
+			for _, r := range ranks {
+				if err := r.hangs(); err != nil {
+					return leaveBehind(ranks, errs, done, err)
+				}
+			}
 		case e := <-ends:
 			left--
 			if errs[e.rank], done[e.rank] = e.err, true; e.err != nil {
@@ -55,7 +63,7 @@ func TogetherUntil(ended <-chan struct{}, ranks []*Rank, f func(*Rank) error) er
 			ended = nil
 			begin()
 		case <-grace:
-			return leaveBehind(ranks, errs, done)
+			return leaveBehind(ranks, errs, done, nil)
 		}
 	}
 	return explains(errs)
@@ -66,8 +74,8 @@ func explains(errs []error) error {
 	return slices.MinFunc(errs, func(a, b error) int { return cmp.Compare(effect(a), effect(b)) })
 }
 
-// leaveBehind abandons the ranks that have not ended.
-func leaveBehind(ranks []*Rank, errs []error, ended []bool) error {
+// leaveBehind abandons the ranks that have not ended, because one of them hangs or all have had their time.
+func leaveBehind(ranks []*Rank, errs []error, ended []bool, hangs error) error {
 	var names []string
 	for i, r := range ranks {
 		if !ended[i] {
@@ -75,13 +83,16 @@ func leaveBehind(ranks []*Rank, errs []error, ended []bool) error {
 			names = append(names, strconv.Itoa(r.Rank))
 		}
 	}
-	who := "rank " + names[0] + " has"
+	who := "rank " + strings.Join(names, ",") + " has"
 	if len(names) > 1 {
 		who = "ranks " + strings.Join(names, ",") + " have"
 	}
 	why := explains(errs)
 	if why == nil {
 		why = fmt.Errorf("other processes ended: %w", collective.ErrClosed)
+	}
+	if hangs != nil {
+		return fmt.Errorf("%w, after: %w", hangs, why)
 	}
 	return fmt.Errorf("%w; %s still not ended after %v: not waiting any longer", why, who, ranks[0].patience())
 }

@@ -41,6 +41,7 @@ type answer struct {
 	Seated  []seated         `json:"seated"` // all of the view, and the last ones of other places
 	Waiting []seated         `json:"waiting"`
 	Said    []entry          `json:"said"`
+	Sums    string           `json:"sums"` // see World.addsUp
 	Links   collective.Links `json:"links"`
 }
 
@@ -162,7 +163,7 @@ func (c *crew) answer(q request) (a answer) {
 	if !q.Looks {
 		c.highest = (max(c.highest, q.Beyond)/c.places+1)*c.places + q.Place
 	}
-	a.Session, a.Seat, a.Said, a.Links = c.session, c.highest, c.said, c.w.links
+	a.Session, a.Seat, a.Said, a.Sums, a.Links = c.session, c.highest, c.said, c.w.addsUp(), c.w.links
 	return a
 }
 

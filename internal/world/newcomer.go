@@ -14,6 +14,7 @@ import (
 	"zeroth/collective/member"
 	"zeroth/collective/rendezvous"
 	"zeroth/collective/socket"
+	"zeroth/internal/input"
 	"zeroth/internal/setup"
 	"zeroth/shard"
 )
@@ -72,6 +73,12 @@ func (w *World) enterLate(ctx context.Context) error {
 	w.star = rendezvous.Again(rendezvous.Config{
 		Processes: w.cfg.World, PerProcess: w.cfg.PerProcess, Heartbeat: w.cfg.Heartbeat, DeadAfter: w.cfg.DeadAfter, Note: w.cfg.Note,
 	}, c.session, members, make([]net.Conn, w.cfg.World))
+	if err = w.chooseNCCL(); err != nil {
+		return err
+	}
+	if its := w.addsUp(); its != a.Sums {
+		return input.BadInput(fmt.Errorf("joining the run: this process would sum by %s, the run sums by %s", its, a.Sums))
+	}
 	w.admit(w.newDoors("data " + c.session))
 	return nil
 }

@@ -34,7 +34,6 @@ func (r *resolver) resolveFaults() {
 		{n < 2, "there is only one replica, so the state of lost ranks is nowhere else", "at least 2 replicas", []string{"parallel.replicate"}},
 		{n >= 2 && c.Faults.MinReplicas >= n, fmt.Sprintf("none of %d replicas may be lost", n), fmt.Sprintf("at most %d", n-1), []string{"faults.min_replicas"}},
 		{n == 2 && c.Faults.LeaveBehind > 0, "one of 2 replicas is no majority without the slow one", "leave_behind: 0", []string{"faults.leave_behind"}},
-		{c.On() == "cuda", "communicators of GPUs do not survive the loss of a rank", "device: cpu", []string{"device"}},
 		{c.Parallel.Transport == "mpi", "MPI ends all processes with the first", "transport: auto", []string{"parallel.transport"}},
 		{c.Parallel.Master, "only the master has the state", "master: false", []string{"parallel.master"}},
 		{c.PipelineShape().Virtual > 1, "with other numbers of replicas, micro-batches are no multiples of the ranks of a pipeline", "another schedule", []string{"pipeline.schedule", "pipeline.virtual"}},

@@ -10,7 +10,8 @@
 //                             in rank order and rounded once
 //   FAKENCCL_FAULT="PROCESS HOW FILE"  what befalls an operation of that ZEROTH_RANK once
 //                             the file is there: "error", which the library finds out
-//                             by itself, or "hang", for ever
+//                             by itself, or "hang", for ever; or, "stuck", the next
+//                             abort, which does not return and takes the file away
 //
 // Operations block a stream, so FAKECUDA_MODE has to be threads. A communicator that does
 // not block enqueues and finalizes in a thread of its own, a moment later: until then it
@@ -328,9 +329,25 @@ static int release(Comm *c) {
 	return SUCCESS;
 }
 
+// Fault is what befalls this process.
+struct Fault {
+	std::string how, file;
+	Fault() {
+		const char *text = getenv("FAKENCCL_FAULT"), *me = getenv("ZEROTH_RANK");
+		char h[16], f[512];
+		int process;
+		if (text && me && sscanf(text, "%d %15s %511s", &process, h, f) == 3 && process == atoi(me))
+			how = h, file = f;
+	}
+};
+static Fault fault;
+
 API int ncclCommAbort(Comm *c) {
 	if (int r = entered(c, "ncclCommAbort"))
 		return r;
+	if (fault.how == "stuck" && !unlink(fault.file.c_str()))
+		for (;;)
+			pause();
 	c->abort = true;
 	unlink(c->file.c_str()); // it is gone if all have come
 	return release(c);
@@ -597,21 +614,8 @@ static void reduce_scatter(Comm *c, Call call, const char *in, char *out) {
 			return;
 }
 
-// Fault is what befalls this process.
-struct Fault {
-	std::string how, file;
-	Fault() {
-		const char *text = getenv("FAKENCCL_FAULT"), *me = getenv("ZEROTH_RANK");
-		char h[16], f[512];
-		int process;
-		if (text && me && sscanf(text, "%d %15s %511s", &process, h, f) == 3 && process == atoi(me))
-			how = h, file = f;
-	}
-};
-
 // befall has an operation fail or hang that is to; one of a single rank is let pass.
 static void befall(Comm *c) {
-	static Fault fault;
 	if (fault.how.empty() || c->n == 1 || access(fault.file.c_str(), F_OK))
 		return;
 	if (fault.how == "hang")
