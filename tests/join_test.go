@@ -82,7 +82,7 @@ func TestJoinAtAnyOperation(t *testing.T) {
 					t.Fatalf("process %d: %v", p, err)
 				}
 			}
-			for range nightly.Of(1, 40) {
+			for range nightly.Of(1, 20) {
 				victims := map[int]int64{}
 				for _, victim := range rng.Perm(s.processes)[:1+rng.IntN(2)] {
 					victims[victim] = int64(rng.IntN(int(plain.seen[victim].Load())))

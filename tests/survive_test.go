@@ -156,7 +156,7 @@ func TestReplicaDiesAtAnyOperation(t *testing.T) {
 }
 
 // cases is the number of faults for each job of a test: 500 in all with ZEROTH_NIGHTLY.
-var cases = nightly.Of(1, 63)
+var cases = nightly.Of(1, 32)
 
 // survivesAt loses processes at some of their operations, and compares the run with a repetition from the
 // checkpoints of one that lost nobody. Two losses may leave no majority.

@@ -37,7 +37,7 @@ func (r *resolver) resolveFaults() {
 		{c.Parallel.Transport == "mpi", "MPI ends all processes with the first", "transport: auto", []string{"parallel.transport"}},
 		{c.Parallel.Master, "only the master has the state", "master: false", []string{"parallel.master"}},
 		{c.PipelineShape().Virtual > 1, "with other numbers of replicas, micro-batches are no multiples of the ranks of a pipeline", "another schedule", []string{"pipeline.schedule", "pipeline.virtual"}},
-		{c.Optimizer.Type == "muon", "Muon divides whole matrices among all replicas for the whole run", "another type", []string{"optimizer.type"}},
+		{c.Optimizer.Type == "muon", "ranks exchange matrices within an update by Muon, so a loss could leave half of it", "another type", []string{"optimizer.type"}},
 		{c.On() == "cuda" && c.Zero.Offload.Any(), "events of a GPU fail with its queues, and so would an update of offloaded state when others are lost", "none", offloads},
 		{c.Train.Delayed, "an update that overlaps with the next step cannot be separated from it", "delayed_update: false", []string{"train.delayed_update"}},
 	})
