@@ -72,8 +72,9 @@ func (r *run) beginStore(ctx context.Context) (err error) {
 
 // storeGoesOn begins uploads anew after a loss or a join, unless all processes are on one host and the same one leads, which
 // uploads for all. What a lost host had not uploaded is missing: checkpoints with it are removed. A leader on another host waits
-// until the lease of the lost one has expired. pids are those of lost processes on this host, which may hold its lock.
-func (r *run) storeGoesOn(ctx context.Context, loops []*loop, pids []int) error {
+// until the lease of the lost one has expired. pids are those of lost processes on this host, which may hold its lock; stop ends
+// when this one is asked to stop.
+func (r *run) storeGoesOn(ctx, stop context.Context, loops []*loop, pids []int) error {
 	if r.store == nil {
 		return nil
 	}
@@ -89,6 +90,9 @@ func (r *run) storeGoesOn(ctx context.Context, loops []*loop, pids []int) error 
 	if err == nil {
 		err = withoutLost(pids, func() error { return r.heldBy(pids) })
 	}
+	if err == nil && !r.store.Follow {
+		err = r.awaitStore(stop)
+	}
 	if err == nil {
 		err = r.beginStore(ctx)
 	}
@@ -96,6 +100,25 @@ func (r *run) storeGoesOn(ctx context.Context, loops []*loop, pids []int) error 
 		l.kept = -1 // it may have been removed
 	}
 	return err
+}
+
+// longestOutage is how long a new leader waits for object storage. Where a host is lost, more may be.
+const longestOutage = 10 * time.Minute
+
+// awaitStore begins to lead uploads, unless the process is asked to stop while the server does not answer.
+func (r *run) awaitStore(stop context.Context) error {
+	for begin, noted := time.Now(), false; ; noted = true {
+		err := r.store.Begin(context.WithoutCancel(stop))
+		if err == nil || input.IsInput(err) || errors.Is(err, vfs.ErrLocked) || time.Since(begin) > longestOutage {
+			return err
+		}
+		if !noted {
+			r.observers.Warn(fmt.Sprintf("%v; training waits until it answers", err))
+		}
+		if input.Sleep(stop, time.Second) != nil {
+			return err
+		}
+	}
 }
 
 // heldBy returns an error if one of some processes holds the lock of the folder on disk.

@@ -64,7 +64,7 @@ func standing(loops []*loop) (s setup.Standing) {
 
 // goOn agrees with the processes that are left, or come back, and prepares this one's ranks to train with them.
 func (r *run) goOn(ctx context.Context, loops []*loop) error {
-	begin, filled := time.Now(), false
+	begin, filled, stop := time.Now(), false, ctx
 	if !r.late { // one that is asked to stop finishes a change like the others, and stops with them after the next step
 		ctx = context.WithoutCancel(ctx)
 	}
@@ -89,7 +89,7 @@ func (r *run) goOn(ctx context.Context, loops []*loop) error {
 			}
 			continue
 		}
-		if err = r.storeGoesOn(ctx, loops, pids); err != nil && causedByPeers(err) {
+		if err = r.storeGoesOn(ctx, stop, loops, pids); err != nil && causedByPeers(err) {
 			filled = false
 			continue
 		}

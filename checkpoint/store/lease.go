@@ -271,6 +271,11 @@ func (m *Mirror) Begin(ctx context.Context) (err error) {
 	if m.stop != nil {
 		return nil
 	}
+	defer func() {
+		if err != nil && m.locked != nil {
+			err, m.locked = errors.Join(err, m.locked.Close()), nil
+		}
+	}()
 	session := filepath.Join(m.local, sessionName)
 	m.locked, err = (vfs.OS{}).Lock(filepath.Join(m.local, ".lock"))
 	if errors.Is(err, vfs.ErrLocked) && m.Follow && m.joins(ctx, session) {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -150,7 +151,7 @@ func TestLaunchJoins(t *testing.T) {
 }
 
 // TestHostsAreLost kills the processes of two of four hosts that share nothing but object storage, the second one the leader, whose
-// lease has to expire: the others go on, and their checkpoints are complete.
+// lease has to expire, while the server does not answer: the others go on, and their checkpoints are complete.
 func TestHostsAreLost(t *testing.T) {
 	if !nightly.All() || os.Getuid() != 0 {
 		t.Skip("it takes a minute, and needs root to name hosts")
@@ -181,9 +182,16 @@ func TestHostsAreLost(t *testing.T) {
 			case <-time.After(20 * time.Millisecond):
 			}
 		}
+		if victim == 0 {
+			server.Fail(func(w http.ResponseWriter, _ *http.Request) bool {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return true
+			})
+			time.AfterFunc(20*time.Second, func() { server.Fail(nil) })
+		}
 		_ = all[victim].cmd.Process.Kill()
 	}
-	all[1].ends(t, "process 1", 0, "lost ranks 0, going on with 2 replicas", "is locked by process", "step 150/150")
+	all[1].ends(t, "process 1", 0, "lost ranks 0, going on with 2 replicas", "training waits until it answers", "is locked by process", "step 150/150")
 	all[2].ends(t, "process 2", 0)
 	zeroth(t, 0, "ckpt", "verify", "s3://runs/a")
 	out, _ := zeroth(t, 0, "ckpt", "ls", "s3://runs/a")
