@@ -381,7 +381,6 @@ func TestLease(t *testing.T) {
 	if !errors.As(err, &held) || held.PID != os.Getpid() {
 		t.Fatalf("two holders: %v", err)
 	}
-	_ = second.locked.Close()
 	term = 0
 	begin(t, second)
 	if err := m.lease.renew(t.Context()); !errors.As(err, new(*taken)) {
