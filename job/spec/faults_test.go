@@ -39,6 +39,24 @@ func TestFaultsThatCannotBeSurvived(t *testing.T) {
 	}
 }
 
+// TestFaultsAreAccepted checks that a search for settings keeps to those with which a run survives.
+func TestFaultsAreAccepted(t *testing.T) {
+	jobtest.InFolder(t, jobtest.Least)
+	c, err := Load("job.yaml", []string{"parallel={ranks: 8, replicate: 4}", "faults.survive=true", "train.batch=32", "train.sums=tree"})
+	if err != nil || !Accepts(c) {
+		t.Fatal(err)
+	}
+	for _, change := range []func(*Job){
+		func(c *Job) { c.Parallel.Shard, c.Parallel.Replicate = 8, 1 },
+		func(c *Job) { c.Parallel.Tensor, c.Parallel.Shard = 2, 1 },
+	} {
+		x := c.Copy()
+		if change(x); Accepts(x) {
+			t.Errorf("%+v is accepted", x.Parallel)
+		}
+	}
+}
+
 func TestSumsThatCannotBeTrees(t *testing.T) {
 	jobtest.InFolder(t, jobtest.Least)
 	for _, sets := range [][]string{

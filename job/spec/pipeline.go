@@ -57,13 +57,15 @@ func (c *Job) PipelineShape() pipe.Shape {
 }
 
 // Accepts reports whether the job's layers, positions, matrices and micro-batches can be divided
-// as configured.
+// as configured, also when replicas are lost.
 func Accepts(c *Job) bool {
 	r := newResolver("", nil)
 	r.Job = c.Copy()
 	r.resolvePipeline()
 	r.resolveContext()
 	r.resolveTensor()
+	r.resolveFaults()
+	r.resolveSums()
 	return len(r.Problems) == 0 && Share(c).Valid()
 }
 
