@@ -42,8 +42,10 @@ func (s *Supervisor) revives(c *child, running int, ends chan *child) bool {
 	go func() {
 		runtime.LockOSThread() // Linux ends the process when the thread that started it ends
 		defer runtime.UnlockOSThread()
-		time.Sleep(wait)
-		if c.final = s.askedToStop() || !s.mayTrain(c); !c.final {
+		for until := time.Now().Add(wait); time.Now().Before(until) && s.wants(c); {
+			time.Sleep(firstAgain / 2)
+		}
+		if c.final = !s.wants(c); !c.final {
 			s.say(rank, c)
 			if next, err := s.again(rank, c); err == nil {
 				s.run(next)
@@ -54,6 +56,9 @@ func (s *Supervisor) revives(c *child, running int, ends chan *child) bool {
 	}()
 	return true
 }
+
+// wants reports whether a process that has ended is to be started again: others may go on, and nobody has asked to stop.
+func (s *Supervisor) wants(c *child) bool { return !s.askedToStop() && s.mayTrain(c) }
 
 // say prints why a process ended that is started again.
 func (s *Supervisor) say(rank int, c *child) {

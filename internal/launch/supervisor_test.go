@@ -340,6 +340,27 @@ func TestNobodyToJoin(t *testing.T) {
 	}
 }
 
+// TestStopEndsAPause checks that a process that has often failed is given up when the launch is asked to stop, or the others
+// have ended, before it would be started again.
+func TestStopEndsAPause(t *testing.T) {
+	yes := func() bool { return true }
+	for _, stop := range []func(*Supervisor){func(s *Supervisor) { s.asked = syscall.SIGTERM }, func(s *Supervisor) { s.children[1].over = true }} {
+		c, other := &child{code: -1, tries: 20, begun: time.Now()}, &child{cmd: &exec.Cmd{Process: &os.Process{Pid: os.Getpid()}}}
+		s, ends := &Supervisor{Survives: yes, Joins: yes, survived: true, children: []*child{c, other}}, make(chan *child, 1)
+		if !s.revives(c, 1, ends) {
+			t.Fatal("it is not started again")
+		}
+		s.mu.Lock()
+		stop(s)
+		s.mu.Unlock()
+		select {
+		case <-ends:
+		case <-time.After(longestAgain / 2):
+			t.Error("the launch waits to start it again")
+		}
+	}
+}
+
 // TestAllAreLost checks that nobody is started again once all processes have ended, for the same reason, and that the launch
 // asks for another start if they were lost and there is a checkpoint.
 func TestAllAreLost(t *testing.T) {
