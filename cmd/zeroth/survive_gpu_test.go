@@ -19,10 +19,10 @@ import (
 // gpuLosses are the ways in which ranks on GPUs reach each other, and what befalls the first process that is lost.
 var gpuLosses = []struct {
 	name, collective, library, fault string
-	shard                            int
+	shard, pipeline                  int
 }{
-	{"rank order, and NCCL hangs", "exact", "", "stuck", 1}, {"shards", "exact", "", "", 2},
-	{"own order", "nccl", "", "", 1}, {"through the host", "exact", "/nowhere", "", 1},
+	{"rank order, and NCCL hangs", "exact", "", "stuck", 1, 1}, {"shards", "exact", "", "", 2, 1},
+	{"own order", "nccl", "", "", 1, 1}, {"through the host", "exact", "/nowhere", "", 1, 1}, {"a pipeline", "exact", "", "", 1, 2},
 }
 
 // TestGPUSurvives kills processes of a job on GPUs, process 0 among them, upon which NCCL may hang in another one, which has
@@ -43,17 +43,17 @@ func TestGPUSurvives(t *testing.T) {
 				t.Setenv("ZEROTH_NCCL_PATH", c.library)
 			}
 			const steps = 30
-			replicas := 4 / c.shard
+			replicas := 4 / c.shard / c.pipeline
 			job := func(out string, n, steps int, collective string, more ...string) []string {
 				args := []string{"train", "tiny.yaml", "--out", out, "--set", "device=cuda", "--set", "train.steps=" + strconv.Itoa(steps), "--set", "schedule={type: constant, warmup: 0}"}
-				for _, set := range append([]string{"zero.stage=" + strconv.Itoa(1+2*(i%2)), "sample.tokens=0", "train.eval_every=0", "train.batch=12", "train.micro_batch=2", "train.accumulate=null", "checkpoint={every: 0, save_on_exit: true}",
-					fmt.Sprintf("parallel={ranks: %d, shard: %d, replicate: %d, collective: %s, heartbeat: 300ms, dead_after: 3s}", n*c.shard, c.shard, n, collective)}, more...) {
+				for _, set := range append([]string{"zero.stage=" + strconv.Itoa(1+2*(i%2)), "model.layers=2", "sample.tokens=0", "train.eval_every=0", "train.batch=12", "train.micro_batch=2", "train.accumulate=null", "checkpoint={every: 0, save_on_exit: true}",
+					fmt.Sprintf("parallel={ranks: %d, pipeline: %d, shard: %d, replicate: %d, collective: %s, heartbeat: 300ms, dead_after: 3s}", n*c.shard*c.pipeline, c.pipeline, c.shard, n, collective)}, more...) {
 					args = append(args, "--set", set)
 				}
 				return args
 			}
 			metrics := s.path("r", "metrics.jsonl")
-			lost := c.shard // ranks, with the first process
+			lost := c.shard * c.pipeline // ranks, with the first process
 			if c.fault != "" {
 				lost++
 			}
