@@ -90,7 +90,7 @@ func TestGradientsOfTheModel(t *testing.T) {
 		for i, m := range r.model.Modules {
 			for _, p := range m.Params() {
 				if w := r.oracle.w[p.Name]; want[p.Name] == nil { // no earlier module uses it
-					want[p.Name] = slopes(w, stride(len(w), nightly.Of(7, 14)), func() float64 { return scaled(r.bt.Scale, r.from(i, x)) })
+					want[p.Name] = slopes(w, stride(len(w), 14), func() float64 { return scaled(r.bt.Scale, r.from(i, x)) })
 				}
 			}
 			x = r.module(i, x)
@@ -104,7 +104,7 @@ func TestGradientsOfTheModel(t *testing.T) {
 				r.train(recompute)
 				what := fmt.Sprintf("chunk %d, recompute %d: ", chunk, recompute)
 				for name, b := range r.named() {
-					every := stride(b.N, nightly.Of(7, 14))
+					every := stride(b.N, 14)
 					if name == "losses" {
 						every = 1
 					}
