@@ -89,7 +89,8 @@ checkpoint to resume from; otherwise that of the first process that failed.`,
 			a.open = 64 + 8*n
 			s := launch.New(n, hosts)
 			s.Args, s.Resumes, s.Ranks = l.args, l.resumes, l.ranks
-			s.Survives, s.Joins, s.Saved = l.survives, l.joins, func() bool { return l.saved() }
+			s.Survives, s.Joins = func() bool { return l.job().Faults.Survive }, func() bool { return l.job().Faults.Join }
+			s.Saved = func() bool { return l.saved() } // in the folder that follows
 			s.Restarts, s.MinRanks, s.Out, s.Errs = restarts, minRanks, a.out, a.errs
 			if l.unnamed { // one run folder for all processes and restarts
 				own, undo := ownFolder(defaultFolder(l.file, time.Now()))
@@ -189,34 +190,20 @@ func (a *app) agent() *cobra.Command {
 	}
 }
 
-// job returns the job of train, nil if it cannot be loaded.
+// job returns the job of train, an empty one if there is none or it cannot be loaded, which the processes report.
 func (c command) job() *spec.Job {
-	if c.file == "" {
-		return nil
+	if c.file != "" {
+		if job, err := setup.ThisMachine(1, 0).Load(c.file, c.sets); err == nil {
+			return job
+		}
 	}
-	job, err := setup.ThisMachine(1, 0).Load(c.file, c.sets)
-	if err != nil {
-		return nil // the processes report it
-	}
-	return job
-}
-
-// survives reports whether the job goes on without processes that are lost.
-func (c command) survives() bool {
-	job := c.job()
-	return job != nil && job.Faults.Survive
-}
-
-// joins reports whether processes of the job that were lost can join the others again.
-func (c command) joins() bool {
-	job := c.job()
-	return job != nil && job.Faults.Join
+	return new(spec.Job)
 }
 
 // saved reports whether there is a checkpoint to continue from.
 func (c command) saved() bool {
 	job := c.job()
-	if job == nil || !setup.Saves(job) {
+	if !setup.Saves(job) {
 		return false
 	}
 	_, err := checkpoint.Resolve(cmp.Or(job.Checkpoint.Dir, filepath.Join(c.out, state.CheckpointFolder)), "latest")
