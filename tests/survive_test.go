@@ -222,7 +222,7 @@ func sameAsRepeated(t *testing.T, c *spec.Job, sets []string, l *report.Log, out
 // TestSlowReplicaIsLeftOut checks that a replica that delays all steps ends, process 0 among them, and that the others go on
 // like after a loss; but not if it delays them less than the job says.
 func TestSlowReplicaIsLeftOut(t *testing.T) {
-	nightly.Parallel(t)
+	nightly.Long(t) // alone: it compares how long replicas take
 	for i, x := range []struct {
 		job, slow int
 		sets      string
