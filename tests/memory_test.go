@@ -351,8 +351,8 @@ func TestStepAllocatesNothing(t *testing.T) {
 		steps(t, c, ranks, 3)
 		// Together's goroutines and the runtime's bookkeeping (timers, semaphores, threads that
 		// wait for a disk) allocate a few objects per run, and more on a busy machine. The
-		// minimum of three measurements counts.
-		const n, spells = 10, 3
+		// minimum of six measurements counts.
+		const n, spells = 5, 6
 		var mem [spells + 1]runtime.MemStats
 		err = setup.Together(ranks, func(r *setup.Rank) error {
 			fill := zerotest.Tokens(c, r.Rank, 1)
