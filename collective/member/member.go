@@ -132,7 +132,7 @@ type Machine struct {
 	reports  map[int]Message
 	proposal Message // its view has no nodes while there is none
 	accepted []int
-	high     int // largest epoch of a proposal or a report
+	high     int // largest epoch of a proposal, of this node or another, or of a report
 }
 
 // New returns a node that has entered a view with a number of steps done.
@@ -332,7 +332,7 @@ func (m *Machine) lostBy(nodes []int, node int) bool {
 
 // accept accepts a proposal of the leader, which may be this node.
 func (m *Machine) accept(p Message) []Action {
-	m.view = p.View
+	m.view, m.high = p.View, max(m.high, p.View.Epoch)
 	do := []Action{{Deed: Prepare, View: p.View}}
 	if leader := m.Leader(); leader != m.cfg.Me {
 		do = append(do, Action{Deed: Send, To: leader, Message: Message{Kind: Accept, View: p.View}})

@@ -287,6 +287,9 @@ func (w *world) apply(me int, all []Action) error {
 			}
 		}
 	}
+	if m := w.nodes[me]; m.high < m.view.Epoch {
+		return fmt.Errorf("node %d could lead to an epoch before %d", me, m.view.Epoch)
+	}
 	return nil
 }
 
