@@ -231,6 +231,11 @@ func (c *crew) join(ctx context.Context) (member.Action, error) {
 
 // attempt connects to the processes of the run and waits until they take this one in, or one of them is lost.
 func (c *crew) attempt(ctx context.Context) (a member.Action, err error) {
+	defer func() {
+		if err != nil {
+			c.attemptNet(c.seat) // others wait for this one until its connections end
+		}
+	}()
 	soon, cancel := context.WithTimeoutCause(ctx, c.w.cfg.Join/4, errors.New("no connection to a process of the run"))
 	defer cancel()
 	v, mates, err := c.meet(soon)

@@ -20,7 +20,7 @@ func (c watched) Close() error {
 }
 
 // TestEarlierAttemptEndsLate checks that an attempt to join does not fail because a connection of the attempt before it
-// ends.
+// ends, and that one that fails ends its own: the others may wait for an answer, and the process cannot join meanwhile.
 func TestEarlierAttemptEndsLate(t *testing.T) {
 	t.Parallel()
 	w := &World{cfg: Config{Process: launch.Process{Rank: 1, World: 2}, PerProcess: 1}}
@@ -49,4 +49,10 @@ func TestEarlierAttemptEndsLate(t *testing.T) {
 	if why() == "" {
 		t.Error("the second attempt does not end with its connection")
 	}
+	third, _ := attempt(7)
+	w.cfg.Back, w.cfg.Ports = []string{"127.0.0.1"}, []int{1} // where nobody answers
+	if _, err := w.crew.attempt(t.Context()); err == nil {
+		t.Error("an attempt succeeds without the others")
+	}
+	<-third.closed
 }
