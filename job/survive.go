@@ -77,6 +77,10 @@ func (r *run) goOn(ctx context.Context, loops []*loop) error {
 		}
 		news.Lost, news.Joined = append(news.Lost, change.Lost...), append(news.Joined, change.Joined...)
 		pids = append(pids, change.Pids...)
+		if err == nil && r.self.Process == 0 && !r.leads {
+			r.leads = true
+			err = r.takeOver(ctx, change.Steps, pids, loops[0].reported)
+		}
 		switch {
 		case r.survives(err):
 			filled = false
@@ -137,10 +141,6 @@ func (r *run) regroup(ctx context.Context, loops []*loop, filled bool) (*setup.C
 	}
 	r.flights = r.recordFlights(r.ranks)
 	r.flights.begun.Store(true)
-	if r.self.Process == 0 && !r.leads && err == nil {
-		r.leads = true
-		err = r.takeOver(ctx, change, loops[0].reported)
-	}
 	return change, err
 }
 
@@ -337,10 +337,10 @@ func (l *loop) goOn(of *run, c *setup.Change) {
 }
 
 // takeOver makes this process, which is now the first one, write the run folder.
-// last is the last step that this process has passed, which the one before it may not have written.
-func (r *run) takeOver(ctx context.Context, c *setup.Change, last report.Step) (err error) {
-	step := c.Steps
-	err = withoutLost(c.Pids, func() (err error) {
+// step is the last one done, and last the last that this process has passed, which the one before it may not have written.
+// pids are those of lost processes on this host.
+func (r *run) takeOver(ctx context.Context, step int, pids []int, last report.Step) (err error) {
+	err = withoutLost(pids, func() (err error) {
 		r.folders, err = lockFolders(r.c, r.Out, false, r.job.Files())
 		return err
 	})
