@@ -219,10 +219,13 @@ func (c *Communicator) Close(most time.Duration) {
 		c.mu.Unlock()
 		return
 	}
-	c.forget()
-	err := c.comm.Finalize()
-	for end := time.Now().Add(most); err == driver.ErrInProgress && time.Now().Before(end); err = c.comm.State() {
-		time.Sleep(time.Millisecond)
+	err := c.comm.State()
+	if err == nil { // else NCCL may still write what it registers to memory that forget frees
+		c.forget()
+		err = c.comm.Finalize()
+		for end := time.Now().Add(most); err == driver.ErrInProgress && time.Now().Before(end); err = c.comm.State() {
+			time.Sleep(time.Millisecond)
+		}
 	}
 	if err == nil {
 		_ = c.comm.Close() // nothing can be done about an error

@@ -17,7 +17,7 @@ import (
 
 // TestNCCLRegistersMemory checks that memory moved by collectives is registered, as windows, as
 // buffers or not at all, as the library supports; that sums with it have the same bits, that the
-// plan provides the same memory, and that registered memory is freed only after the communicator.
+// plan provides the same memory, that registered memory is freed only after the communicator, and that a rank can give up.
 func TestNCCLRegistersMemory(t *testing.T) {
 	if env("FAKENCCL_DIR") == "" {
 		fake.Only(t) // it opens three versions of the library
@@ -86,6 +86,17 @@ func TestNCCLRegistersMemory(t *testing.T) {
 		})
 	}
 	all.Wait()
+	if env("WANT") == "windows" {
+		few, errs := c.join(2, mustID(t), never)
+		gaveUp := errors.New("gave up")
+		if err := few[0].Register(true, func() error { return gaveUp }); !errors.Is(err, gaveUp) {
+			t.Errorf("registering alone: %v, %v", err, errs)
+		}
+		if few[0].Close(time.Second); few[0].Registered() == "" {
+			t.Error("memory is freed to which NCCL may still write what it registers")
+		}
+		few[1].Abort()
+	}
 	for r, end := range ends {
 		if env("WANT") != "nothing" {
 			say(t, c.devs[r].FreeKnown(), "free memory of GPU", "ncclInvalidUsage")
