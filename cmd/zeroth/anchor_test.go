@@ -97,7 +97,7 @@ func TestThroughputUnderFaults(t *testing.T) {
 		return args
 	}
 	cmd, out, errs := s.with(fmt.Sprint("ZEROTH_FAULT=0 clock ", each)).start(append([]string{"launch", "-n", strconv.Itoa(replicas), "--"},
-		job("r", fmt.Sprintf("parallel={ranks: %d, heartbeat: 300ms, dead_after: 3s, join: 30s}", replicas), "faults={survive: true, join: true, min_replicas: 2}")...)...)
+		job("r", fmt.Sprintf("parallel={ranks: %d, heartbeat: 300ms, dead_after: 1500ms, join: 30s}", replicas), "faults={survive: true, join: true, min_replicas: 2}")...)...)
 	go io.Copy(io.Discard, out)
 	ends := make(chan error, 1)
 	go func() { ends <- cmd.Wait() }()
