@@ -36,9 +36,9 @@ func (r *resolver) resolveFaults() {
 		{n == 2 && c.Faults.LeaveBehind > 0, "one of 2 replicas is no majority without the slow one", "leave_behind: 0", []string{"faults.leave_behind"}},
 		{c.Parallel.Transport == "mpi", "MPI ends all processes with the first", "transport: auto", []string{"parallel.transport"}},
 		{c.Parallel.Master, "only the master has the state", "master: false", []string{"parallel.master"}},
-		{c.PipelineShape().Virtual > 1, "with other numbers of replicas, micro-batches are no multiples of the ranks of a pipeline", "another schedule", []string{"pipeline.schedule", "pipeline.virtual"}},
+		{c.PipelineShape().Virtual > 1, "with fewer replicas, a rank's micro-batches may be no multiple of the ranks of the pipeline", "another schedule", []string{"pipeline.schedule", "pipeline.virtual"}},
 		{c.Optimizer.Type == "muon", "ranks exchange matrices within an update by Muon, so a loss could leave half of it", "another type", []string{"optimizer.type"}},
-		{c.On() == "cuda" && c.Zero.Offload.Any(), "events of a GPU fail with its queues, and so would an update of offloaded state when others are lost", "none", offloads},
+		{c.On() == "cuda" && c.Zero.Offload.Any(), "a GPU's update of offloaded state could end halfway when others are lost", "none", offloads},
 		{c.Train.Delayed, "an update that overlaps with the next step cannot be separated from it", "delayed_update: false", []string{"train.delayed_update"}},
 	})
 }
