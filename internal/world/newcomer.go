@@ -77,7 +77,7 @@ func (w *World) enterLate(ctx context.Context) error {
 		return err
 	}
 	if its := w.addsUp(); its != a.Sums {
-		return input.BadInput(fmt.Errorf("joining the run: this process would sum by %s, the run sums by %s", its, a.Sums))
+		return input.BadInput(fmt.Errorf("joining the run: gradients would be summed by %s here, but the run sums them by %s", its, a.Sums))
 	}
 	w.admit(w.newDoors("data " + c.session))
 	return nil
