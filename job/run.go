@@ -172,7 +172,11 @@ func newRun(c *spec.Job, o Options) *run {
 		o.World = setup.Alone{}
 	}
 	w, ok := o.World.(setup.Survivor)
-	return &run{Options: o, observers: o.observers(), self: o.World.Self(), given: c, start: &beginning{weights: &hf.Weights{}}, leads: o.World.Self().Process == 0, late: ok && w.Late()}
+	self := o.World.Self()
+	return &run{
+		Options: o, observers: o.observers(), self: self, given: c, start: &beginning{weights: &hf.Weights{}},
+		leads: self.Process == 0, late: ok && w.Late(),
+	}
 }
 
 // close releases what the steps have opened, the latest first.

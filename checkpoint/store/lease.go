@@ -324,8 +324,7 @@ func (m *Mirror) Again(follow bool) (err error) {
 	}
 	m.state.Lock()
 	defer m.state.Unlock()
-	m.patience = 3 * term
-	m.Follow, m.locked, m.lease, m.stop, m.started = follow, nil, nil, nil, false
+	m.patience, m.Follow, m.started, m.locked, m.lease, m.stop = 3*term, follow, false, nil, nil, nil
 	m.view, m.small, m.dooms = nil, nil, nil // what is not deleted yet is found again
 	return err
 }

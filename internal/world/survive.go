@@ -93,7 +93,9 @@ func (c *crew) config() member.Config {
 	return member.Config{
 		Me: c.seat, Min: max(1, least), Duty: setup.BetweenSteps,
 		Unit: func(seat int) int { return c.units[seat%c.places] },
-		Size: func(unit int) int { return count(c.units, unit) },
+		Size: func(unit int) int {
+			return len(slices.DeleteFunc(slices.Clone(c.units), func(u int) bool { return u != unit }))
+		},
 		Gone: c.vanished,
 	}
 }
@@ -124,15 +126,6 @@ func (c *crew) order(v member.View) []int {
 		stage := func(place int) int { return c.mesh.At(place*c.w.cfg.PerProcess, shard.Pipeline) }
 		return cmp.Or(stage(a)-stage(b), came[c.units[a]]-came[c.units[b]], a-b)
 	})
-}
-
-func count(all []int, x int) (n int) {
-	for _, y := range all {
-		if x == y {
-			n++
-		}
-	}
-	return n
 }
 
 func seats(n int) (all []int) {
