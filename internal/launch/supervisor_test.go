@@ -380,6 +380,7 @@ func TestAllAreLost(t *testing.T) {
 		for lines, n := bufio.NewScanner(out), 0; n < s.n && lines.Scan(); n++ { // "ready", of each
 		}
 		go io.Copy(io.Discard, out)
+		started(s)
 		s.signal(x.sig)
 		if err := <-end; err != x.want || strings.Contains(errs.String(), "starting") {
 			t.Errorf("%+v: %v\n%s", x, err, errs)
@@ -415,6 +416,19 @@ func TestSignalWhileProcessesStart(t *testing.T) {
 	}
 }
 
+// started waits until signals reach all processes, and returns them.
+func started(s *Supervisor) (all []*child) {
+	for ; ; time.Sleep(time.Millisecond) {
+		s.mu.Lock()
+		all = slices.Clone(s.children)
+		ready := len(all) == s.n && !slices.ContainsFunc(all, func(c *child) bool { return !c.ready })
+		s.mu.Unlock()
+		if ready {
+			return all
+		}
+	}
+}
+
 // lastStopped runs a launch whose processes go on without those that are lost, and stops the last one.
 func lastStopped(t *testing.T, s *Supervisor, code string) (all []*child, end chan error) {
 	if runtime.GOOS != "linux" {
@@ -427,12 +441,7 @@ func lastStopped(t *testing.T, s *Supervisor, code string) (all []*child, end ch
 	for lines, n := bufio.NewScanner(out), 0; n < s.n && lines.Scan(); n++ { // "ready", of each
 	}
 	go io.Copy(io.Discard, out)
-	for len(all) < s.n {
-		time.Sleep(time.Millisecond)
-		s.mu.Lock()
-		all = slices.Clone(s.children)
-		s.mu.Unlock()
-	}
+	all = started(s)
 	last := all[s.n-1].cmd.Process
 	_ = last.Signal(syscall.SIGSTOP)
 	for stat := ""; !strings.Contains(stat, ") T "); time.Sleep(time.Millisecond) {
