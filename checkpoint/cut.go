@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 
-	"zeroth/internal/input/jsonread"
 	"zeroth/shard"
 )
 
@@ -19,8 +18,6 @@ type cut struct {
 
 // maxTake is the maximum number of ranges in a cut.
 const maxTake = 16
-
-var cutKeys = []string{"dim", "first", "take"}
 
 // cutOf converts a parameter's cut to the form in extents; nil means the whole tensor.
 func cutOf(c shard.Cut) *cut {
@@ -86,41 +83,6 @@ func (c *cut) param(t Tensor) (shard.Param, error) {
 		p = p.Part(0, shard.Range{Lo: c.First[0], Hi: c.First[1]})
 	}
 	return p.Part(c.Dim, take...), nil
-}
-
-// readCut reads a cut from a part file.
-func readCut(r *jsonread.Reader) (*cut, error) {
-	c := &cut{}
-	err := r.Members(cutKeys, func(name string) error {
-		switch name {
-		case "dim":
-			return jsonread.Whole(r, &c.Dim)
-		case "first":
-			return readRange(r, &c.First)
-		}
-		return r.Array(func(i int) error {
-			if i == maxTake {
-				return fmt.Errorf("a part of more than %d ranges", maxTake)
-			}
-			c.Take = append(c.Take, [2]int{})
-			return readRange(r, &c.Take[i])
-		})
-	})
-	return c, err
-}
-
-func readRange(r *jsonread.Reader, to *[2]int) error {
-	n := 0
-	err := r.Array(func(i int) error {
-		if n++; i > 1 {
-			return fmt.Errorf("a range of more than two numbers")
-		}
-		return jsonread.Whole(r, &to[i])
-	})
-	if err == nil && n != 2 {
-		err = fmt.Errorf("a range of %d numbers", n)
-	}
-	return err
 }
 
 // checkDivided checks that parts (nil: the whole) contain each element of a tensor exactly once.

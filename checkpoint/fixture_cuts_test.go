@@ -51,7 +51,7 @@ func TestFixtureOfCutsStaysReadable(t *testing.T) {
 	if d, err := c.Digest(); err != nil || d != fixtureCutsDigest {
 		t.Errorf("digest %s, %v", d, err)
 	}
-	if c.man.Format != formatCuts || !slices.Equal(c.man.Uses, []string{partsUsed}) || c.Step != 7 || c.Writers() != 4 {
+	if c.man.Format != formatCuts || !slices.Equal(c.man.Uses, []feature{partsUsed}) || c.Step != 7 || c.Writers() != 4 {
 		t.Errorf("format %d using %q, step %d, %d writers", c.man.Format, c.man.Uses, c.Step, c.Writers())
 	}
 	for _, ranks := range []int{1, 2, 3, 4, 6} { // as they would divide them

@@ -145,7 +145,7 @@ func TestNamesAreEscaped(t *testing.T) {
 	if err != nil || len(bad) != 1 {
 		t.Fatal(bad, err)
 	}
-	messages := []string{bad[0].Error(), Tensor{Name: evil, Kind: "k"}.String(), Tensor{Name: evil, Kind: evil}.check().Error(), Plain("\xff\x1b"), Plain(evil)}
+	messages := []string{bad[0].Error(), Tensor{Name: evil, Kind: "k"}.String(), Tensor{Name: evil, Kind: evil}.Check().Error(), Plain("\xff\x1b"), Plain(evil)}
 	forge(t, vfs.OS{}, path, func(m *manifest, p *part) { p.Tensors[0].Shape[0] = 3 })
 	_, err = Open(path)
 	messages = append(messages, fmt.Sprint(err))
@@ -191,7 +191,7 @@ func TestCommitsOnlyTheReadable(t *testing.T) {
 			t.Errorf("%v, want %q", err, what)
 		}
 	}
-	if err := (Tensor{"w", Master, F32, make([]int, maxDims+1)}).check(); err == nil {
+	if err := (Tensor{"w", Master, F32, make([]int, maxDims+1)}).Check(); err == nil {
 		t.Error("a tensor of 65 dimensions")
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -40,7 +39,7 @@ type manifest struct {
 	Created time.Time          `json:"created"`
 	Metrics map[string]float64 `json:"metrics,omitempty"`
 	Writers int                `json:"writers"`
-	Uses    []string           `json:"uses,omitempty"` // features that a reader must support, sorted
+	Uses    []feature          `json:"uses,omitempty"` // features that a reader must support, sorted
 	Base    string             `json:"base,omitempty"` // folder next to this one with more tensors; "" if there is none
 	Tensors []Tensor           `json:"tensors"`        // sorted by name, then kind
 	Files   []fileEntry        `json:"files"`          // all but MANIFEST.json and COMMIT
@@ -65,15 +64,10 @@ const (
 	maxWriters = 1 << 20
 )
 
-var (
-	manifestKeys = []string{"format", "seq", "step", "nonce", "created", "metrics", "writers", "uses", "base", "tensors", "files"}
-	fileKeys     = []string{"name", "bytes", "sha256", "crc32c"}
-)
-
 // parseManifest parses and checks a manifest.
 func parseManifest(b []byte) (*manifest, error) {
 	m := &manifest{}
-	err := decode(b, manifestKeys, m.read)
+	err := jsonread.Strict(b, m)
 	if known := m.Format == format || m.Format == formatCuts; !known && (err == nil || m.Format != 0) {
 		return nil, unknownFormat(m.Format)
 	}
@@ -86,54 +80,20 @@ func parseManifest(b []byte) (*manifest, error) {
 	if m.Base != "" && !isBase(m.Base) || (m.Base != "") != slices.Contains(m.Uses, baseUsed) {
 		return nil, fmt.Errorf("base %.80q, and uses %.80q", m.Base, m.Uses)
 	}
+	if len(m.Metrics) > maxMetrics {
+		return nil, fmt.Errorf("more than %d metrics", maxMetrics)
+	}
+	for i, t := range m.Tensors[min(1, len(m.Tensors)):] {
+		if last := m.Tensors[i]; t.Name < last.Name || t.Name == last.Name && t.Kind <= last.Kind {
+			return nil, fmt.Errorf("tensors out of order at %v", t)
+		}
+	}
 	return m, m.checkFiles()
-}
-
-// read reads the value of a key.
-func (m *manifest) read(r *jsonread.Reader, name string) (err error) {
-	switch name {
-	case "format":
-		return jsonread.Whole(r, &m.Format)
-	case "seq":
-		return jsonread.Whole(r, &m.Seq)
-	case "step":
-		return jsonread.Whole(r, &m.Step)
-	case "nonce":
-		m.Nonce, err = r.Text(maxName)
-	case "created":
-		return r.Fill(&m.Created)
-	case "metrics":
-		return m.readMetrics(r)
-	case "writers":
-		return jsonread.Whole(r, &m.Writers)
-	case "uses":
-		return r.Array(func(int) error { return m.readUse(r) })
-	case "base":
-		m.Base, err = r.Text(maxName)
-	case "tensors":
-		return readTensors(r, m.addTensor)
-	case "files":
-		return r.Array(func(int) error { return m.readFile(r) })
-	}
-	return err
-}
-
-// readUse reads a feature, which this program must support.
-func (m *manifest) readUse(r *jsonread.Reader) error {
-	name, err := r.Text(maxName)
-	if err != nil {
-		return err
-	}
-	if name != partsUsed && name != baseUsed && !slices.Contains(slices.Collect(maps.Values(features)), name) {
-		return fmt.Errorf("it uses %q, which this version does not support", name)
-	}
-	m.Uses = append(m.Uses, name)
-	return nil
 }
 
 // setUses sets the features that a reader of the manifest must support.
 func (m *manifest) setUses() {
-	var names []string
+	var names []feature
 	if m.Format == formatCuts {
 		names = append(names, partsUsed)
 	}
@@ -147,51 +107,6 @@ func (m *manifest) setUses() {
 	}
 	slices.Sort(names)
 	m.Uses = names
-}
-
-func (m *manifest) readMetrics(r *jsonread.Reader) error {
-	m.Metrics = map[string]float64{}
-	return r.Object(func(name string) error {
-		if len(m.Metrics) == maxMetrics {
-			return fmt.Errorf("more than %d metrics", maxMetrics)
-		}
-		var x float64
-		err := r.Fill(&x)
-		m.Metrics[name] = x
-		return err
-	})
-}
-
-func (m *manifest) addTensor(t Tensor) error {
-	if n := len(m.Tensors); n > 0 {
-		if last := m.Tensors[n-1]; t.Name < last.Name || t.Name == last.Name && t.Kind <= last.Kind {
-			return fmt.Errorf("tensors out of order at %v", t)
-		}
-	}
-	m.Tensors = append(m.Tensors, t)
-	return nil
-}
-
-func (m *manifest) readFile(r *jsonread.Reader) error {
-	f := fileEntry{}
-	err := r.Members(fileKeys, func(name string) (err error) {
-		switch name {
-		case "name":
-			f.Name, err = r.Text(maxName)
-		case "bytes":
-			err = jsonread.Whole(r, &f.Bytes)
-		case "sha256":
-			f.SHA256, err = r.Text(2 * sha256.Size)
-		case "crc32c":
-			f.CRC, err = readCRCs(r)
-		}
-		return err
-	})
-	if err == nil {
-		err = f.check()
-	}
-	m.Files = append(m.Files, f)
-	return err
 }
 
 // checkFiles checks that the files are state.json, one part file per writer, and their data files,
@@ -218,8 +133,8 @@ func (m *manifest) checkFiles() error {
 	return nil
 }
 
-// check checks the fields of an entry against each other.
-func (f *fileEntry) check() error {
+// Check implements jsonread.Checked.
+func (f *fileEntry) Check() error {
 	if _, ok := writerOf(f.Name); !ok && f.Name != stateName || f.Bytes < 0 {
 		return fmt.Errorf("file %.80q of %d bytes", f.Name, f.Bytes)
 	}

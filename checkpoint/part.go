@@ -112,17 +112,11 @@ func unknownFormat(n int) error {
 // blocks returns the number of blocks for n raw bytes.
 func blocks(n int64) int { return int(n/blockBytes + min(1, n%blockBytes)) }
 
-var (
-	partKeys   = []string{"format", "step", "nonce", "writer", "tensors", "files"}
-	dataKeys   = []string{"name", "bytes", "header", "header_crc32c", "crc32c", "extents"}
-	extentKeys = []string{"tensor", "lo", "hi", "cut", "offset", "codec", "stored", "crc32c"}
-)
-
 // parsePart parses and checks a part file. The result can be used without further checks of
 // indices, sizes or offsets.
 func parsePart(b []byte) (*part, error) {
 	p := &part{}
-	err := decode(b, partKeys, p.read)
+	err := jsonread.Strict(b, p)
 	if known := p.Format == format || p.Format == formatCuts; !known && (err == nil || p.Format != 0) {
 		return nil, unknownFormat(p.Format)
 	}
@@ -143,90 +137,16 @@ func parsePart(b []byte) (*part, error) {
 	return p, nil
 }
 
-// read reads the value of a key.
-func (p *part) read(r *jsonread.Reader, name string) (err error) {
-	switch name {
-	case "format":
-		return jsonread.Whole(r, &p.Format)
-	case "step":
-		return jsonread.Whole(r, &p.Step)
-	case "nonce":
-		p.Nonce, err = r.Text(maxName)
-	case "writer":
-		return jsonread.Whole(r, &p.Writer)
-	case "tensors":
-		return readTensors(r, func(t Tensor) error { p.Tensors = append(p.Tensors, t); return nil })
-	case "files":
-		return r.Array(func(int) error {
-			f, err := readDataFile(r)
-			p.Files = append(p.Files, f)
-			return err
-		})
+// Check implements jsonread.Checked.
+func (f *dataFile) Check() error {
+	if len(f.CRC) != 1 || len(f.HeaderCRC) != 1 || f.Header < 8 || f.Header > maxHeader || f.Bytes < f.Header {
+		return fmt.Errorf("%.80q has %d bytes, a header of %d (at most %d), and %d and %d checksums of header and file; want one each", f.Name, f.Bytes, f.Header, maxHeader, len(f.HeaderCRC), len(f.CRC))
 	}
-	return err
+	return nil
 }
 
-func readDataFile(r *jsonread.Reader) (f dataFile, err error) {
-	err = r.Members(dataKeys, func(name string) (err error) {
-		switch name {
-		case "name":
-			f.Name, err = r.Text(maxName)
-		case "bytes":
-			err = jsonread.Whole(r, &f.Bytes)
-		case "header":
-			err = jsonread.Whole(r, &f.Header)
-		case "header_crc32c":
-			f.HeaderCRC, err = readCRCs(r)
-		case "crc32c":
-			f.CRC, err = readCRCs(r)
-		case "extents":
-			err = r.Array(func(int) error {
-				e, err := readExtent(r)
-				f.Extents = append(f.Extents, e)
-				return err
-			})
-		}
-		return err
-	})
-	if err == nil && (len(f.CRC) != 1 || len(f.HeaderCRC) != 1 || f.Header < 8 || f.Header > maxHeader || f.Bytes < f.Header) {
-		err = fmt.Errorf("%.80q has %d bytes, a header of %d (at most %d), and %d and %d checksums of header and file; want one each", f.Name, f.Bytes, f.Header, maxHeader, len(f.HeaderCRC), len(f.CRC))
-	}
-	return f, err
-}
-
-func readExtent(r *jsonread.Reader) (e extent, err error) {
-	err = r.Members(extentKeys, func(name string) (err error) {
-		switch name {
-		case "tensor":
-			err = jsonread.Whole(r, &e.Tensor)
-		case "lo":
-			err = jsonread.Whole(r, &e.Lo)
-		case "hi":
-			err = jsonread.Whole(r, &e.Hi)
-		case "cut":
-			e.Cut, err = readCut(r)
-		case "offset":
-			err = jsonread.Whole(r, &e.Offset)
-		case "codec":
-			e.Codec, err = r.Text(maxKind)
-		case "stored":
-			err = r.Array(func(i int) error {
-				e.Stored = append(e.Stored, 0)
-				return jsonread.Whole(r, &e.Stored[i])
-			})
-		case "crc32c":
-			e.CRC, err = readCRCs(r)
-		}
-		return err
-	})
-	if err == nil {
-		err = e.check()
-	}
-	return e, err
-}
-
-// check checks the fields of an extent against each other.
-func (e *extent) check() error {
+// Check implements jsonread.Checked.
+func (e *extent) Check() error {
 	switch {
 	case e.Codec != codecRaw && e.Codec != codecPlanes:
 		return fmt.Errorf("unknown codec %.40q", e.Codec)

@@ -275,7 +275,7 @@ func checkTensors(want []Tensor, m *manifest) error {
 	m.Tensors = make([]Tensor, 0, len(want))
 	seen := map[key]bool{}
 	for _, t := range want {
-		if err := t.check(); err != nil {
+		if err := t.Check(); err != nil {
 			return err
 		}
 		if seen[t.key()] {

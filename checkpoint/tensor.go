@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sort"
@@ -30,10 +31,21 @@ const Master = "master"
 const Previous = "previous"
 
 // features maps kinds of tensors to the feature that a reader must support.
-var features = map[string]string{
+var features = map[string]feature{
 	Previous: "parameters from before the last update",
 	"nf4":    "weights in codes of 4 bits",
 	"int8":   "weights in codes of 8 bits",
+}
+
+// feature is what a reader of a manifest must support.
+type feature string
+
+// Check implements jsonread.Checked.
+func (f feature) Check() error {
+	if f != partsUsed && f != baseUsed && !slices.Contains(slices.Collect(maps.Values(features)), f) {
+		return fmt.Errorf("it uses %.80q, which this version does not support", f)
+	}
+	return nil
 }
 
 // partsUsed is the feature of checkpoints of format 2.
@@ -74,8 +86,8 @@ const (
 	maxKind = 64
 )
 
-// check checks the fields of a tensor.
-func (t Tensor) check() error {
+// Check returns an error if a field is not valid. It implements jsonread.Checked.
+func (t Tensor) Check() error {
 	if t.Name == "" || len(t.Name) > maxName || !utf8.ValidString(t.Name) {
 		return fmt.Errorf("tensor name %.40q: must be 1 to %d bytes of UTF-8", t.Name, maxName)
 	}

@@ -15,7 +15,7 @@ func TestUses(t *testing.T) {
 	}
 	m.Tensors = []Tensor{{Name: "a", Kind: Previous}, {Name: "a", Kind: Master}, {Name: "b", Kind: Previous}}
 	m.setUses()
-	if want := []string{"parameters from before the last update"}; !slices.Equal(m.Uses, want) {
+	if want := []feature{"parameters from before the last update"}; !slices.Equal(m.Uses, want) {
 		t.Errorf("uses %q, want %q", m.Uses, want)
 	}
 	known := string(mustJSON(m))

@@ -125,7 +125,7 @@ func (w *Writer) PutPart(t Tensor, cut shard.Cut, r shard.Range, data []byte, re
 }
 
 func (w *Writer) checkPut(t Tensor, c *cut, r shard.Range, data []byte) error {
-	if err := t.check(); err != nil {
+	if err := t.Check(); err != nil {
 		return err
 	}
 	param, err := c.param(t)

@@ -306,17 +306,11 @@ func shardOffsets(text string, tensors int) (map[string][]int, error) {
 			if len(out) == tensors {
 				return fmt.Errorf("more than the %d tensors of the file", tensors)
 			}
-			at := []int{}
-			err := r.Fields(map[string]func() error{"saved_offsets": func() error {
-				return r.Array(func(int) error {
-					n, err := r.Int(math.MaxInt / 2)
-					if at = append(at, n); err == nil && len(at) > mostDims {
-						err = fmt.Errorf("more than %d dimensions", mostDims)
-					}
-					return err
-				})
-			}})
-			out[name] = at
+			var at struct {
+				Offsets []int `json:"saved_offsets"`
+			}
+			err := r.Strict(&at)
+			out[name] = at.Offsets
 			return err
 		})
 	})
@@ -325,6 +319,3 @@ func shardOffsets(text string, tensors int) (map[string][]int, error) {
 	}
 	return out, nil
 }
-
-// mostDims is the maximum number of dimensions of a tensor.
-const mostDims = 64

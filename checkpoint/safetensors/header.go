@@ -28,6 +28,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sort"
 	"strconv"
 	"unicode/utf8"
@@ -168,10 +169,12 @@ func parseHeader(b []byte) (ts []Tensor, meta map[string]string, err error) {
 			if name == metadataAt {
 				meta, err = readMetadata(r)
 			} else {
-				var t Tensor
-				t, err = readEntry(r, name)
-				if ts = append(ts, t); len(ts) > MaxTensors {
+				var e entry
+				if err = r.Strict(&e); err == nil && len(ts) == MaxTensors {
 					err = fmt.Errorf("more than %d tensors", MaxTensors)
+				}
+				if err == nil {
+					ts = append(ts, Tensor{Spec: Spec{name, e.DType, e.Shape}, Begin: e.Offsets[0], End: e.Offsets[1]})
 				}
 			}
 			return r.In(name, err)
@@ -195,63 +198,31 @@ func readMetadata(r *jsonread.Reader) (map[string]string, error) {
 	return meta, err
 }
 
-func readEntry(r *jsonread.Reader, name string) (Tensor, error) {
-	t := Tensor{Spec: Spec{Name: name}}
-	fields := 0
-	err := r.Members([]string{"dtype", "shape", "data_offsets"}, func(field string) (err error) {
-		fields++
-		switch field {
-		case "dtype":
-			t.DType, err = readDType(r)
-		case "shape":
-			t.Shape, err = readSizes(r, maxDims)
-		case "data_offsets":
-			var o []int
-			if o, err = readSizes(r, 2); err == nil && (len(o) != 2 || o[0] > o[1]) {
-				err = fmt.Errorf("%v is not a valid [begin, end]", o)
-			}
-			if err == nil {
-				t.Begin, t.End = int64(o[0]), int64(o[1])
-			}
-		}
-		return err
-	})
-	if err == nil && fields != 3 {
-		err = errors.New("needs dtype, shape and data_offsets")
-	}
-	return t, err
+// entry is the description of a tensor in a header.
+type entry struct {
+	DType   DType     `json:"dtype"`
+	Shape   []int     `json:"shape"`
+	Offsets *[2]int64 `json:"data_offsets"` // [begin, end) in the data
 }
 
-// readDType reads one of the format's dtypes.
-func readDType(r *jsonread.Reader) (DType, error) {
-	s, err := r.String()
-	if err != nil {
-		return "", err
+// Check implements jsonread.Checked.
+func (e *entry) Check() error {
+	if e.DType == "" || e.Shape == nil || e.Offsets == nil {
+		return errors.New("needs dtype, shape and data_offsets")
 	}
-	t, ok := dtypes[s]
-	if !ok {
-		return "", fmt.Errorf("unknown dtype %.20q", s)
+	known, ok := dtypes[string(e.DType)]
+	switch {
+	case !ok:
+		return fmt.Errorf("unknown dtype %.20q", e.DType)
+	case len(e.Shape) > maxDims:
+		return fmt.Errorf("a shape of more than %d numbers", maxDims)
+	case slices.Min(append(e.Shape, 0)) < 0:
+		return fmt.Errorf("shape %v has a negative size", e.Shape)
+	case e.Offsets[0] < 0 || e.Offsets[0] > e.Offsets[1]:
+		return fmt.Errorf("data_offsets %v are not a valid [begin, end]", *e.Offsets)
 	}
-	return t, nil
-}
-
-// readSizes reads an array of up to most non-negative numbers.
-func readSizes(r *jsonread.Reader, most int) (sizes []int, err error) {
-	sizes = []int{}
-	err = r.Array(func(i int) error {
-		if i == most {
-			return fmt.Errorf("more than %d numbers", most)
-		}
-		sizes = append(sizes, 0)
-		if err := jsonread.Whole(r, &sizes[i]); err != nil {
-			return err
-		}
-		if sizes[i] < 0 {
-			return fmt.Errorf("%d is not a valid size", sizes[i])
-		}
-		return nil
-	})
-	return sizes, err
+	e.DType = known // whose text all entries share
+	return nil
 }
 
 // AppendHeader appends the header of tensors at the given offsets in the data. The header, with its

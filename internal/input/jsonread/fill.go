@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // maxErrors limits how many errors Fill reports.
@@ -17,9 +19,25 @@ func Into(text []byte, v any) error {
 	return All(text, func(r *Reader) error { return r.Fill(v) })
 }
 
+// Checked is a value that knows whether it is valid. Check is called as soon as it is read, and an
+// error ends the reading, so that items after an invalid one take no memory.
+type Checked interface{ Check() error }
+
+// Strict reads a text consisting of one value into the variable v points to, like Reader.Strict.
+func Strict(text []byte, v any) error {
+	return All(text, func(r *Reader) error { return r.Strict(v) })
+}
+
+// Strict is like Fill for texts that programs write: null is an error, and the first error ends the
+// reading.
+func (r *Reader) Strict(v any) error {
+	f := filler{Reader: r, strict: true}
+	return f.fill(reflect.ValueOf(v).Elem())
+}
+
 // Fill reads a value into the variable v points to: bools, strings, numbers, types that
-// implement encoding.TextUnmarshaler, and structs, slices and maps of them. Keys of a
-// struct must match the names in its json tags exactly. A null empties a slice or map
+// implement encoding.TextUnmarshaler, and structs, pointers, arrays, slices and maps of them.
+// Keys of a struct must match the names in its json tags exactly. A null empties a slice or map
 // and leaves a field unchanged. Fill continues after unknown keys and values of the wrong
 // type, and reports all of them.
 func (r *Reader) Fill(v any) error {
@@ -41,12 +59,16 @@ func (r *Reader) Fill(v any) error {
 // filler is a Reader that collects the errors it can read past.
 type filler struct {
 	*Reader
-	wrong []*Error // at most maxErrors
-	more  int
+	strict bool
+	wrong  []*Error // at most maxErrors
+	more   int
 }
 
 // pass records an error about a value and skips the value.
 func (f *filler) pass(err error) error {
+	if f.strict {
+		return f.locate(err)
+	}
 	if len(f.wrong) < maxErrors {
 		f.wrong = append(f.wrong, f.locate(err).(*Error))
 	} else {
@@ -62,55 +84,92 @@ func (f *filler) in(name func() string, v reflect.Value) error {
 	for _, e := range f.wrong[from:] {
 		e.in(name())
 	}
+	if f.strict && err != nil {
+		return f.Reader.in(name(), err)
+	}
 	return err
 }
 
 func (f *filler) fill(v reflect.Value) error {
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		v = v.Elem()
+	}
 	want, what := kindOf(v)
-	switch got := f.Next(); {
+	got, from := f.Next(), f.at
+	switch {
 	case got == None:
 		return f.syntax(what)
-	case got == Null && (v.Kind() == reflect.Slice || v.Kind() == reflect.Map):
+	case got == Null && !f.strict && (v.Kind() == reflect.Slice || v.Kind() == reflect.Map):
 		v.SetZero()
 		return f.skip()
 	case got != want:
 		return f.pass(fmt.Errorf("%v where %s is expected", got, what))
 	}
+	var err error
 	switch want {
 	case Object:
-		return f.object(v)
+		err = f.object(v)
 	case Array:
-		v.Set(reflect.MakeSlice(v.Type(), 0, 0))
-		return f.Array(func(i int) error {
-			v.Set(reflect.Append(v, reflect.Zero(v.Type().Elem())))
-			return f.in(func() string { return fmt.Sprintf("[%d]", i) }, v.Index(i))
-		})
+		return f.array(v)
 	case Bool:
 		x, err := f.Bool()
 		v.SetBool(x)
 		return err
+	case Number:
+		return f.scalar(v, what, f.number)
+	default:
+		err = f.scalar(v, what, f.chars)
 	}
-	s, err := f.scalar(want)
-	if err == nil {
-		if wrong := set(v, s); errors.Is(wrong, strconv.ErrRange) {
-			err = fmt.Errorf("%.20s is out of range", s)
-		} else if wrong != nil {
-			err = fmt.Errorf("%.20s where %s is expected", s, what)
-		}
-		if err != nil {
-			f.at = f.token
-			return f.pass(err)
+	if c, ok := v.Addr().Interface().(Checked); ok && err == nil {
+		if err = c.Check(); err != nil {
+			f.token = from
 		}
 	}
 	return err
 }
 
-// scalar reads a string, or a number as text.
-func (f *filler) scalar(k Kind) (string, error) {
-	if k == String {
-		return f.String()
+// scalar reads a string or a number.
+func (f *filler) scalar(v reflect.Value, what string, read func() ([]byte, error)) error {
+	s, err := read()
+	if err != nil {
+		return err
 	}
-	return f.Number()
+	switch wrong := set(v, s); {
+	case wrong == nil:
+		return nil
+	case errors.Is(wrong, strconv.ErrRange):
+		err = fmt.Errorf("%.20s is out of range", s)
+	case v.CanInt():
+		err = fmt.Errorf("%.20s where %s is expected", s, what)
+	default:
+		err = fmt.Errorf("%.20s where %s is expected: %.80v", s, what, wrong)
+	}
+	f.at = f.token
+	return f.pass(err)
+}
+
+// array fills a slice, or an array, which must have exactly as many items.
+func (f *filler) array(v reflect.Value) error {
+	n, slice := 0, v.Kind() == reflect.Slice
+	if slice {
+		v.Set(reflect.MakeSlice(v.Type(), 0, 0))
+	}
+	err := f.Array(func(i int) error {
+		if n++; slice {
+			if i == v.Cap() {
+				v.Grow(max(4, i)) // to twice the size
+			}
+			v.SetLen(n)
+		} else if n > v.Len() {
+			return f.Wrong("more than %d items", v.Len())
+		}
+		return f.in(func() string { return fmt.Sprintf("[%d]", i) }, v.Index(i))
+	})
+	if err == nil && n < v.Len() {
+		err = f.Wrong("%d items where %d are expected", n, v.Len())
+	}
+	return err
 }
 
 // object fills a struct or a map.
@@ -124,24 +183,39 @@ func (f *filler) object(v reflect.Value) error {
 			return err
 		})
 	}
-	var names []string
-	fields := map[string]reflect.Value{}
-	for _, field := range reflect.VisibleFields(v.Type()) {
-		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" && name != "-" {
-			names = append(names, name)
-			fields[name] = v.FieldByIndex(field.Index)
+	known := fieldsOf(v.Type())
+	return f.Reader.object(known.names, func(key string) error {
+		i := slices.Index(known.names, key)
+		if i < 0 {
+			return f.pass(unknown(key, known.names))
 		}
-	}
-	return f.Object(func(key string) error {
-		field, ok := fields[key]
-		if !ok {
-			return f.pass(unknown(key, names))
-		}
-		if f.Null() {
+		if !f.strict && f.Null() {
 			return nil
 		}
-		return f.in(func() string { return key }, field)
+		return f.in(func() string { return key }, v.FieldByIndex(known.at[i]))
 	})
+}
+
+// fields has the names of a struct's fields in JSON, and their indexes.
+type fields struct {
+	names []string
+	at    [][]int
+}
+
+var structs sync.Map // the *fields of types
+
+func fieldsOf(t reflect.Type) *fields {
+	if known, ok := structs.Load(t); ok {
+		return known.(*fields)
+	}
+	x := &fields{}
+	for _, field := range reflect.VisibleFields(t) {
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" && name != "-" {
+			x.names, x.at = append(x.names, name), append(x.at, field.Index)
+		}
+	}
+	structs.Store(t, x)
+	return x
 }
 
 // texts returns v as a TextUnmarshaler, if it is one.
@@ -164,7 +238,7 @@ func kindOf(v reflect.Value) (k Kind, what string) {
 		return Number, "a whole number"
 	case reflect.Float64:
 		k = Number
-	case reflect.Slice:
+	case reflect.Slice, reflect.Array:
 		k = Array
 	case reflect.Struct, reflect.Map:
 		k = Object
@@ -175,18 +249,18 @@ func kindOf(v reflect.Value) (k Kind, what string) {
 }
 
 // set parses s into v.
-func set(v reflect.Value, s string) error {
+func set(v reflect.Value, s []byte) error {
 	switch to, ok := texts(v); {
 	case ok:
-		return to.UnmarshalText([]byte(s))
+		return to.UnmarshalText(s)
 	case v.Kind() == reflect.String:
-		v.SetString(s)
+		v.SetString(string(s))
 	case v.CanFloat():
-		x, err := strconv.ParseFloat(s, 64)
+		x, err := strconv.ParseFloat(string(s), 64)
 		v.SetFloat(x)
 		return err
 	default:
-		x, err := strconv.ParseInt(s, 10, v.Type().Bits())
+		x, err := strconv.ParseInt(string(s), 10, v.Type().Bits())
 		v.SetInt(x)
 		return err
 	}

@@ -2,11 +2,11 @@
 // once, strings are valid UTF-8 without lone surrogates, and only white space surrounds
 // the value. Every error gives its line and column.
 //
-// A Reader is a pull parser: Object, Members, Fields and Array call back for every part,
-// and the callback must read that part's value. So a vocabulary of a million tokens goes
-// straight into a map, and a caller can reject an item of a list before the next is
-// parsed: sixty million bytes of "{}," do not first become gigabytes of structs. Fill
-// reads into a struct, whose keys must be known; Value builds a tree.
+// A Reader is a pull parser: Object, Fields and Array call back for every part, and the
+// callback must read that part's value. So a vocabulary of a million tokens goes straight
+// into a map. Fill and Strict read into a struct, whose keys must be known. What they read
+// can be Checked before the next is read: sixty million bytes of "{}," do not first become
+// gigabytes of structs. Value builds a tree.
 package jsonread
 
 import (
@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -231,7 +230,7 @@ func (r *Reader) object(names []string, field func(key string) error) error {
 	from := len(r.keys)
 	var many map[uint64]bool // hashes, which take less memory than keys
 	err := r.list('}', func(int) error {
-		chars, err := r.chars(math.MaxInt)
+		chars, err := r.chars()
 		if err != nil {
 			return err
 		}
@@ -264,16 +263,6 @@ func (r *Reader) object(names []string, field func(key string) error) error {
 	return err
 }
 
-// Members reads an object whose keys must be among names. Errors name their key.
-func (r *Reader) Members(names []string, member func(name string) error) error {
-	return r.object(names, func(key string) error {
-		if !slices.Contains(names, key) {
-			return r.locate(unknown(key, names))
-		}
-		return r.in(key, member(key))
-	})
-}
-
 // unknown returns the error of a key that is not among names.
 func unknown(key string, names []string) error {
 	want := "want " + strings.Join(names, ", ")
@@ -284,13 +273,18 @@ func unknown(key string, names []string) error {
 }
 
 // Fields reads an object whose keys must be those of known, and calls their functions to
-// read the values. A nil function skips the value.
+// read the values. A nil function skips the value. Errors name their key.
 func (r *Reader) Fields(known map[string]func() error) error {
-	return r.Members(slices.Sorted(maps.Keys(known)), func(name string) error {
-		if read := known[name]; read != nil {
-			return read()
+	names := slices.Sorted(maps.Keys(known))
+	return r.object(names, func(key string) error {
+		read, ok := known[key]
+		switch {
+		case !ok:
+			return r.locate(unknown(key, names))
+		case read == nil:
+			return r.in(key, r.skip())
 		}
-		return r.skip()
+		return r.in(key, read())
 	})
 }
 
@@ -390,31 +384,14 @@ func (r *Reader) Int(most int) (int, error) {
 	return n, nil
 }
 
-// Whole reads an integer, without exponent or fraction, that must fit into T.
-func Whole[T ~int | ~int32 | ~int64](r *Reader, into *T) error {
-	s, err := r.number()
-	if err != nil {
-		return err
-	}
-	x, err := strconv.ParseInt(string(s), 10, 64)
-	if *into = T(x); err != nil || int64(*into) != x {
-		return r.Wrong("%s where a whole number in range is expected", s[:min(len(s), 20)])
-	}
-	return nil
-}
-
 // String reads a string.
-func (r *Reader) String() (string, error) { return r.Text(math.MaxInt) }
-
-// Text reads a string of at most limit bytes.
-func (r *Reader) Text(limit int) (string, error) {
-	s, err := r.chars(limit)
+func (r *Reader) String() (string, error) {
+	s, err := r.chars()
 	return string(s), err
 }
 
-// chars reads a string of at most limit bytes. If the string has no escapes, the result
-// is a slice of the text.
-func (r *Reader) chars(limit int) (b []byte, err error) {
+// chars reads a string. If it has no escapes, the result is a slice of the text.
+func (r *Reader) chars() (b []byte, err error) {
 	if err := r.want(String); err != nil {
 		return nil, err
 	}
@@ -429,8 +406,6 @@ func (r *Reader) chars(limit int) (b []byte, err error) {
 		switch {
 		case !utf8.Valid(run):
 			return nil, r.Wrong("invalid UTF-8 in a string: %.40q", run[:min(len(run), 160)])
-		case len(run) > limit-len(b):
-			return nil, r.Wrong("%.40q…: a string of more than %d bytes", run[:min(len(run), 160)], limit)
 		case c == '"' && b == nil:
 			r.at++
 			return run, nil
@@ -507,7 +482,7 @@ func (r *Reader) skip() (err error) {
 	case Array:
 		return r.Array(func(int) error { return r.skip() })
 	case String:
-		_, err = r.chars(math.MaxInt)
+		_, err = r.chars()
 	case Number:
 		_, err = r.number()
 	case Bool:

@@ -180,7 +180,7 @@ func TestFill(t *testing.T) {
 		`{"count": 1.0}`:            "line 1, column 11: count: 1.0 where a whole number is expected",
 		`{"small": 3000000000}`:     "line 1, column 11: small: 3000000000 is out of range",
 		`{"rate": 1e999}`:           "line 1, column 10: rate: 1e999 is out of range",
-		`{"time": "x"}`:             "line 1, column 10: time: x where a time.Time is expected",
+		`{"time": "x"}`:             "line 1, column 10: time: x where a time.Time is expected: parsing time \"x\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"x\" as \"2006\"",
 		`{"rates": {"\u001b": ""}}`: `line 1, column 22: rates."\x1b": a string where a number is expected`,
 		"{\"yes\": 1,\n\"names\": [\"é\", 5],\n\"more\": {\"yes\": {}}, \"n\": 2": "line 1, column 9: yes: a number where true or false is expected\nline 2, column 16: names[1]: a number where a string is expected\n" +
 			"line 3, column 1: \"more\": unknown key; want yes, text, count, small, rate, time, wait, names, rates, parts, n\nline 3, column 28: the text ends where the next item or } should be",
@@ -192,16 +192,6 @@ func TestFill(t *testing.T) {
 	many := "[" + strings.Repeat("1,", 1000) + "1]"
 	if err := jsonread.Into([]byte(many), new([]string)); err == nil || !strings.HasSuffix(err.Error(), "[15]: a number where a string is expected\nand 985 more") {
 		t.Errorf("%v", err)
-	}
-}
-
-// TestText checks that a string that is too long is refused before it is copied.
-func TestText(t *testing.T) {
-	for text, want := range map[string]string{`"abcde"`: "", `"abcdef"`: "line 1, column 1: \"abcdef\"…: a string of more than 5 bytes", `"a\ncdef"`: "more than 5 bytes", `"\n\n\n\n\n\n"`: "more than 5 bytes"} {
-		s, err := jsonread.New([]byte(text)).Text(5)
-		if (err == nil) != (want == "") || err == nil && s != "abcde" || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %q, %v, want %q", text, s, err, want)
-		}
 	}
 }
 
@@ -225,5 +215,39 @@ func BenchmarkParse(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// pair is a struct that Strict reads and checks.
+type pair struct {
+	At   [2]int `json:"at"`
+	Next *pair  `json:"next"`
+	All  []pair `json:"all"`
+}
+
+func (p *pair) Check() error {
+	if p.At[1] < p.At[0] {
+		return fmt.Errorf("%v is not in order", p.At)
+	}
+	return nil
+}
+
+// TestStrict checks that reading ends at the first error, which has its path, and that values are checked.
+func TestStrict(t *testing.T) {
+	var p pair
+	if err := jsonread.Strict([]byte(`{"at": [1, 2], "next": {"at": [3, 4]}, "all": [{}, {"at": [5, 6]}]}`), &p); err != nil || p.Next.At != [2]int{3, 4} || p.All[1].At[1] != 6 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	for text, want := range map[string]string{
+		`{"all": null, "more": 1}`:                  "line 1, column 9: all: null where an array is expected",
+		`{"next": null}`:                            "line 1, column 10: next: null where an object is expected",
+		`{"at": [1]}`:                               "line 1, column 10: at: 1 items where 2 are expected",
+		`{"at": [1, 2, 3]}`:                         "at: more than 2 items",
+		`{"at": ["", 2, 3]}`:                        "line 1, column 9: at[0]: a string where a whole number is expected",
+		`{"all": [{}, {"all": [{"at": [2, 1]}]}, 5`: "all[1].all[0]: [2 1] is not in order",
+	} {
+		if err := jsonread.Strict([]byte(text), &pair{}); err == nil || !strings.HasSuffix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v\nwant %s", text, err, want)
+		}
 	}
 }
