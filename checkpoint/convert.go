@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"zeroth/checkpoint/safetensors"
+	"zeroth/internal/parallel"
 	"zeroth/shard"
 )
 
@@ -69,7 +70,7 @@ func (e Export) Write(ctx context.Context, src Source, path, dir string) error {
 	if err != nil {
 		return fmt.Errorf("export %s: %w", path, err)
 	}
-	err = InParallel(ctx, len(runs), e.Workers, func(i int) error { return e.run(src, w, runs[i]) })
+	err = parallel.For(ctx, len(runs), e.Workers, func(_ context.Context, i int) error { return e.run(src, w, runs[i]) })
 	if err != nil {
 		return fmt.Errorf("export %s: %w", path, errors.Join(err, w.Abort()))
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"zeroth/checkpoint/safetensors"
+	"zeroth/internal/parallel"
 	"zeroth/shard"
 )
 
@@ -80,7 +81,7 @@ func diffTensor(ctx context.Context, a, b *Checkpoint, t Tensor, w Walk) (Differ
 	var runs []shard.Range
 	chunks(t, shard.Range{Hi: t.Numel()}, func(r shard.Range) error { runs = append(runs, r); return nil })
 	var mu sync.Mutex
-	err := InParallel(ctx, len(runs), w.Workers, func(i int) error {
+	err := parallel.For(ctx, len(runs), w.Workers, func(_ context.Context, i int) error {
 		part, err := diffRun(a, b, t, runs[i])
 		mu.Lock()
 		defer mu.Unlock()

@@ -11,6 +11,7 @@ import (
 
 	"zeroth/checkpoint/safetensors"
 	"zeroth/checkpoint/vfs"
+	"zeroth/internal/parallel"
 	"zeroth/shard"
 )
 
@@ -104,42 +105,10 @@ func (c *Checkpoint) ReadAll(reqs []Request, workers int) error {
 	if err != nil {
 		return err
 	}
-	if err := InParallel(context.Background(), len(tasks), workers, func(i int) error { return c.run(tasks[i]) }); err != nil {
+	if err := parallel.For(context.Background(), len(tasks), workers, func(_ context.Context, i int) error { return c.run(tasks[i]) }); err != nil {
 		return fmt.Errorf("checkpoint %s: %w", c.Path, err)
 	}
 	return nil
-}
-
-// InParallel calls f for 0 to n-1, in ascending order, from the given number of goroutines, until a
-// call fails or ctx ends.
-func InParallel(ctx context.Context, n, workers int, f func(int) error) error {
-	var mu sync.Mutex
-	var first error
-	next := 0
-	take := func(err error) int {
-		mu.Lock()
-		defer mu.Unlock()
-		if err == nil {
-			err = ctx.Err()
-		}
-		if first == nil {
-			first = err
-		}
-		if first != nil || next == n {
-			return -1
-		}
-		next++
-		return next - 1
-	}
-	var wg sync.WaitGroup
-	for range min(n, workers) {
-		wg.Go(func() {
-			for i := take(nil); i >= 0; i = take(f(i)) {
-			}
-		})
-	}
-	wg.Wait()
-	return first
 }
 
 // task is the part of a request in one extent. It begins and ends at block boundaries or at the

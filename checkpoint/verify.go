@@ -17,6 +17,7 @@ import (
 	"zeroth/checkpoint/safetensors"
 	"zeroth/checkpoint/store"
 	"zeroth/checkpoint/vfs"
+	"zeroth/internal/parallel"
 	"zeroth/shard"
 )
 
@@ -55,7 +56,7 @@ func Verify(ctx context.Context, path string, w Walk) ([]*Damage, error) {
 	for _, src := range c.files {
 		v.plan(src)
 	}
-	if err := InParallel(ctx, len(v.checks), w.Workers, func(i int) error { return v.checks[i]() }); err != nil {
+	if err := parallel.For(ctx, len(v.checks), w.Workers, func(_ context.Context, i int) error { return v.checks[i]() }); err != nil {
 		return nil, fmt.Errorf("verify %s: %w", path, err)
 	}
 	sort.Slice(v.bad, func(i, j int) bool {

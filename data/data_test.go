@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"zeroth/internal/parallel"
 	"zeroth/tests/nightly"
 )
 
@@ -454,18 +455,17 @@ func TestFingerprint(t *testing.T) {
 func TestSameSamplesEverywhere(t *testing.T) {
 	s := Source{Text: []string{filepath.Join(root(t), "src/strings/*.go")}, Tokenizer: "gpt2", Context: 32, Validation: 0.1, Seed: 7, Batch: 16}
 	a, b := open(t, s), open(t, s)
-	const n = 64
-	errs := make([]error, n)
-	each(t.Context(), n, func(i int) {
+	err := parallel.For(t.Context(), 64, 64, func(_ context.Context, i int) error {
 		var x, y [2][2 * 32]int32
 		sample := int64(i) * 1009
 		a.Train.Batch(Tokens(x[0][:], x[1][:], nil), sample)
 		b.Train.Batch(Tokens(y[0][:], y[1][:], nil), sample)
 		if x != y {
-			errs[i] = fmt.Errorf("sample %d differs", sample)
+			return fmt.Errorf("sample %d differs", sample)
 		}
+		return nil
 	})
-	if err := errors.Join(errs...); err != nil {
+	if err != nil {
 		t.Error(err)
 	}
 	if a.Fingerprint != b.Fingerprint {

@@ -23,6 +23,7 @@ import (
 
 	"zeroth/internal/input"
 	"zeroth/internal/input/s3"
+	"zeroth/internal/parallel"
 )
 
 // file is an input file as it was when found.
@@ -88,13 +89,14 @@ func find(ctx context.Context, key, dir string, patterns []string) (files []file
 	}
 	files = unique(files)
 	kinds := make([]error, len(files))
-	each(ctx, len(files), func(i int) {
+	err := parallel.For(ctx, len(files), 0, func(_ context.Context, i int) error {
 		if files[i].object == nil { // fetch checks the others
 			kinds[i] = checkKind(key, files[i].path)
 		}
+		return nil
 	})
-	if ctx.Err() != nil {
-		return nil, []error{context.Cause(ctx)}
+	if err != nil {
+		return nil, []error{err}
 	}
 	for i, err := range kinds {
 		if at := files[i].pattern; err != nil {
@@ -180,9 +182,12 @@ func match(ctx context.Context, dir, pattern string, refuseEmpty bool, budget *i
 		return nil, noMatch(expanded)
 	}
 	infos, errs := make([]fs.FileInfo, len(paths)), make([]error, len(paths))
-	each(ctx, len(paths), func(i int) { infos[i], errs[i] = os.Stat(paths[i]) })
-	if ctx.Err() != nil { // some infos may be missing
-		return nil, context.Cause(ctx)
+	err = parallel.For(ctx, len(paths), 0, func(_ context.Context, i int) error {
+		infos[i], errs[i] = os.Stat(paths[i])
+		return nil
+	})
+	if err != nil { // some infos may be missing
+		return nil, err
 	}
 	var files []file
 	for i, path := range paths {

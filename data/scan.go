@@ -10,9 +10,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
-	"runtime"
-	"sync"
-	"sync/atomic"
+
+	"zeroth/internal/parallel"
 )
 
 // block is a unit of hashing and checking: at most blockBytes of one segment.
@@ -44,13 +43,14 @@ func (c *Corpus) scan(ctx context.Context, limit int, progress func(done, total 
 	for _, b := range blocks {
 		m.total += int64(len(b.data))
 	}
-	each(ctx, len(blocks), func(i int) {
+	_ = parallel.For(ctx, len(blocks), 0, func(_ context.Context, i int) error {
 		b := blocks[i]
 		faults[i] = c.guard(func() error {
 			results[i] = result{crc32.Checksum(b.data, castagnoli), largestID(b.data, c.segments[b.segment].width)}
 			return nil
 		})
 		m.add(int64(len(b.data)))
+		return nil
 	})
 	if err := errors.Join(faults...); err != nil {
 		return "", 0, err
@@ -113,19 +113,4 @@ func (c *Corpus) outOfRange(b block, limit int) error {
 		}
 	}
 	panic(fmt.Sprintf("data: no id >= %d in a block that has one", limit))
-}
-
-// each calls f(0) to f(n-1) on as many goroutines as there are cores and waits for them. It
-// stops early if ctx ends.
-func each(ctx context.Context, n int, f func(i int)) {
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	for range min(n, runtime.GOMAXPROCS(0)) {
-		wg.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
-				f(i)
-			}
-		})
-	}
-	wg.Wait()
 }

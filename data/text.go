@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"zeroth/internal/input"
+	"zeroth/internal/parallel"
 )
 
 // readFiles reads text files into one segment of byte tokens.
@@ -20,9 +21,10 @@ func readFiles(ctx context.Context, files []file, progress func(done, total int6
 	m := meter{total: starts[len(files)], report: progress}
 	all := make([]byte, m.total)
 	errs := make([]error, len(files))
-	each(ctx, len(files), func(i int) {
+	_ = parallel.For(ctx, len(files), 0, func(_ context.Context, i int) error {
 		errs[i] = readText(all[starts[i]:starts[i+1]], files[i])
 		m.add(files[i].size)
+		return nil
 	})
 	return []segment{{name: "text", data: all, width: 1}}, joinSome(errs)
 }

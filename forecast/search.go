@@ -2,17 +2,17 @@ package forecast
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"math"
 	"math/bits"
-	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"zeroth/config"
 	"zeroth/device"
+	"zeroth/internal/parallel"
 	"zeroth/internal/setup"
 	"zeroth/job/spec"
 	"zeroth/nn"
@@ -95,26 +95,13 @@ func (s *search) all() (list []*Choice) {
 // be combined are omitted.
 func (s *search) each(some []*spec.Job) (list []*Choice) {
 	all := make([]*Choice, len(some))
-	together(len(some), func(i int) {
+	_ = parallel.For(context.Background(), len(some), 0, func(_ context.Context, i int) error {
 		if x := some[i]; spec.Accepts(x) && counts(x) {
 			all[i], _ = s.measure(x)
 		}
+		return nil
 	})
 	return slices.DeleteFunc(all, func(c *Choice) bool { return c == nil })
-}
-
-// together calls do(0) to do(n-1) on all processors.
-func together(n int, do func(int)) {
-	var next atomic.Int64
-	var wait sync.WaitGroup
-	for range min(n, runtime.GOMAXPROCS(0)) {
-		wait.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				do(i)
-			}
-		})
-	}
-	wait.Wait()
 }
 
 // compare orders choices: fitting ones by speed, others by the least memory missing.
@@ -526,7 +513,10 @@ func (s *search) offloads(x *spec.Job) []*spec.Job {
 		return all // with everything offloaded
 	}
 	ratios := make([][]*spec.Job, len(all))
-	together(len(all), func(i int) { ratios[i] = s.ratios(all[i]) })
+	_ = parallel.For(context.Background(), len(all), 0, func(_ context.Context, i int) error {
+		ratios[i] = s.ratios(all[i])
+		return nil
+	})
 	return slices.Concat(ratios...)
 }
 

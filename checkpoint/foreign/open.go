@@ -21,6 +21,7 @@ import (
 	"zeroth/checkpoint/safetensors"
 	"zeroth/checkpoint/torchfile"
 	"zeroth/internal/input"
+	"zeroth/internal/parallel"
 	"zeroth/optim"
 	"zeroth/shard"
 )
@@ -209,7 +210,7 @@ func (c *Checkpoint) differences() ([]atomic.Bool, error) {
 	}
 	differ := make([]atomic.Bool, len(c.pairs))
 	memory := sync.Pool{New: func() any { return new(comparison) }}
-	return differ, checkpoint.InParallel(context.Background(), len(tasks), min(8, runtime.GOMAXPROCS(0)), func(i int) error {
+	return differ, parallel.For(context.Background(), len(tasks), min(8, runtime.GOMAXPROCS(0)), func(_ context.Context, i int) error {
 		t := tasks[i]
 		if differ[t.pair].Load() {
 			return nil

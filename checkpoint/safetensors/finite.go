@@ -5,8 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
-	"sync"
-	"sync/atomic"
+	"zeroth/internal/parallel"
 )
 
 // NotFinite reports an element that is infinite or NaN.
@@ -23,27 +22,14 @@ func (e *NotFinite) Error() string {
 // exponents maps floats to the bits that are all set in an infinity or a NaN.
 var exponents = map[DType]uint32{F32: 0x7f80_0000, BF16: 0x7f80, F16: 0x7c00}
 
-// Finite reads tensors in the given number of goroutines and returns the CRC-32C of each one's
-// bytes, or a *NotFinite error if a float is infinite or NaN.
-func (r *Reader) Finite(ctx context.Context, names []string, workers int) (sums []uint32, err error) {
-	var next atomic.Int64
+// Finite reads tensors at the same time and returns the CRC-32C of each one's bytes, or a *NotFinite
+// error if a float is infinite or NaN.
+func (r *Reader) Finite(ctx context.Context, names []string) (sums []uint32, err error) {
 	sums = make([]uint32, len(names))
-	errs := make([]error, workers)
-	var all sync.WaitGroup
-	for w := range workers {
-		all.Go(func() { // ends with the tensors, ctx or an error
-			for i := next.Add(1) - 1; int(i) < len(names) && errs[w] == nil; i = next.Add(1) - 1 {
-				sums[i], errs[w] = r.finite(ctx, names[i])
-			}
-		})
-	}
-	all.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return nil, err
-		}
-	}
-	return sums, nil
+	return sums, parallel.For(ctx, len(names), 0, func(ctx context.Context, i int) (err error) {
+		sums[i], err = r.finite(ctx, names[i])
+		return err
+	})
 }
 
 func (r *Reader) finite(ctx context.Context, name string) (sum uint32, err error) {

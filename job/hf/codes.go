@@ -1,14 +1,15 @@
 package hf
 
 import (
+	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 
 	"zeroth/checkpoint"
 	"zeroth/device"
 	"zeroth/internal/input"
+	"zeroth/internal/parallel"
 	"zeroth/nn"
 	"zeroth/shard"
 	"zeroth/zero"
@@ -59,38 +60,28 @@ func encode(p *shard.Param, read func(at shard.Range, dst []float32) error) ([]f
 	bits := device.OfF32(words).Words()
 	most := make([][]float32, (n+piece-1)/piece)
 	each := max(1, codedAtOnce/piece) // pieces that are read at once
-	workers := make(chan []float32, runtime.GOMAXPROCS(0))
-	for range cap(workers) {
-		workers <- make([]float32, min(n, each*piece))
-	}
-	errs := make(chan error, len(most)/each+1)
-	var all sync.WaitGroup
-	for at := 0; at < len(most); at += each {
-		x := <-workers
-		all.Go(func() {
-			defer func() { workers <- x }()
-			lo := at * piece
-			x := x[:min(len(x), n-lo)]
-			err := read(shard.Range{Lo: lo, Hi: lo + len(x)}, x)
-			if i := slices.IndexFunc(x, beyondF16); err == nil && code == device.Int8 && i >= 0 {
-				err = input.BadInput(fmt.Errorf("element %d of %s is %v, larger than 65504, the largest float16, which int8 cannot store; want model.weights: nf4 or full", lo+i, p.Name, x[i]))
-			}
-			if err != nil {
-				errs <- err
-				return
-			}
-			for i := 0; i*piece < len(x); i++ {
-				part := x[i*piece : min((i+1)*piece, len(x))]
-				first, end := code.Span(lo+i*piece, lo+i*piece+len(part), cols)
-				most[at+i] = code.Encode(bits[first:end], part)
-			}
-		})
-	}
-	all.Wait()
-	select {
-	case err := <-errs:
+	buffers := sync.Pool{New: func() any { return make([]float32, min(n, each*piece)) }}
+	err := parallel.For(context.Background(), (len(most)+each-1)/each, 0, func(_ context.Context, i int) error {
+		at, buffer := i*each, buffers.Get().([]float32)
+		defer buffers.Put(buffer)
+		lo := at * piece
+		x := buffer[:min(len(buffer), n-lo)]
+		err := read(shard.Range{Lo: lo, Hi: lo + len(x)}, x)
+		if i := slices.IndexFunc(x, beyondF16); err == nil && code == device.Int8 && i >= 0 {
+			err = input.BadInput(fmt.Errorf("element %d of %s is %v, larger than 65504, the largest float16, which int8 cannot store; want model.weights: nf4 or full", lo+i, p.Name, x[i]))
+		}
+		if err != nil {
+			return err
+		}
+		for i := 0; i*piece < len(x); i++ {
+			part := x[i*piece : min((i+1)*piece, len(x))]
+			first, end := code.Span(lo+i*piece, lo+i*piece+len(part), cols)
+			most[at+i] = code.Encode(bits[first:end], part)
+		}
+		return nil
+	})
+	if err != nil {
 		return nil, err
-	default:
 	}
 	magnitudes := slices.Concat(most...)
 	code.EncodeMagnitudes(bits, magnitudes)

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"math"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -261,7 +260,7 @@ func (a *Adapter) Check(ctx context.Context) (string, error) {
 	if a.twice {
 		names = append(names, peftPrefix+outputLayer)
 	}
-	sums, err := a.Finite(ctx, names, runtime.GOMAXPROCS(0))
+	sums, err := a.Finite(ctx, names)
 	if err != nil {
 		return "", input.BadInput(fmt.Errorf("%s: %w", a.folder, err))
 	}

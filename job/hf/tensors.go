@@ -9,7 +9,6 @@ import (
 	"maps"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -207,7 +206,7 @@ func (t *ModelTensors) Check(ctx context.Context, m Model) (digest string, err e
 	for _, name := range params {
 		stored = append(stored, t.Names[name])
 	}
-	sums, err := t.Finite(ctx, stored, runtime.GOMAXPROCS(0))
+	sums, err := t.Finite(ctx, stored)
 	var bad *safetensors.NotFinite
 	if errors.As(err, &bad) {
 		return "", input.BadInput(fmt.Errorf("%w: a model with such a parameter has no finite loss", err))

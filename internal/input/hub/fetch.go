@@ -10,12 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"zeroth/internal/input"
 	"zeroth/internal/input/s3"
+	"zeroth/internal/parallel"
 )
 
 // atOnce is the number of files that are downloaded at the same time.
@@ -243,36 +243,11 @@ func (f *fetcher) download(ctx context.Context, m model, t tree, names []string,
 	p := &progress{total: total, begin: time.Now(), note: func(s string) { f.note(fmt.Sprintf("%v: %s", m, s)) }}
 	p.done.Store(have)
 	p.first = have
-	return f.all(ctx, names, func(ctx context.Context, name string) error { return f.one(ctx, m, name, t.Files[name], p) })
-}
-
-// all calls get for every name, some at the same time, until one fails.
-func (f *fetcher) all(ctx context.Context, names []string, get func(context.Context, string) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var w sync.WaitGroup
-	slots := make(chan struct{}, atOnce)
-	for _, name := range names {
-		slots <- struct{}{}
-		w.Go(func() {
-			defer func() { <-slots }()
-			if err := get(ctx, name); err != nil {
-				cancel(err)
-			}
-		})
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	w.Wait()
-	return context.Cause(ctx)
+	return parallel.For(ctx, len(names), atOnce, func(ctx context.Context, i int) error { return f.one(ctx, m, names[i], t.Files[names[i]], p) })
 }
 
 // one downloads a file, unless another model or revision has brought its blob, and links it.
 func (f *fetcher) one(ctx context.Context, m model, name string, x file, p *progress) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	blob := filepath.Join(f.cache, m.base(), "blobs", x.sum())
 	lock, err := input.LockFile(ctx, filepath.Join(f.cache, ".locks", m.base(), x.sum()+".lock"), func() {})
 	if err != nil {

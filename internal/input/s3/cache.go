@@ -16,6 +16,7 @@ import (
 	"github.com/minio/minio-go/v7"
 
 	"zeroth/internal/input"
+	"zeroth/internal/parallel"
 )
 
 // Local returns the path of the local copy of an object, or of the folder of copies of objects with
@@ -160,30 +161,20 @@ func (c *Client) download(ctx context.Context, bucket string, o Object, path str
 		return 0, err
 	}
 	defer out.Drop()
-	n := int((o.Size + PartBytes - 1) / PartBytes)
-	errs := make([]error, Streams)
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var wg sync.WaitGroup
-	for s := range Streams {
-		wg.Go(func() {
-			buf := make([]byte, min(PartBytes, o.Size))
-			for i := s; i < n && errs[s] == nil && ctx.Err() == nil; i += Streams {
-				off := int64(i) * PartBytes
-				b := buf[:min(PartBytes, o.Size-off)]
-				if _, errs[s] = c.ReadAt(ctx, bucket, o, b, off); errs[s] == nil {
-					_, errs[s] = out.WriteAt(b, off)
-				}
-				moved(int64(len(b)))
-			}
-			if errs[s] != nil {
-				stop(errs[s])
-			}
-		})
-	}
-	wg.Wait()
-	if ctx.Err() != nil {
-		return 0, context.Cause(ctx)
+	buffers := sync.Pool{New: func() any { return make([]byte, min(PartBytes, o.Size)) }}
+	err = parallel.For(ctx, partsOf(o.Size), Streams, func(ctx context.Context, i int) error {
+		off, buf := int64(i)*PartBytes, buffers.Get().([]byte)
+		defer buffers.Put(buf)
+		b := buf[:min(PartBytes, o.Size-off)]
+		_, err := c.ReadAt(ctx, bucket, o, b, off)
+		if err == nil {
+			_, err = out.WriteAt(b, off)
+		}
+		moved(int64(len(b)))
+		return err
+	})
+	if err != nil {
+		return 0, err
 	}
 	if sum, err = c.compare(ctx, bucket, o, out); err != nil {
 		return 0, err

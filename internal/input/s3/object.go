@@ -2,7 +2,6 @@ package s3
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/binary"
@@ -20,6 +19,7 @@ import (
 	"github.com/minio/minio-go/v7"
 
 	"zeroth/internal/input"
+	"zeroth/internal/parallel"
 )
 
 // Object describes an object.
@@ -311,38 +311,26 @@ func (c *Client) Upload(ctx context.Context, bucket, key string, r io.ReaderAt, 
 	return sums, nil
 }
 
+// partsOf returns the number of parts of so many bytes.
+func partsOf(size int64) int { return int((size + PartBytes - 1) / PartBytes) }
+
 // parts sends the parts of an upload.
 func (c *Client) parts(ctx context.Context, bucket, key, id string, r io.ReaderAt, size int64, gate func() error) ([]minio.CompletePart, []uint32, error) {
-	n := int((size + PartBytes - 1) / PartBytes)
-	parts, sums, errs := make([]minio.CompletePart, n), make([]uint32, n), make([]error, n)
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	next := make(chan int)
-	var wg sync.WaitGroup
-	for range min(n, Streams) {
-		wg.Go(func() {
-			buf := make([]byte, PartBytes)
-			for i := range next {
-				b := buf[:min(PartBytes, size-int64(i)*PartBytes)]
-				if _, errs[i] = r.ReadAt(b, int64(i)*PartBytes); errs[i] == nil || errs[i] == io.EOF {
-					sums[i] = crc32.Checksum(b, castagnoli)
-					parts[i], errs[i] = c.part(ctx, bucket, key, id, i, b, sums[i], gate)
-				}
-				if errs[i] != nil {
-					stop(errs[i])
-				}
-			}
-		})
-	}
-	for i := range n {
-		select {
-		case next <- i:
-		case <-ctx.Done():
+	n := partsOf(size)
+	parts, sums := make([]minio.CompletePart, n), make([]uint32, n)
+	buffers := sync.Pool{New: func() any { return make([]byte, PartBytes) }}
+	return parts, sums, parallel.For(ctx, n, Streams, func(ctx context.Context, i int) error {
+		buf := buffers.Get().([]byte)
+		defer buffers.Put(buf)
+		b := buf[:min(PartBytes, size-int64(i)*PartBytes)]
+		if _, err := r.ReadAt(b, int64(i)*PartBytes); err != nil && err != io.EOF {
+			return err
 		}
-	}
-	close(next)
-	wg.Wait()
-	return parts, sums, cmp.Or(context.Cause(ctx), cmp.Or(errs...))
+		sums[i] = crc32.Checksum(b, castagnoli)
+		var err error
+		parts[i], err = c.part(ctx, bucket, key, id, i, b, sums[i], gate)
+		return err
+	})
 }
 
 // part sends one part, repeatedly if the connection breaks.
