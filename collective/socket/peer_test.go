@@ -221,6 +221,9 @@ func TestPeerLeavesBeforeItHasRead(t *testing.T) {
 	r := newRaw(t)
 	const n = 1 << 18 // float32, one chunk
 	collective.AllGather(r.g, r.q, device.OfF32(make([]float32, 2*n)))
+	if _, err := io.ReadFull(r.conn, make([]byte, 24+collective.NoteLen)); err != nil { // its note: it has posted memory
+		t.Fatal(err)
+	}
 	if _, err := r.conn.Write(append(frame(note, 0, 1, 0, collective.NoteLen, call(2*n)), frame(data, 0, 1, 0, 4*n, append(make([]byte, 4*n), 1, 0, 0, 0))...)); err != nil {
 		t.Fatal(err)
 	}
