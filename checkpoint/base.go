@@ -48,7 +48,7 @@ func inBase(fsys vfs.FS, dir string, err error) error {
 // openBase opens the base folder and adds its tensors.
 func (c *Checkpoint) openBase() error {
 	dir := nextTo(c.Path, c.man.Base)
-	b := &Checkpoint{Path: dir, fsys: c.fsys, index: map[key]*stored{}}
+	b := &Checkpoint{Path: dir, fsys: c.fsys}
 	err := b.open()
 	c.files, c.Base = append(c.files, b.files...), b // even after an error: Close closes them
 	if err != nil {

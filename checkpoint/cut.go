@@ -2,7 +2,6 @@ package checkpoint
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	"zeroth/shard"
@@ -126,34 +125,4 @@ func checkDivided(t Tensor, parts []*cut) error {
 func checkCovering(n int, ranges []shard.Range) error {
 	slices.SortFunc(ranges, func(a, b shard.Range) int { return a.Lo - b.Lo })
 	return checkCovered(n, ranges)
-}
-
-// checkWhole checks that the ranges of all parts, which are keyed by their cuts' names, contain
-// every element of a tensor exactly once.
-func checkWhole(t Tensor, parts map[string]*partRanges) error {
-	if len(parts) == 0 {
-		return checkCovered(t.Numel(), nil)
-	}
-	var cuts []*cut
-	for _, name := range slices.Sorted(maps.Keys(parts)) {
-		x := parts[name]
-		p, err := x.cut.param(t)
-		if err != nil {
-			return err
-		}
-		if err := checkCovering(p.Numel(), x.ranges); err != nil {
-			if name != "" {
-				err = fmt.Errorf("part %s: %w", name, err)
-			}
-			return err
-		}
-		cuts = append(cuts, x.cut)
-	}
-	return checkDivided(t, cuts)
-}
-
-// partRanges are the ranges of elements stored for a part of a tensor.
-type partRanges struct {
-	cut    *cut
-	ranges []shard.Range
 }

@@ -84,7 +84,7 @@ func parseManifest(b []byte) (*manifest, error) {
 		return nil, fmt.Errorf("more than %d metrics", maxMetrics)
 	}
 	for i, t := range m.Tensors[min(1, len(m.Tensors)):] {
-		if last := m.Tensors[i]; t.Name < last.Name || t.Name == last.Name && t.Kind <= last.Kind {
+		if compareKeys(m.Tensors[i], t) >= 0 {
 			return nil, fmt.Errorf("tensors out of order at %v", t)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"sort"
 	"sync/atomic"
 	"time"
 
@@ -69,7 +68,7 @@ func Open(path string) (*Checkpoint, error) { return OpenIn(store.Files{}, path)
 
 // OpenIn is like Open in another file system.
 func OpenIn(fsys vfs.FS, path string) (*Checkpoint, error) {
-	c := &Checkpoint{Path: path, fsys: fsys, index: map[key]*stored{}}
+	c := &Checkpoint{Path: path, fsys: fsys}
 	if err := c.open(); err != nil {
 		c.Close()
 		if missing(fsys, path) {
@@ -128,9 +127,7 @@ func (c *Checkpoint) open() error {
 	if c.State, err = readListed(c.fsys, c.Path, c.names[stateName]); err != nil {
 		return err
 	}
-	for _, t := range m.Tensors {
-		c.index[t.key()] = &stored{t: t, byCut: map[string]*storedPart{}}
-	}
+	c.index = indexOf(m.Tensors)
 	for w := range m.Writers {
 		if err := c.openPart(w); err != nil {
 			return err
@@ -206,6 +203,15 @@ func (c *Checkpoint) openData(p *part, i int) error {
 	return nil
 }
 
+// indexOf returns an index of tensors of which nothing is stored yet.
+func indexOf(tensors []Tensor) map[key]*stored {
+	index := map[key]*stored{}
+	for _, t := range tensors {
+		index[t.key()] = &stored{t: t, byCut: map[string]*storedPart{}}
+	}
+	return index
+}
+
 // add adds an extent that has been checked on its own.
 func (s *stored) add(e located) {
 	name := e.Cut.String()
@@ -218,18 +224,29 @@ func (s *stored) add(e located) {
 	p.ext = append(p.ext, e)
 }
 
-// sort sorts the extents and checks that they cover the tensor exactly.
+// sort sorts the parts and their extents, and checks that these contain every element of the tensor
+// exactly once.
 func (s *stored) sort() error {
-	ranges := map[string]*partRanges{}
-	for name, p := range s.byCut {
-		sort.Slice(p.ext, func(i, j int) bool { return p.ext[i].Lo < p.ext[j].Lo })
-		ranges[name] = &partRanges{cut: p.cut}
-		for _, e := range p.ext {
-			ranges[name].ranges = append(ranges[name].ranges, e.rng())
-		}
+	if len(s.parts) == 0 {
+		return checkCovered(s.t.Numel(), nil)
 	}
 	slices.SortFunc(s.parts, func(a, b *storedPart) int { return cmp.Compare(a.cut.first(), b.cut.first()) })
-	return checkWhole(s.t, ranges)
+	var cuts []*cut
+	for _, p := range s.parts {
+		slices.SortFunc(p.ext, func(a, b located) int { return cmp.Compare(a.Lo, b.Lo) })
+		var ranges []shard.Range
+		for _, e := range p.ext {
+			ranges = append(ranges, e.rng())
+		}
+		if err := checkCovered(p.param.Numel(), ranges); err != nil {
+			if p.cut != nil {
+				err = fmt.Errorf("part %v: %w", p.cut, err)
+			}
+			return err
+		}
+		cuts = append(cuts, p.cut)
+	}
+	return checkDivided(s.t, cuts)
 }
 
 // Close closes the files.

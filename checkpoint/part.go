@@ -229,29 +229,24 @@ func union(parts []*part) ([]Tensor, error) {
 // checkComplete checks that the parts contain every element of every tensor exactly once, and
 // nothing else.
 func checkComplete(tensors []Tensor, parts []*part) error {
-	have := map[key]map[string]*partRanges{}
+	index := indexOf(tensors)
 	for _, p := range parts {
 		for _, f := range p.Files {
-			for _, e := range f.Extents {
-				k, name := p.Tensors[e.Tensor].key(), e.Cut.String()
-				if have[k] == nil {
-					have[k] = map[string]*partRanges{}
+			for i := range f.Extents {
+				e := &f.Extents[i]
+				t := p.Tensors[e.Tensor]
+				s := index[t.key()]
+				if s == nil {
+					return fmt.Errorf("%v was written but is not in the list of tensors", t)
 				}
-				if have[k][name] == nil {
-					have[k][name] = &partRanges{cut: e.Cut}
-				}
-				have[k][name].ranges = append(have[k][name].ranges, e.rng())
+				s.add(located{e, nil})
 			}
 		}
 	}
 	for _, t := range tensors {
-		if err := checkWhole(t, have[t.key()]); err != nil {
+		if err := index[t.key()].sort(); err != nil {
 			return fmt.Errorf("%v: %w", t, err)
 		}
-		delete(have, t.key())
-	}
-	for k := range have {
-		return fmt.Errorf("%v was written but is not in the list of tensors", Tensor{Name: k.name, Kind: k.kind})
 	}
 	return nil
 }

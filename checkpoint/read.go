@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sort"
+	"strings"
 	"sync"
 
 	"zeroth/checkpoint/safetensors"
@@ -171,12 +172,8 @@ func (c *Checkpoint) plan(reqs []Request, workers int) ([]task, error) {
 			out = part.scattered(out, s.t, p, q, most)
 		}
 	}
-	sort.Slice(out, func(i, j int) bool {
-		a, b := &out[i], &out[j]
-		if a.from.from != b.from.from {
-			return a.from.from.name < b.from.from.name
-		}
-		return a.from.Offset+a.lo < b.from.Offset+b.lo
+	slices.SortFunc(out, func(a, b task) int {
+		return cmp.Or(strings.Compare(a.from.from.name, b.from.from.name), cmp.Compare(a.from.Offset+a.lo, b.from.Offset+b.lo))
 	})
 	return out, nil
 }

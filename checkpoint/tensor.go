@@ -1,11 +1,11 @@
 package checkpoint
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
 	"slices"
-	"sort"
 	"strings"
 	"unicode/utf8"
 
@@ -112,14 +112,14 @@ const kindLetters = "abcdefghijklmnopqrstuvwxyz0123456789_-"
 // same reports whether two tensors with the same key agree.
 func (t Tensor) same(o Tensor) bool { return t.DType == o.DType && slices.Equal(t.Shape, o.Shape) }
 
+// compareKeys orders tensors by name, then kind.
+func compareKeys(a, b Tensor) int {
+	return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Kind, b.Kind))
+}
+
 // byKey sorts tensors by name, then kind, as in a manifest.
 func byKey(ts []Tensor) {
-	sort.Slice(ts, func(i, j int) bool {
-		if ts[i].Name != ts[j].Name {
-			return ts[i].Name < ts[j].Name
-		}
-		return ts[i].Kind < ts[j].Kind
-	})
+	slices.SortFunc(ts, compareKeys)
 }
 
 // checkCovered checks that ranges sorted by Lo cover [0, n) exactly once.

@@ -11,7 +11,8 @@ import (
 	"fmt"
 	"path"
 	"runtime"
-	"sort"
+	"slices"
+	"strings"
 	"sync"
 
 	"zeroth/checkpoint/safetensors"
@@ -59,11 +60,8 @@ func Verify(ctx context.Context, path string, w Walk) ([]*Damage, error) {
 	if err := parallel.For(ctx, len(v.checks), w.Workers, func(_ context.Context, i int) error { return v.checks[i]() }); err != nil {
 		return nil, fmt.Errorf("verify %s: %w", path, err)
 	}
-	sort.Slice(v.bad, func(i, j int) bool {
-		if v.bad[i].File != v.bad[j].File {
-			return v.bad[i].File < v.bad[j].File
-		}
-		return v.bad[i].Offset < v.bad[j].Offset
+	slices.SortFunc(v.bad, func(a, b *Damage) int {
+		return cmp.Or(strings.Compare(a.File, b.File), cmp.Compare(a.Offset, b.Offset))
 	})
 	return v.bad, nil
 }

@@ -23,13 +23,13 @@ package safetensors
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"sort"
 	"strconv"
 	"unicode/utf8"
 
@@ -121,12 +121,7 @@ func knownFormat(first []byte) string {
 // checkOffsets converts offsets in the data to offsets in the file, and checks that the tensors cover
 // [start, size) without gaps or overlaps.
 func checkOffsets(ts []Tensor, start, size int64) error {
-	sort.Slice(ts, func(i, j int) bool {
-		if ts[i].Begin != ts[j].Begin {
-			return ts[i].Begin < ts[j].Begin
-		}
-		return ts[i].End < ts[j].End
-	})
+	slices.SortFunc(ts, func(a, b Tensor) int { return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End)) })
 	at := start
 	for i := range ts {
 		t := &ts[i]
