@@ -45,17 +45,10 @@ type EarlyStop struct {
 	MinDelta float64 // an evaluation counts as improvement if it is better than the best by more than this
 }
 
-// LoRA is low-rank adapters. With them, only the adapters are trained; see nn.LoRA.
+// LoRA is low-rank adapters. With them, only the adapters are trained.
 type LoRA struct {
-	From    string // folder of the adapter to begin with; "" for fresh ones
-	Rank    int    // 0: no adapters
-	Alpha   float64
-	RSLoRA  bool         // adapters are multiplied by Alpha/√Rank, not Alpha/Rank
-	Dropout float64      // of the inputs of adapters
-	Targets []string     // suffixes of the names of linear layers
-	Ranks   []nn.Pattern // of layers with another rank
-	Alphas  []nn.Pattern // of layers with another alpha
-	Saved   []string     // suffixes of the names of modules that are trained and saved whole
+	From string // folder of the adapter to begin with; "" for fresh ones
+	nn.LoRA
 }
 
 // trainKeys returns the keys of training.
@@ -185,7 +178,7 @@ func (c *Config) tuningKeys() []field {
 			doc:  "adapters are multiplied by alpha / rank",
 			only: adapters,
 			then: func() { t.LoRA.Alpha = float64(t.LoRA.Rank) }},
-		{key: "train.lora.rslora", value: flag(&t.LoRA.RSLoRA), initial: "false", lasts: true,
+		{key: "train.lora.rslora", value: flag(&t.LoRA.Stabilized), initial: "false", lasts: true,
 			doc:  "adapters are multiplied by alpha / √rank instead (rsLoRA)",
 			only: adapters},
 		{key: "train.lora.targets", value: texts(&t.LoRA.Targets),

@@ -26,7 +26,7 @@ import (
 // receives all shares, so that the others end normally.
 func export(j *setup.Job, ranks []*setup.Rank, folder string) (err error) {
 	c := j.Job
-	adapters := hf.NewAdapters(spec.Adapters(c), c.Model)
+	adapters := hf.NewAdapters(c.Train.LoRA.LoRA, c.Model)
 	if ranks[0].Rank > 0 {
 		return collectAll(c, ranks, adapters, nil)
 	}

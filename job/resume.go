@@ -223,7 +223,7 @@ func unlike(c *spec.Job, differs []string, r *resumed, was *spec.Job) (errs []er
 		{"data.validation", was.Data.Validation != c.Data.Validation, again},
 		{"data.validation_documents", held(was) != held(c), again},
 		{"data.pack", was.Data.Pack != c.Data.Pack, again},
-		{"train.lora.rslora", was.Train.LoRA.RSLoRA != c.Train.LoRA.RSLoRA, other},
+		{"train.lora.rslora", was.Train.LoRA.Stabilized != c.Train.LoRA.Stabilized, other},
 		{"model.weights", was.Weights != c.Weights, other},
 		{"train.lora.alpha_pattern", before("train.lora.alpha_pattern") != now("train.lora.alpha_pattern"), other},
 		{"train.lora.alpha", was.Train.LoRA.Alpha > 0 && was.Train.LoRA.Alpha != c.Train.LoRA.Alpha, other},

@@ -103,7 +103,7 @@ func (r *resolver) checkExperts() {
 // checkExpertAdapters rejects adapters that only some experts of a layer have, or that differ.
 func (r *resolver) checkExpertAdapters() {
 	c := r.Job
-	l, all := Adapters(c), map[string]string{} // the adapted layers by what they are in all layers and experts
+	l, all := c.Train.LoRA.LoRA, map[string]string{} // the adapted layers by what they are in all layers and experts
 	some, stacked := "", c.Model.Experts.Names.Up == ""
 	if stacked && slices.Equal(l.Targets, []string{nn.AllLinear}) {
 		c.note("all-linear adapts no expert of a %s, as in PEFT: those of a layer are one tensor", c.Model.Type)

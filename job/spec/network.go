@@ -246,7 +246,7 @@ func part(c *Job, matrices, experts nn.Cut) *nn.Model {
 	if m == nil {
 		whole := c.Model
 		whole.Shape.Cut, whole.Experts.Own = matrices, experts
-		m = whole.Network(Adapters(c))
+		m = whole.Network(c.Train.LoRA.LoRA)
 	}
 	if Tunes(c) {
 		m = m.Frozen(frozen(c))

@@ -55,7 +55,7 @@ func (r *resolver) adapterFrom() {
 		return
 	}
 	defer a.Close() // only read from
-	its := config.Config{Train: config.Training{LoRA: config.LoRA{Ranks: a.LoRA.Ranks, Alphas: a.LoRA.Alphas}}}
+	its := config.Config{Train: config.Training{LoRA: config.LoRA{LoRA: a.LoRA}}}
 	for _, x := range []struct {
 		key      string
 		same     bool
@@ -63,7 +63,7 @@ func (r *resolver) adapterFrom() {
 	}{
 		{"train.lora.rank", l.Rank == a.LoRA.Rank, l.Rank, a.LoRA.Rank},
 		{"train.lora.alpha", l.Alpha == a.LoRA.Alpha, l.Alpha, a.LoRA.Alpha},
-		{"train.lora.rslora", l.RSLoRA == a.LoRA.Stabilized, l.RSLoRA, a.LoRA.Stabilized},
+		{"train.lora.rslora", l.Stabilized == a.LoRA.Stabilized, l.Stabilized, a.LoRA.Stabilized},
 		{"train.lora.targets", slices.Equal(slices.Sorted(slices.Values(l.Targets)), a.LoRA.Targets), l.Targets, a.LoRA.Targets},
 		{"train.lora.rank_pattern", same(l.Ranks, a.LoRA.Ranks), r.Job.Text("train.lora.rank_pattern"), its.Text("train.lora.rank_pattern")},
 		{"train.lora.alpha_pattern", same(l.Alphas, a.LoRA.Alphas), r.Job.Text("train.lora.alpha_pattern"), its.Text("train.lora.alpha_pattern")},
@@ -73,11 +73,10 @@ func (r *resolver) adapterFrom() {
 			r.Refuse(fmt.Sprintf("%v, but the adapter in %s has %v", x.job, l.From, x.has), "want the same, or leave it out", x.key, "train.lora.from")
 		}
 	}
-	if !r.Has("train.lora.dropout") {
-		l.Dropout = a.LoRA.Dropout
+	if r.Has("train.lora.dropout") {
+		a.LoRA.Dropout = l.Dropout
 	}
-	l.Rank, l.Alpha, l.RSLoRA, l.Targets = a.LoRA.Rank, a.LoRA.Alpha, a.LoRA.Stabilized, a.LoRA.Targets
-	l.Ranks, l.Alphas, l.Saved = a.LoRA.Ranks, a.LoRA.Alphas, a.LoRA.Saved
+	l.LoRA = a.LoRA
 }
 
 // same reports whether patterns give layers the same values in the same order.
@@ -155,7 +154,7 @@ func (r *resolver) checkTargets() {
 // checkPatterns rejects patterns of ranks and alphas that match no adapter, and dropout where ranks
 // divide the columns of an input so that a mask would begin in the middle of eight columns.
 func (r *resolver) checkPatterns() {
-	c, l := r.Job, Adapters(r.Job)
+	c, l := r.Job, r.Job.Train.LoRA.LoRA
 	layers := adaptable(c)
 	if c.Train.LoRA.From != "" {
 		layers = nil // PEFT ignores patterns that match nothing, and so do its adapters here
@@ -182,7 +181,7 @@ func (r *resolver) checkPatterns() {
 
 // checkSaved rejects modules to save that the model does not have, or that have adapters.
 func (r *resolver) checkSaved() {
-	c, l := r.Job, Adapters(r.Job)
+	c, l := r.Job, r.Job.Train.LoRA.LoRA
 	all := hf.Parameters(c.Model.Network(l))
 	for _, s := range l.Saved {
 		one := nn.LoRA{Rank: 1, Saved: []string{s}}
@@ -224,7 +223,7 @@ func (r *resolver) checkFreeze() {
 	c := r.Job
 	net := c.Own.Model
 	if net == nil {
-		net = c.Model.Network(Adapters(c))
+		net = c.Model.Network(c.Train.LoRA.LoRA)
 	}
 	all := hf.Parameters(net)
 	for _, pattern := range c.Train.Freeze {
@@ -247,15 +246,9 @@ func matches(pattern, name string) bool {
 	return ok
 }
 
-// Adapters returns the job's adapters, possibly none.
-func Adapters(c *Job) nn.LoRA {
-	l := c.Train.LoRA
-	return nn.LoRA{Rank: l.Rank, Alpha: l.Alpha, Stabilized: l.RSLoRA, Dropout: l.Dropout, Targets: l.Targets, Ranks: l.Ranks, Alphas: l.Alphas, Saved: l.Saved}
-}
-
 // frozen returns a function that reports whether the job freezes a parameter.
 func frozen(c *Job) func(shard.Param) bool {
-	l := Adapters(c)
+	l := c.Train.LoRA
 	return func(p shard.Param) bool {
 		return l.Rank > 0 && !l.Trains(p.Name) ||
 			slices.ContainsFunc(c.Train.Freeze, func(pattern string) bool { return matches(pattern, p.Name) })

@@ -293,7 +293,7 @@ func Facts(ck *checkpoint.Checkpoint) ([]Fact, error) {
 	facts = append(facts, base...)
 	if c != nil && hf.Adapted(ck) {
 		l, stabilized := c.Train.LoRA, ""
-		if l.RSLoRA {
+		if l.Stabilized {
 			stabilized = " (rsLoRA)"
 		}
 		say := fmt.Sprintf("rank %d, alpha %v%s, on %s", l.Rank, l.Alpha, stabilized, strings.Join(l.Targets, ", "))

@@ -75,7 +75,7 @@ func Adapts(ck *checkpoint.Checkpoint) (func(name string) bool, error) {
 		return nil, err
 	}
 	if c := spec.SettingsOf(p.Config); c != nil {
-		return spec.Adapters(c).Trains, nil
+		return c.Train.LoRA.Trains, nil
 	}
 	return nn.IsAdapter, nil
 }
@@ -175,7 +175,7 @@ func AdaptersOf(ck *checkpoint.Checkpoint, p Progress, m hf.Model) (*hf.Adapters
 		return a, nil
 	}
 	if c := spec.SettingsOf(p.Config); c != nil {
-		a.LoRA = spec.Adapters(c)
+		a.LoRA = c.Train.LoRA.LoRA
 	}
 	want, err := adaptersOf(ck, m, a.LoRA)
 	if err != nil {
