@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"zeroth/data/tokenizer"
 	"zeroth/internal/input"
 )
 
@@ -178,17 +179,17 @@ func describe(files []Recorded) (d description, err error) {
 
 // tokenizerConfig has the fields of tokenizer_config.json that affect ids.
 type tokenizerConfig struct {
-	Class       string              `json:"tokenizer_class"`
-	Code        json.RawMessage     `json:"auto_map"`
-	PrefixSpace *bool               `json:"add_prefix_space"` // nil if missing, as those below
-	Legacy      *bool               `json:"legacy"`
-	AddBOS      *bool               `json:"add_bos_token"`
-	AddEOS      *bool               `json:"add_eos_token"`
-	LowerCase   bool                `json:"do_lower_case"`
-	Split       bool                `json:"split_special_tokens"`
-	Added       map[uint32]addition `json:"added_tokens_decoder"`
-	Record      *tokenizerRecord    `json:"zeroth"`
-	Template    json.RawMessage     `json:"chat_template"`
+	Class       string                     `json:"tokenizer_class"`
+	Code        json.RawMessage            `json:"auto_map"`
+	PrefixSpace *bool                      `json:"add_prefix_space"` // nil if missing, as those below
+	Legacy      *bool                      `json:"legacy"`
+	AddBOS      *bool                      `json:"add_bos_token"`
+	AddEOS      *bool                      `json:"add_eos_token"`
+	LowerCase   bool                       `json:"do_lower_case"`
+	Split       bool                       `json:"split_special_tokens"`
+	Added       map[uint32]tokenizer.Added `json:"added_tokens_decoder"`
+	Record      *tokenizerRecord           `json:"zeroth"`
+	Template    json.RawMessage            `json:"chat_template"`
 	specialTokens
 }
 
@@ -275,17 +276,6 @@ func (s *special) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(raw, (*string)(s))
 }
 
-// addition is a token that is matched in a text before the text is split.
-type addition struct {
-	ID          uint32
-	Content     string
-	SingleWord  bool `json:"single_word"`
-	SpaceBefore bool `json:"lstrip"`
-	SpaceAfter  bool `json:"rstrip"`
-	Normalized  bool
-	Special     bool
-}
-
 // name describes which tokenizer the files name.
 func (d description) name() string {
 	if d.config.Class != "" {
@@ -331,9 +321,9 @@ func (d description) extra(v *BPE, ids map[string]uint32) (reasons []string) {
 			reasons = append(reasons, fmt.Sprintf("the special token %.40q is not in vocab.json", s))
 		}
 	}
-	added := []addition{}
+	added := []tokenizer.Added{}
 	for s, id := range d.added {
-		added = append(added, addition{ID: id, Content: s, Special: true})
+		added = append(added, tokenizer.Added{ID: id, Content: s, Special: true})
 	}
 	for id, a := range d.config.Added {
 		a.ID = id

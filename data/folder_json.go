@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"zeroth/data/tokenizer"
 )
 
 // tokenizerJSON has the fields of a tokenizer.json of GPT-2's kind that are compared with
 // vocab.json and merges.txt.
 type tokenizerJSON struct {
-	Added []addition `json:"added_tokens"`
+	Added []tokenizer.Added `json:"added_tokens"`
 	Model struct {
 		Vocab  json.RawMessage
 		Merges []mergeJSON

@@ -316,7 +316,7 @@ func (d description) conflicts(t *tokenizer.Tokenizer, class string) (reasons []
 	}
 	for id, a := range c.Added {
 		a.ID = id
-		if !slices.Contains(t.Added(), tokenizer.Added(a)) {
+		if !slices.Contains(t.Added(), a) {
 			add("added_tokens_decoder in tokenizer_config.json defines %.40q, id %d, differently from tokenizer.json", a.Content, id)
 		}
 	}

@@ -63,13 +63,13 @@ type Tokenizer struct {
 
 // Added is a token that is matched in a text before the text is split.
 type Added struct {
-	ID          uint32
-	Content     string
-	SingleWord  bool // matches only if no letter or digit is adjacent
-	SpaceBefore bool // includes white space before it
-	SpaceAfter  bool // includes white space after it
-	Normalized  bool // matched in normalized text
-	Special     bool
+	ID          uint32 `json:"id"`
+	Content     string `json:"content"`
+	SingleWord  bool   `json:"single_word"` // matches only if no letter or digit is adjacent
+	SpaceBefore bool   `json:"lstrip"`      // includes white space before it
+	SpaceAfter  bool   `json:"rstrip"`      // includes white space after it
+	Normalized  bool   `json:"normalized"`  // matched in normalized text
+	Special     bool   `json:"special"`
 }
 
 // Parse reads a tokenizer.json. Its error names the unsupported part.
@@ -156,18 +156,12 @@ func (f *fileReader) readAdded() error {
 	}
 	return f.Array(func(i int) error {
 		var a Added
-		flag := func(to *bool) func() error {
-			return func() (err error) { *to, err = f.Bool(); return err }
-		}
-		err := f.Fields(map[string]func() error{
-			"id":          func() error { id, err := f.Int(maxVocab - 1); a.ID = uint32(id); return err },
-			"content":     func() (err error) { a.Content, err = f.String(); return err },
-			"single_word": flag(&a.SingleWord), "lstrip": flag(&a.SpaceBefore), "rstrip": flag(&a.SpaceAfter),
-			"normalized": flag(&a.Normalized), "special": flag(&a.Special),
-		})
+		err := f.Strict(&a)
 		switch {
 		case err != nil:
 			return err
+		case a.ID >= maxVocab:
+			return f.Wrong("id %d where a number below %d is expected", a.ID, maxVocab)
 		case i == maxAdded:
 			return f.Wrong("more than %d added tokens", maxAdded)
 		case len(a.Content) > maxFound:

@@ -140,7 +140,7 @@ func (f *filler) scalar(v reflect.Value, what string, read func() ([]byte, error
 		return nil
 	case errors.Is(wrong, strconv.ErrRange):
 		err = fmt.Errorf("%.20s is out of range", s)
-	case v.CanInt():
+	case v.CanInt() || v.CanUint():
 		err = fmt.Errorf("%.20s where %s is expected", s, what)
 	default:
 		err = fmt.Errorf("%.20s where %s is expected: %.80v", s, what, wrong)
@@ -234,7 +234,7 @@ func kindOf(v reflect.Value) (k Kind, what string) {
 		k = Bool
 	case reflect.String:
 		k = String
-	case reflect.Int, reflect.Int32, reflect.Int64:
+	case reflect.Int, reflect.Int32, reflect.Int64, reflect.Uint32:
 		return Number, "a whole number"
 	case reflect.Float64:
 		k = Number
@@ -258,6 +258,10 @@ func set(v reflect.Value, s []byte) error {
 	case v.CanFloat():
 		x, err := strconv.ParseFloat(string(s), 64)
 		v.SetFloat(x)
+		return err
+	case v.CanUint():
+		x, err := strconv.ParseUint(string(s), 10, v.Type().Bits())
+		v.SetUint(x)
 		return err
 	default:
 		x, err := strconv.ParseInt(string(s), 10, v.Type().Bits())
