@@ -122,6 +122,11 @@ func (r *run) regroup(ctx context.Context, loops []*loop, filled bool) (*setup.C
 	if err := setup.Part(r.ranks); err != nil {
 		return nil, err
 	}
+	for _, rank := range r.ranks { // what Regroup would forget
+		if err := rank.DiskFailed(); err != nil && !r.survives(err) {
+			return nil, fmt.Errorf("rank %d: %w", rank.Rank, err)
+		}
+	}
 	r.flights.stop()
 	s := standing(loops)
 	s.Filled, s.Recorded = filled, r.newestEpoch

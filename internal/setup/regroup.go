@@ -32,6 +32,19 @@ func Part(ranks []*Rank) error {
 	return nil
 }
 
+// DiskFailed returns the error of a rank's queues to the disk, once they are idle. The groups must have ended.
+func (r *Rank) DiskFailed() error {
+	for _, q := range []Queue{r.Queues[Read], r.Queues[Write]} {
+		if q == nil {
+			continue
+		}
+		if err := q.Wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (r *Rank) part() error {
 	_ = r.Groups.Close() // closing twice is fine
 	for _, j := range r.joined {
