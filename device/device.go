@@ -6,8 +6,9 @@
 //   - A Queue executes its work in order. Work on two queues is unordered
 //     unless one waits for the other with Mark and After.
 //   - An error sticks to its queue: later work is skipped, but marks still
-//     fire, and a queue that waits for a mark of a failed queue adopts its
-//     error. So there are no deadlocks, and the first error is reported.
+//     fire, and a queue that waits for a mark adopts the error of a queue
+//     that failed before it. So there are no deadlocks, and the first error
+//     is reported.
 //   - The host may access the elements of a buffer only after Wait on the
 //     queue that writes it.
 package device

@@ -466,3 +466,9 @@ func TestGPUKeepsActivationsOnTheHost(t *testing.T) {
 		zerotest.SameBits(t, fmt.Sprint(sets), onGPU(t, append(sets, "zero.offload.activations=host")...), want)
 	}
 }
+
+// TestGPUUpdateIsCompleted is TestUpdateIsCompleted on a GPU.
+func TestGPUUpdateIsCompleted(t *testing.T) {
+	fake.Need(t)
+	TestUpdateIsCompleted(t)
+}

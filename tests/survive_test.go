@@ -11,12 +11,16 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"zeroth/checkpoint"
+	"zeroth/checkpoint/vfs"
+	"zeroth/checkpoint/vfs/vfstest"
 	"zeroth/collective"
 	"zeroth/collective/collectivetest"
+	"zeroth/device"
 	"zeroth/internal/launch"
 	"zeroth/internal/setup"
 	"zeroth/internal/world"
@@ -25,6 +29,7 @@ import (
 	"zeroth/job/spec"
 	"zeroth/shard"
 	"zeroth/tests/nightly"
+	"zeroth/zero"
 )
 
 // inProcesses runs a job in several processes, which are goroutines of this one, and returns their
@@ -118,6 +123,8 @@ var surviving = []struct {
 	{6, []string{"parallel={ranks: 6, pipeline: 2, replicate: 3, shard: 1}", "zero.stage=3", "train.micro_batch=2", "train.accumulate=null", "zero.offload={optimizer: disk, parameters: host, path: " + os.TempDir() + "}"}},
 	{3, []string{"parallel={ranks: 6, shard: 2, replicate: 3}", "zero.stage=2", "precision=bf16", "train.accumulate=2", "train.batch=24", "zero.offload={optimizer: host, ratio: 0.6}"}},
 	{6, []string{"parallel={ranks: 12, pipeline: 2, expert: 2, replicate: 3, shard: 1}", "zero.stage=2", "model.family=llama", "model.experts={count: 4, per_token: 2}", "train.router_aux=0.1"}},
+	{3, []string{"parallel={ranks: 3, replicate: 3, shard: 1}", "zero.stage=3", "zero.recompute=block", "zero.offload={parameters: disk, path: " + os.TempDir() + ", buffers: 2}"}},
+	{5, []string{"parallel={ranks: 5, replicate: 5, shard: 1}", "zero.stage=3", "train.batch=60", "train.micro_batch=1", "train.accumulate=null", "zero.offload={optimizer: disk, parameters: host, path: " + os.TempDir() + "}"}},
 }
 
 // TestReplicaDiesAtAnyOperation checks that a run goes on when one or two ranks fail in any operation, that no
@@ -188,6 +195,82 @@ func survivesAt(t *testing.T, n int, sets []string, victims map[int]int64, whole
 		return
 	}
 	sameAsRepeated(t, c, sets, l, out, whole)
+}
+
+// TestUpdateIsCompleted checks that ranks whose memory outside the device is slow complete an update when others are lost right
+// after the statistics of its step, and that one whose disk fails meanwhile ends.
+func TestUpdateIsCompleted(t *testing.T) {
+	nightly.Parallel(t)
+	for i, x := range []struct {
+		job, passed int // statistics before the loss
+		broken      bool
+	}{{16, 1, false}, {12, 1, false}, {14, 4, false}, {13, 2, false}, {17, 1, true}} {
+		if !nightly.Every(4, i) {
+			continue
+		}
+		s := surviving[x.job]
+		t.Run(fmt.Sprint(s.sets, x), func(t *testing.T) {
+			t.Parallel()
+			sets := append([]string{"checkpoint.every=1", "checkpoint.keep=9", "train.steps=4", "faults={survive: true}"}, s.sets...)
+			whole, out, c := t.TempDir(), t.TempDir(), hosted(saving(t, t.TempDir(), sets...))
+			run(t, saving(t, whole, append(slices.Clone(sets), "faults=null")...), "")
+			var struck atomic.Bool
+			lost, units := s.processes-1, world.UnitsOf(spec.Mesh(c), c.Parallel.Ranks/s.processes)
+			errs := inProcesses(t, c, s.processes, out, func(p int) (h setup.Hooks) {
+				h.Files = vfstest.Hook{FS: vfs.OS{}, Before: func(o vfstest.Op) error {
+					if o.Do != "write" || o.Off == 0 || !strings.HasSuffix(o.Name, ".offload") {
+						return nil
+					}
+					time.Sleep(10 * time.Millisecond)
+					if x.broken && p == 0 && struck.Load() {
+						time.Sleep(200 * time.Millisecond) // others find the loss first
+						return syscall.EIO
+					}
+					return nil
+				}}
+				h.WrapTrainer = func(_ int, z *zero.Config) { z.HostUpdate = slowUpdate{z.HostUpdate} }
+				if p == lost {
+					h.WrapGroups = func(_ int, g collective.Ranks) collective.Ranks { return diesAfter(g, x.passed, &struck) }
+				}
+				return h
+			})
+			for p, err := range errs {
+				if fails := units[p] == units[lost] || x.broken && p == 0; fails != (err != nil) || x.broken && p == 0 && !errors.Is(err, syscall.EIO) {
+					t.Errorf("process %d: %v", p, err)
+				}
+			}
+			l, err := report.ReadLog(filepath.Join(out, "metrics.jsonl"))
+			if err != nil || len(l.Changes) == 0 {
+				t.Fatalf("%v, no changes", err)
+			}
+			sameAsRepeated(t, c, sets, l, out, whole)
+		})
+	}
+}
+
+// slowUpdate is a queue for updates with a delay before each mark.
+type slowUpdate struct{ zero.Update }
+
+func (q slowUpdate) Mark() device.Event {
+	q.Do(func() error { time.Sleep(3 * time.Millisecond); return nil })
+	return q.Update.Mark()
+}
+
+// diesAfter makes a rank fail in its first operation after some gathers of statistics.
+func diesAfter(g collective.Ranks, passed int, struck *atomic.Bool) collective.Ranks {
+	left := passed
+	for role, of := range g.All() {
+		*of = collectivetest.Faulty(*of, func(int) (f collectivetest.Fault) {
+			if left == 0 {
+				struck.Store(true)
+				f.Err = errLink
+			} else if role == collective.World {
+				left--
+			}
+			return f
+		})
+	}
+	return g
 }
 
 // sameAsRepeated compares a run that lost replicas with a repetition from the checkpoints of one that lost nobody.

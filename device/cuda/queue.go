@@ -5,6 +5,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -39,7 +40,8 @@ type Queue struct {
 
 	broken atomic.Bool // err is set
 	mu     sync.Mutex
-	err    error // the first error
+	err    error  // the first error
+	fine   uint64 // marks that it does not concern: those before the work that was skipped first
 }
 
 // NewQueue opens a stream; Close ends it. If it cannot be opened, all work on it fails with that
@@ -91,38 +93,48 @@ func (q *Queue) fail(err error) {
 	if q.label != "" {
 		err = fmt.Errorf("%s: %w", q.label, err)
 	}
-	q.takeOver(err)
+	q.Fail(err)
 }
 
-// Fail makes an error stick, unless there is one. It may be called from any goroutine.
-func (q *Queue) Fail(err error) { q.takeOver(err) }
+// Fail makes an error stick, unless there is one. It may be called from any goroutine: issued work may have failed, so the
+// error concerns all marks.
+func (q *Queue) Fail(err error) { q.takeOver(err, 0) }
 
-func (q *Queue) takeOver(err error) {
+// takeOver makes an error stick that concerns later marks than those that are fine.
+func (q *Queue) takeOver(err error, fine uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.err == nil {
-		q.err = err
+		q.err, q.fine = err, fine
 		q.broken.Store(true)
 	}
+	q.fine = min(q.fine, fine)
 }
 
 // Clear waits for the issued work and forgets a failure, unless the GPU has failed.
 func (q *Queue) Clear() {
 	_ = q.Wait()
 	q.mu.Lock()
-	q.err = nil
+	q.err, q.fine = nil, 0
 	q.broken.Store(false)
 	q.mu.Unlock()
 	_ = q.Wait()
 }
 
 // failed returns the queue's error so far.
-func (q *Queue) failed() error {
+func (q *Queue) failed() error { return q.failedAt(math.MaxUint64) }
+
+// failedAt returns the queue's error so far, if it concerns a mark. What waits for an earlier one may belong to an update that
+// is to be completed.
+func (q *Queue) failedAt(seq uint64) error {
 	if !q.broken.Load() {
 		return nil
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if seq <= q.fine {
+		return nil
+	}
 	return q.err
 }
 
@@ -185,8 +197,8 @@ func (q *Queue) After(e device.Event) {
 			return
 		}
 		q.AfterPeer(e)
-		if err := on.failed(); err != nil {
-			q.takeOver(err)
+		if err := on.failedAt(e.Seq); err != nil {
+			q.takeOver(err, q.marked)
 		}
 	case *Transfer:
 		on.sink(e.Seq)
@@ -196,7 +208,7 @@ func (q *Queue) After(e device.Event) {
 			return
 		}
 		if err := e.Await(); err != nil {
-			q.takeOver(err)
+			q.takeOver(err, q.marked)
 		}
 	}
 }
@@ -217,7 +229,7 @@ func (q *Queue) Await(seq uint64) error {
 	if !q.leftOut("host", q.told.of(seq), q.name) {
 		q.fail(q.marks[seq%markRing].Await())
 	}
-	return q.failed()
+	return q.failedAt(seq)
 }
 
 func (q *Queue) Wait() error {
@@ -251,7 +263,7 @@ func (q *Queue) Now(name string, f func() error) {
 		err = fmt.Errorf("%s: %w", q.label, err)
 	}
 	if err != nil {
-		q.takeOver(err)
+		q.takeOver(err, q.marked)
 	}
 }
 

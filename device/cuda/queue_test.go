@@ -135,6 +135,40 @@ func TestDo(t *testing.T) {
 	}
 }
 
+// TestErrorLeavesEarlierMarks checks that what waits for a mark goes on if the queue failed after it by itself or adopted an error,
+// but not if work that was issued before it may have failed.
+func TestErrorLeavesEarlierMarks(t *testing.T) {
+	b := open(t)
+	hq, lost := b.host.NewQueue("host"), errors.New("lost")
+	defer hq.Close()
+	move := b.dev.NewTransfer("move")
+	defer move.Close()
+	early, moved := b.q.Mark(), move.Mark()
+	b.q.Do(func() error { return lost })
+	late := b.q.Mark()
+	move.After(late)
+	if err := move.Wait(); !errors.Is(err, lost) {
+		t.Fatalf("a queue that waited for the failed one: %v", err)
+	}
+	for _, e := range []device.Event{early, moved} {
+		b.r.After(e)
+		hq.After(e)
+		if a, r, h := e.Await(), b.r.Wait(), hq.Wait(); a != nil || r != nil || h != nil {
+			t.Errorf("a mark before the failure: %v; those that wait for it: %v, %v", a, r, h)
+		}
+	}
+	b.q.Fail(errors.New("aborted"))
+	for _, e := range []device.Event{early, late, move.Mark()} {
+		if err := e.Await(); !errors.Is(err, lost) {
+			t.Errorf("%v, want %v", err, lost)
+		}
+	}
+	move.Clear()
+	if err := move.Mark().Await(); err != nil {
+		t.Errorf("after Clear: %v", err)
+	}
+}
+
 // TestDriverErrors checks that a driver error, reported on the next call, is the
 // context's, and so every queue's.
 func TestDriverErrors(t *testing.T) {

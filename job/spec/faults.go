@@ -38,7 +38,6 @@ func (r *resolver) resolveFaults() {
 		{c.Parallel.Master, "only the master has the state", "master: false", []string{"parallel.master"}},
 		{c.PipelineShape().Virtual > 1, "with fewer replicas, a rank's micro-batches may be no multiple of the ranks of the pipeline", "another schedule", []string{"pipeline.schedule", "pipeline.virtual"}},
 		{c.Optimizer.Type == "muon", "ranks exchange matrices within an update by Muon, so a loss could leave half of it", "another type", []string{"optimizer.type"}},
-		{c.On() == "cuda" && c.Zero.Offload.Any(), "a GPU's update of offloaded state could end halfway when others are lost", "none", offloads},
 		{c.Train.Delayed, "an update that overlaps with the next step cannot be separated from it", "delayed_update: false", []string{"train.delayed_update"}},
 	})
 }
