@@ -85,7 +85,7 @@ func listed(folder string, l *report.Log) []string {
 	}
 	state := stateOf(folder, l)
 	if c := l.Changed(); c != nil {
-		state = fmt.Sprintf("%s; %d replicas since step %d", state, c.Replicas, c.Step)
+		state = fmt.Sprintf("%s; %s since step %d", state, c.Left(), c.Step)
 	}
 	return append(row, fmt.Sprintf("%d/%d", last, max(last, s.Steps)), loss, speed, mfu, show.Printable(state))
 }

@@ -72,7 +72,7 @@ func TestSurvive(t *testing.T) {
 				if rank != c.victim {
 					var says []string
 					if rank == 1 && c.victim == 0 || rank == 0 { // who reports
-						says = []string{fmt.Sprintf("lost ranks %d, going on with %d replicas", c.victim, c.ranks-1), fmt.Sprintf("step %[1]d/%[1]d", steps)}
+						says = []string{fmt.Sprintf("lost rank %d, going on with %s", c.victim, report.Change{Replicas: c.ranks - 1}.Left()), fmt.Sprintf("step %[1]d/%[1]d", steps)}
 					}
 					if c.full {
 						says = append(says, "training continues without TensorBoard events", "metrics.jsonl is complete again")
@@ -89,7 +89,7 @@ func TestSurvive(t *testing.T) {
 					t.Fatalf("line %d is of step %d", i+1, s.Step)
 				}
 			}
-			if row := listed(filepath.Join(dir, "r"), l); !strings.Contains(row[len(row)-1], fmt.Sprintf("done; %d replicas since step", c.ranks-1)) {
+			if row := listed(filepath.Join(dir, "r"), l); !strings.Contains(row[len(row)-1], fmt.Sprintf("done; %s since step", l.Changed().Left())) {
 				t.Errorf("listed as %q", row)
 			}
 			if len(l.Steps) != steps {
@@ -191,7 +191,7 @@ func TestHostsAreLost(t *testing.T) {
 		}
 		_ = all[victim].cmd.Process.Kill()
 	}
-	all[1].ends(t, "process 1", 0, "lost ranks 0, going on with 2 replicas", "training waits until it answers", "is locked by process", "step 150/150")
+	all[1].ends(t, "process 1", 0, "lost rank 0, going on with 2 replicas", "training waits until it answers", "is locked by process", "step 150/150")
 	all[2].ends(t, "process 2", 0)
 	zeroth(t, 0, "ckpt", "verify", "s3://runs/a")
 	out, _ := zeroth(t, 0, "ckpt", "ls", "s3://runs/a")

@@ -504,7 +504,7 @@ func (m *Machine) refuses(nodes, voters []int) string {
 	}
 	slices.Sort(units)
 	if n := len(slices.Compact(units)); n < m.cfg.Min || n == 0 {
-		return fmt.Sprintf("%d replicas are left, fewer than faults.min_replicas", n)
+		return fmt.Sprintf("fewer replicas are left (%d) than faults.min_replicas", n)
 	}
 	for _, n := range nodes {
 		r := m.reports[n]

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -462,7 +461,8 @@ func (c *crew) leaves(why string) error {
 		}
 	}
 	if len(lost) > 0 {
-		why = fmt.Sprintf("lost ranks %s: %s", strings.Trim(strings.ReplaceAll(fmt.Sprint(lost), " ", ","), "[]"), why)
+		slices.Sort(lost)
+		why = fmt.Sprintf("lost %s: %s", collective.RankNames(lost), why)
 	}
 	return setup.Left{Why: why, Others: c.meshOf(v).Replicate >= c.w.cfg.Survive}
 }

@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"strings"
+	"slices"
 	"time"
 
+	"zeroth/collective"
 	"zeroth/internal/show"
 	"zeroth/job/spec"
 	"zeroth/job/trace"
@@ -136,10 +137,18 @@ func (c Change) String() string {
 		ranks []int
 	}{{lost, c.Lost}, {"joined by", c.Joined}} {
 		if len(x.ranks) > 0 {
-			s += fmt.Sprintf("%s ranks %s, ", x.word, strings.Trim(strings.ReplaceAll(fmt.Sprint(x.ranks), " ", ","), "[]"))
+			s += fmt.Sprintf("%s %s, ", x.word, collective.RankNames(slices.Sorted(slices.Values(x.ranks))))
 		}
 	}
-	return s + fmt.Sprintf("going on with %d replicas", c.Replicas)
+	return s + "going on with " + c.Left()
+}
+
+// Left returns how many replicas train after the change.
+func (c Change) Left() string {
+	if c.Replicas == 1 {
+		return "1 replica"
+	}
+	return fmt.Sprintf("%d replicas", c.Replicas)
 }
 
 // Lead is the event of a process that was not the first one, and reports for the run from now on.

@@ -567,7 +567,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	if strings.Count(b.String(), "</script>") != strings.Count(livePage, "</script>") || strings.Contains(b.String(), "<b>") || !strings.Contains(b.String(), `alert(1)`) || !strings.Contains(b.String(), `"name":"grads","place":"device","planned":7,"held":7`) ||
-		!strings.Contains(b.String(), `after step 1: lost ranks 2, going on with 3 replicas`) || !strings.Contains(b.String(), `"replicas":3`) {
+		!strings.Contains(b.String(), `after step 1: lost rank 2, going on with 3 replicas`) || !strings.Contains(b.String(), `"replicas":3`) {
 		t.Error("what the run has is not escaped")
 	}
 }
