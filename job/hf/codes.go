@@ -60,12 +60,12 @@ func encode(p *shard.Param, read func(at shard.Range, dst []float32) error) ([]f
 	bits := device.OfF32(words).Words()
 	most := make([][]float32, (n+piece-1)/piece)
 	each := max(1, codedAtOnce/piece) // pieces that are read at once
-	buffers := sync.Pool{New: func() any { return make([]float32, min(n, each*piece)) }}
+	buffers := sync.Pool{New: func() any { b := make([]float32, min(n, each*piece)); return &b }}
 	err := parallel.For(context.Background(), (len(most)+each-1)/each, 0, func(_ context.Context, i int) error {
-		at, buffer := i*each, buffers.Get().([]float32)
+		at, buffer := i*each, buffers.Get().(*[]float32)
 		defer buffers.Put(buffer)
 		lo := at * piece
-		x := buffer[:min(len(buffer), n-lo)]
+		x := (*buffer)[:min(len(*buffer), n-lo)]
 		err := read(shard.Range{Lo: lo, Hi: lo + len(x)}, x)
 		if i := slices.IndexFunc(x, beyondF16); err == nil && code == device.Int8 && i >= 0 {
 			err = input.BadInput(fmt.Errorf("element %d of %s is %v, larger than 65504, the largest float16, which int8 cannot store; want model.weights: nf4 or full", lo+i, p.Name, x[i]))

@@ -265,7 +265,7 @@ func (x trial) run(t *testing.T, n *network, exe string, refs *references, sum *
 	}
 	n.set(x.seed, x.delay, x.loss)
 	n.proxy.drop()
-	all, err := n.start(x.layout, exe, dir, args...)
+	all, err := n.start(x.layout, exe, dir, nil, args...)
 	if err != nil {
 		return []string{err.Error()}
 	}
@@ -450,7 +450,7 @@ func (x trial) resume(n *network, exe, dir string, refs *references) (problems [
 		return []string{fmt.Sprintf("no checkpoint: %v", err)}
 	}
 	steps := int(newest.Step) + 5
-	all, err := n.start(x.layout, exe, dir, append(x.sets(), "--out", "run", "--resume", "latest", "--set", fmt.Sprint("train.steps=", steps))...)
+	all, err := n.start(x.layout, exe, dir, nil, append(x.sets(), "--out", "run", "--resume", "latest", "--set", fmt.Sprint("train.steps=", steps))...)
 	if err != nil {
 		return []string{err.Error()}
 	}

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,6 +36,7 @@ type flow struct {
 	all      []*process
 	again    []time.Time // when a process that has ended is started again
 	ends     map[string]int
+	last     []string // words of processes that have ended
 }
 
 // TestLosses disturbs processes, hosts and links of a job on three hosts at random instants, one fault at a time. What was
@@ -63,6 +65,7 @@ func TestLosses(t *testing.T) {
 	var took []time.Duration
 	for i := range *losses {
 		f.whole(t)
+		f.last = nil
 		f.rest(t, time.Duration(rng.IntN(400))*time.Millisecond)
 		what, heal := f.disturb(t, rng)
 		if f.rest(t, time.Duration(500+rng.IntN(3500))*time.Millisecond); heal != nil {
@@ -94,7 +97,11 @@ func (f *flow) disturb(t *testing.T, rng *rand.Rand) (what string, heal func()) 
 		return func() { f.n.set(0, 0, 0) }
 	}
 	third := (host + 2) % f.hosts
-	switch rng.IntN(9) {
+	kind := rng.IntN(9)
+	if *only != "" {
+		kind, _ = strconv.Atoi(*only)
+	}
+	switch kind {
 	case 0:
 		signal(syscall.SIGKILL, p)
 		return fmt.Sprintf("process %d is killed", p), nil
@@ -132,6 +139,8 @@ func (f *flow) tend(t *testing.T) {
 		case f.again[p].IsZero():
 			f.again[p] = now.Add(500 * time.Millisecond)
 			f.ends[fmt.Sprint(x.code())]++
+			said := x.said.String()
+			f.last = append(f.last, fmt.Sprintf("%v: process %d ends with %d: %s", now.Format("05.000"), p, x.code(), said[max(0, len(said)-600):]))
 			lost := strings.Contains(x.said.String(), ": lost rank") // 1 without a checkpoint
 			if code := x.code(); code != -1 && code != 75 && code != 68 && !(code == 1 && lost) {
 				t.Errorf("process %d ends with %d\n%s", p, code, &x.said)
@@ -168,9 +177,8 @@ func (f *flow) whole(t *testing.T) {
 			return
 		}
 		if time.Now().After(stop) {
+			t.Logf("%s", strings.Join(f.last[max(0, len(f.last)-60):], "\n"))
 			for p, x := range f.all {
-				x.signal(syscall.SIGQUIT)
-				x.wait(time.Second)
 				t.Logf("process %d: %s", p, &x.said)
 			}
 			t.Fatal("the replicas do not come together")

@@ -76,23 +76,10 @@ func (l layout) sets() []string {
 	return all
 }
 
-// start starts the processes of a job. Each host has its own name and folder for temporary files.
-func (n *network) start(l layout, exe, dir string, args ...string) (all []*process, err error) {
-	at := address
-	if l.proxied {
-		at = proxied
-	}
+// start starts the processes of a job.
+func (n *network) start(l layout, exe, dir string, env []string, args ...string) (all []*process, err error) {
 	for p := range l.processes() {
-		host := l.host(p)
-		tmp := filepath.Join(dir, fmt.Sprint("tmp", host))
-		if err := os.MkdirAll(tmp, 0o755); err != nil {
-			end(all)
-			return nil, err
-		}
-		env := []string{"ZEROTH_TOKEN=a token of sixteen bytes and more", fmt.Sprint("ZEROTH_WORLD_SIZE=", l.processes()), fmt.Sprint("ZEROTH_RANK=", p),
-			"ZEROTH_ADDR=" + at(l.host(0)) + ":29400", "GOMAXPROCS=1", "TMPDIR=" + tmp}
-		words := []string{"netns", "exec", n.hosts[host], "unshare", "--uts", "sh", "-c", `hostname "$0" && exec "$@"`, name(host), exe, "train", "job.yaml", "--set", "parallel.bind=" + at(host)}
-		proc, err := run(dir, env, "ip", append(words, args...)...)
+		proc, err := n.process(l, p, exe, dir, env, args...)
 		if err != nil {
 			end(all)
 			return nil, err
@@ -100,6 +87,23 @@ func (n *network) start(l layout, exe, dir string, args ...string) (all []*proce
 		all = append(all, proc)
 	}
 	return all, nil
+}
+
+// process starts a process of a job. Each host has its own name and folder for temporary files.
+func (n *network) process(l layout, p int, exe, dir string, env []string, args ...string) (*process, error) {
+	at := address
+	if l.proxied {
+		at = proxied
+	}
+	host := l.host(p)
+	tmp := filepath.Join(dir, fmt.Sprint("tmp", host))
+	if err := os.MkdirAll(tmp, 0o755); err != nil {
+		return nil, err
+	}
+	env = append([]string{"ZEROTH_TOKEN=a token of sixteen bytes and more", fmt.Sprint("ZEROTH_WORLD_SIZE=", l.processes()), fmt.Sprint("ZEROTH_RANK=", p),
+		"ZEROTH_ADDR=" + at(l.host(0)) + ":29400", "GOMAXPROCS=1", "TMPDIR=" + tmp}, env...)
+	words := []string{"netns", "exec", n.hosts[host], "unshare", "--uts", "sh", "-c", `hostname "$0" && exec "$@"`, name(host), exe, "train", "job.yaml", "--set", "parallel.bind=" + at(host)}
+	return run(dir, env, "ip", append(words, args...)...)
 }
 
 // name returns the name of a host.

@@ -54,7 +54,7 @@ func (x trial) goesOn(t *testing.T, n *network, exe string, disturbed bool) []by
 	const steps = 300
 	dir := folder(t)
 	defer os.RemoveAll(dir)
-	all, err := n.start(x.layout, exe, dir, append(x.sets(), "--out", "run", "--set", fmt.Sprint("parallel.dead_after=", *silent), "--set", "faults.survive=true",
+	all, err := n.start(x.layout, exe, dir, nil, append(x.sets(), "--out", "run", "--set", fmt.Sprint("parallel.dead_after=", *silent), "--set", "faults.survive=true",
 		"--set", "train.sums=tree", "--set", "train.batch=12", "--set", fmt.Sprint("train.steps=", steps))...)
 	if err != nil {
 		t.Fatal(err)

@@ -161,11 +161,11 @@ func (c *Client) download(ctx context.Context, bucket string, o Object, path str
 		return 0, err
 	}
 	defer out.Drop()
-	buffers := sync.Pool{New: func() any { return make([]byte, min(PartBytes, o.Size)) }}
+	buffers := sync.Pool{New: func() any { b := make([]byte, min(PartBytes, o.Size)); return &b }}
 	err = parallel.For(ctx, partsOf(o.Size), Streams, func(ctx context.Context, i int) error {
-		off, buf := int64(i)*PartBytes, buffers.Get().([]byte)
+		off, buf := int64(i)*PartBytes, buffers.Get().(*[]byte)
 		defer buffers.Put(buf)
-		b := buf[:min(PartBytes, o.Size-off)]
+		b := (*buf)[:min(PartBytes, o.Size-off)]
 		_, err := c.ReadAt(ctx, bucket, o, b, off)
 		if err == nil {
 			_, err = out.WriteAt(b, off)

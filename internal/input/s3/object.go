@@ -318,9 +318,9 @@ func partsOf(size int64) int { return int((size + PartBytes - 1) / PartBytes) }
 func (c *Client) parts(ctx context.Context, bucket, key, id string, r io.ReaderAt, size int64, gate func() error) ([]minio.CompletePart, []uint32, error) {
 	n := partsOf(size)
 	parts, sums := make([]minio.CompletePart, n), make([]uint32, n)
-	buffers := sync.Pool{New: func() any { return make([]byte, PartBytes) }}
+	buffers := sync.Pool{New: func() any { return new([PartBytes]byte) }}
 	return parts, sums, parallel.For(ctx, n, Streams, func(ctx context.Context, i int) error {
-		buf := buffers.Get().([]byte)
+		buf := buffers.Get().(*[PartBytes]byte)
 		defer buffers.Put(buf)
 		b := buf[:min(PartBytes, size-int64(i)*PartBytes)]
 		if _, err := r.ReadAt(b, int64(i)*PartBytes); err != nil && err != io.EOF {
