@@ -68,13 +68,17 @@ func TestLosses(t *testing.T) {
 		f.last = nil
 		f.rest(t, time.Duration(rng.IntN(400))*time.Millisecond)
 		what, heal := f.disturb(t, rng)
-		if f.rest(t, time.Duration(500+rng.IntN(3500))*time.Millisecond); heal != nil {
+		lasts := time.Duration(500+rng.IntN(3500)) * time.Millisecond
+		if i%2 == 0 { // about parallel.dead_after: some are lost to some
+			lasts = time.Duration(900+rng.IntN(1200)) * time.Millisecond
+		}
+		if f.rest(t, lasts); heal != nil {
 			heal()
 		}
 		begin := time.Now()
 		f.whole(t)
 		took = append(took, time.Since(begin))
-		t.Logf("%d: %s; whole %v after it", i, what, short(took[i]))
+		t.Logf("%d: %s, for %v; whole %v after it", i, what, lasts, short(took[i]))
 	}
 	slices.Sort(took)
 	t.Logf("whole after %v to %v, median %v; processes ended with %v", short(took[0]), short(took[len(took)-1]), short(took[len(took)/2]), f.ends)
