@@ -3,7 +3,6 @@ package tokenizer
 import (
 	"cmp"
 	"fmt"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -180,49 +179,29 @@ type modelReader struct {
 	fuse, fallback bool
 	ignoreMerges   bool
 	prefix, suffix string
-	dropout        string
+	dropout        float64
 	ids            map[string]uint32
 	merges         [][3]uint32      // left, right, both
 	early          *jsonread.Reader // at the merges, if they came before the vocabulary
 	uni            *unigram         // if the vocabulary has scores
-	unknownID      string           // of a Unigram model
+	unknownID      *int             // of a Unigram model; nil if it is missing
 	otherModel     string           // a key of another model type
 }
 
 func (m *modelReader) read() error {
-	text := func(to *string) func() error {
-		return func() (err error) {
-			if !m.Null() {
-				*to, err = m.String()
+	into := func(v any) func() error {
+		return func() error {
+			if m.Null() {
+				return nil
 			}
-			return err
-		}
-	}
-	flag := func(to *bool) func() error {
-		return func() (err error) {
-			if !m.Null() {
-				*to, err = m.Bool()
-			}
-			return err
+			return m.Strict(v)
 		}
 	}
 	return m.Fields(map[string]func() error{
-		"type": text(&m.kind), "unk_token": text(&m.unknown),
-		"continuing_subword_prefix": text(&m.prefix), "end_of_word_suffix": text(&m.suffix),
-		"fuse_unk": flag(&m.fuse), "byte_fallback": flag(&m.fallback), "ignore_merges": flag(&m.ignoreMerges),
+		"type": into(&m.kind), "unk_token": into(&m.unknown), "unk_id": into(&m.unknownID), "dropout": into(&m.dropout),
+		"continuing_subword_prefix": into(&m.prefix), "end_of_word_suffix": into(&m.suffix),
+		"fuse_unk": into(&m.fuse), "byte_fallback": into(&m.fallback), "ignore_merges": into(&m.ignoreMerges),
 		"vocab": m.readVocab, "merges": m.readMerges,
-		"dropout": func() (err error) {
-			if !m.Null() {
-				m.dropout, err = m.Number()
-			}
-			return err
-		},
-		"unk_id": func() (err error) {
-			if !m.Null() {
-				m.unknownID, err = m.Number()
-			}
-			return err
-		},
 		"max_input_chars_per_word": m.pass("max_input_chars_per_word"), // keys of other models
 	})
 }
@@ -320,20 +299,19 @@ func (m *modelReader) check() error {
 			return err
 		}
 	}
-	dropout, err := strconv.ParseFloat("0"+m.dropout, 64)
 	switch {
 	case m.kind == "Unigram" && m.uni != nil && m.otherModel == "" && len(m.merges) == 0:
 		return m.checkUnigram()
 	case m.kind != "BPE" && m.kind != "":
 		return fmt.Errorf("model: type %.40q is not supported; only BPE and Unigram are", m.kind)
-	case m.uni != nil || m.unknownID != "":
+	case m.uni != nil || m.unknownID != nil:
 		return fmt.Errorf("model: scores and unk_id are not valid for BPE")
 	case m.otherModel != "":
 		return fmt.Errorf("model: %s is not valid for BPE", m.otherModel)
 	case len(m.ids) == 0:
 		return fmt.Errorf("model: no vocabulary")
-	case err != nil || dropout != 0:
-		return fmt.Errorf("model: dropout %.20s is not supported", m.dropout)
+	case m.dropout != 0:
+		return fmt.Errorf("model: dropout %v is not supported", m.dropout)
 	case m.prefix != "" || m.suffix != "":
 		return fmt.Errorf("model: marking parts of words (continuing_subword_prefix %.20q, end_of_word_suffix %.20q) is not supported", m.prefix, m.suffix)
 	}
@@ -350,8 +328,7 @@ func (t *Tokenizer) setModel(m *modelReader) error {
 		t.unknown = int64(id)
 	}
 	if t.uni = m.uni; t.uni != nil {
-		id, _ := strconv.Atoi(m.unknownID) // checked before
-		t.unknown = int64(id)
+		t.unknown = int64(*m.unknownID)
 		t.ignoreMerges = false // there are none
 	}
 	if t.bytes && t.uni != nil {

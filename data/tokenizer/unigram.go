@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -61,9 +62,11 @@ func (m *modelReader) readScores() error {
 
 // checkUnigram refuses files that the reference refuses or that would lose text.
 func (m *modelReader) checkUnigram() error {
-	id, err := strconv.Atoi(m.unknownID)
-	if err != nil || id < 0 || id >= len(m.uni.scores) {
-		return fmt.Errorf("model: unk_id %.20q is not the id of a piece", m.unknownID)
+	switch id := m.unknownID; {
+	case id == nil:
+		return errors.New("model: a Unigram model needs unk_id, the id of a piece")
+	case *id < 0 || *id >= len(m.uni.scores):
+		return fmt.Errorf("model: unk_id %d is not the id of a piece", *id)
 	}
 	return nil
 }
