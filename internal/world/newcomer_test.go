@@ -1,11 +1,19 @@
 package world
 
 import (
+	"fmt"
 	"net"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"zeroth/collective/rendezvous"
 	"zeroth/collective/socket"
+	"zeroth/internal/input"
 	"zeroth/internal/launch"
+	"zeroth/internal/setup"
+	"zeroth/shard"
 )
 
 // watched is a connection that says when it is closed.
@@ -55,4 +63,91 @@ func TestEarlierAttemptEndsLate(t *testing.T) {
 		t.Error("an attempt succeeds without the others")
 	}
 	<-third.closed
+}
+
+// TestNewcomerSumsOtherwise checks that processes that would sum otherwise, by their library or by their job, are refused, that the
+// others go on, and that one that sums as they do can come back.
+func TestNewcomerSumsOtherwise(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(rank int) Config {
+		return Config{
+			Process:    launch.Process{Rank: rank, World: 3, Host: "127.0.0.1", Ports: []int{ln.Addr().(*net.TCPAddr).Port}},
+			PerProcess: 1, Transport: "tcp", Token: []byte("0123456789abcdef"), Heartbeat: 100 * time.Millisecond, DeadAfter: 20 * time.Second,
+			Survive: 1, Joins: true, Join: 30 * time.Second,
+		}
+	}
+	worlds := make([]*World, 3)
+	var all sync.WaitGroup
+	for p := range worlds {
+		all.Go(func() {
+			c := of(p)
+			if p == 0 {
+				c.Listener = ln
+			}
+			w, err := Enter(t.Context(), c)
+			if err == nil {
+				err = w.Agree(t.Context(), []rendezvous.Fact{{Name: "train.sums", Value: "tree"}})
+			}
+			if err == nil {
+				_, err = w.Connect(shard.Mesh{Shard: 1, Replicate: 3})
+			}
+			if worlds[p] = w; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		return
+	}
+	sums := func(by string) {
+		for _, w := range worlds[:2] {
+			w.crew.mu.Lock()
+			w.nccl = by
+			w.crew.mu.Unlock()
+			w.Wanted()
+		}
+	}
+	sums("2.28.3, windows registered")
+	worlds[2].Close()
+	for p, w := range worlds[:2] {
+		all.Go(func() {
+			if c, err := w.Survive(t.Context(), setup.Standing{Steps: 1, Duty: setup.BetweenSteps}); err != nil || c.Replicas != 2 {
+				t.Errorf("process %d: %v, %+v", p, err, c)
+			}
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		return
+	}
+	back := of(2)
+	back.Back = []string{back.Host}
+	const want = "gradients would be summed by ranks, in rank order here, but the run sums them by NCCL 2.28.3, windows registered"
+	if _, err := Enter(t.Context(), back); !input.IsInput(err) || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+	sums("")
+	for sums, want := range map[string]string{"order": "differs in train.sums: order; the run: tree", "tree": "<nil>"} {
+		late, err := Enter(t.Context(), back)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := late.Agree(t.Context(), []rendezvous.Fact{{Name: "train.sums", Value: sums}}); !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+		late.Close()
+	}
+	for p, w := range worlds[:2] {
+		if w.Wanted() || w.Err() != nil {
+			t.Errorf("process %d: %v", p, w.Err())
+		}
+	}
+	for _, w := range worlds[:2] {
+		w.Close()
+	}
 }
