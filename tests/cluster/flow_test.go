@@ -54,7 +54,7 @@ func TestLosses(t *testing.T) {
 		env: []string{"ZEROTH_MAIN=main", "ZEROTH_FAULT=0 clock 20ms"}, ends: map[string]int{}}
 	shared := []string{"--set", "train.sums=tree", "--set", "train.batch=48", "--set", "zero.stage=3", "--set", "data.validation=0"}
 	f.args = append(shared, append(f.sets(), "--out", "run", "--set", "faults={survive: true, join: true, min_replicas: 2}", "--set", "checkpoint.every=100",
-		"--set", "parallel.dead_after=1500ms", "--set", "parallel.join=60s")...)
+		"--set", fmt.Sprint("parallel.dead_after=", *silent), "--set", "parallel.join=60s")...)
 	var err error
 	if f.all, err = f.n.start(f.layout, exe, f.dir, f.env, f.args...); err != nil {
 		t.Fatal(err)
@@ -68,9 +68,9 @@ func TestLosses(t *testing.T) {
 		f.last = nil
 		f.rest(t, time.Duration(rng.IntN(400))*time.Millisecond)
 		what, heal := f.disturb(t, rng)
-		lasts := time.Duration(500+rng.IntN(3500)) * time.Millisecond
-		if i%2 == 0 { // about parallel.dead_after: some are lost to some
-			lasts = time.Duration(900+rng.IntN(1200)) * time.Millisecond
+		lasts := time.Duration((0.3 + 2*rng.Float64()) * float64(*silent))
+		if i%2 == 0 { // about as long as parallel.dead_after: some may be lost to some
+			lasts = time.Duration((0.6 + 0.8*rng.Float64()) * float64(*silent))
 		}
 		if f.rest(t, lasts); heal != nil {
 			heal()
@@ -78,7 +78,7 @@ func TestLosses(t *testing.T) {
 		begin := time.Now()
 		f.whole(t)
 		took = append(took, time.Since(begin))
-		t.Logf("%d: %s, for %v; whole %v after it", i, what, lasts, short(took[i]))
+		t.Logf("%d: %s, for %v; whole %v after it", i, what, short(lasts), short(took[i]))
 	}
 	slices.Sort(took)
 	t.Logf("whole after %v to %v, median %v; processes ended with %v", short(took[0]), short(took[len(took)-1]), short(took[len(took)/2]), f.ends)
