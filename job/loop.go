@@ -52,7 +52,7 @@ type counts struct {
 // duties is the work that follows a step, in order. After a loss, ranks repeat the duties that some have not done.
 type duties struct {
 	duty     int         // how many are done
-	due      [3]bool     // those to be done, before each is begun
+	due      [4]bool     // those to be done, before each is begun
 	wants    bool        // a rank has asked all to save
 	stopped  bool        // ranks have agreed to stop
 	joins    bool        // ranks have agreed to take in others, or to leave out a slow replica
@@ -63,7 +63,8 @@ type duties struct {
 
 // The duties.
 const (
-	evaluating = iota
+	updating = iota
+	evaluating
 	saving
 	saveLast  = setup.BetweenSteps // after training
 	allDuties = saveLast + 1
@@ -167,6 +168,13 @@ func (l *loop) run(ctx context.Context) (stopped bool, err error) {
 
 // follow does what follows a step.
 func (l *loop) follow() (err error) {
+	if l.duty == updating {
+		if err := l.complete(); err != nil {
+			return err
+		}
+		l.timeline.end(l)
+		l.duty = evaluating
+	}
 	if l.duty == evaluating {
 		if l.owed = l.evaluates(); l.owed && !l.stopped {
 			l.early = l.before
@@ -183,6 +191,18 @@ func (l *loop) follow() (err error) {
 		l.duty = saveLast
 	}
 	return nil
+}
+
+// complete completes an update in which ranks exchange matrices, as a part of the last step.
+func (l *loop) complete() error {
+	if !l.rank.Trainer.Repeats() {
+		return nil
+	}
+	l.rank.Recorder.BeginStep(l.at)
+	err := l.rank.Trainer.Complete()
+	p := l.rank.Recorder.EndStep()
+	l.pace.Waited, l.pace.Took = l.pace.Waited+p.Waited, l.pace.Took+p.Took
+	return err
 }
 
 // train does a step.
@@ -211,7 +231,6 @@ func (l *loop) train(lr float64) (zero.Stats, error) {
 	}
 	l.pace = l.rank.Recorder.EndStep()
 	l.advance()
-	l.timeline.end(l)
 	l.looked = false
 	return s, l.chosen.record(l.rank)
 }

@@ -7,15 +7,17 @@ import (
 	"zeroth/device"
 )
 
-// Whole is a rule that updates a matrix from all of its elements. Move and Apply are
-// elementwise and work on any pieces; Orthogonalize, between them, needs the whole matrix.
+// Whole is a rule that updates a matrix from all of its elements. Move, Aim and Apply are
+// elementwise and work on any pieces; Orthogonalize, before Apply, needs the whole matrix.
 type Whole interface {
 	Rule
 	// Input returns the type of the matrix that Orthogonalize works on.
 	Input() device.DType
-	// Move updates a piece's state from its gradient and sets x to the piece's part of the
-	// matrix for Orthogonalize.
-	Move(q Ops, h Hyper, p Piece, x device.Buffer)
+	// Move updates a piece's state from its gradient.
+	Move(q Ops, h Hyper, p Piece)
+	// Aim sets x to the piece's part of the matrix for Orthogonalize, from its gradient and
+	// the state after Move.
+	Aim(q Ops, h Hyper, p Piece, x device.Buffer)
 	// Orthogonalize replaces the matrix x by its update, using Work(x.Rows, x.Cols) bytes of
 	// mem.
 	Orthogonalize(q MatrixOps, mem *device.Arena, x device.Mat)
@@ -82,16 +84,21 @@ func (Muon) Types() []device.DType { return []device.DType{device.F32} }
 func (Muon) Input() device.DType { return device.BF16 }
 
 // Move updates the momentum.
-func (r Muon) Move(q Ops, h Hyper, p Piece, x device.Buffer) {
-	m, mu, none := p.State[0], float32(r.Momentum), device.Buffer{}
-	add := float32((1 - r.Momentum) * h.GradScale)
-	if !r.Nesterov {
-		q.Axpby(m, x, m, p.Grad, mu, add)
-		return
-	}
-	q.Axpby(m, none, m, p.Grad, mu, add)
-	q.Axpby(x, none, p.Grad, m, add, mu)
+func (r Muon) Move(q Ops, h Hyper, p Piece) {
+	q.Axpby(p.State[0], device.Buffer{}, p.State[0], p.Grad, float32(r.Momentum), r.add(h))
 }
+
+// Aim sets x to the momentum or, with Nesterov, to a step further.
+func (r Muon) Aim(q Ops, h Hyper, p Piece, x device.Buffer) {
+	if r.Nesterov {
+		q.Axpby(x, device.Buffer{}, p.Grad, p.State[0], r.add(h), float32(r.Momentum))
+	} else {
+		q.Axpby(x, device.Buffer{}, p.State[0], p.State[0], 1, 0)
+	}
+}
+
+// add returns the factor of a gradient in the momentum.
+func (r Muon) add(h Hyper) float32 { return float32((1 - r.Momentum) * h.GradScale) }
 
 // Orthogonalize runs the Newton-Schulz iteration.
 func (r Muon) Orthogonalize(q MatrixOps, mem *device.Arena, x device.Mat) {

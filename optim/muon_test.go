@@ -73,7 +73,8 @@ func (c torchMuon) run(t *testing.T, steps int, kind device.DType) (w, m []float
 	for step := range steps {
 		q.Copy(grad, numbers(n, step+1))
 		for _, at := range halves {
-			r.Move(q, h, piece(at[0], at[1]), x.Slice(at[0], at[1]))
+			r.Move(q, h, piece(at[0], at[1]))
+			r.Aim(q, h, piece(at[0], at[1]), x.Slice(at[0], at[1]))
 		}
 		r.Orthogonalize(q, work, device.Matrix(x, rows, cols))
 		for _, at := range halves {

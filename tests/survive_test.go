@@ -125,6 +125,13 @@ var surviving = []struct {
 	{6, []string{"parallel={ranks: 12, pipeline: 2, expert: 2, replicate: 3, shard: 1}", "zero.stage=2", "model.family=llama", "model.experts={count: 4, per_token: 2}", "train.router_aux=0.1"}},
 	{3, []string{"parallel={ranks: 3, replicate: 3, shard: 1}", "zero.stage=3", "zero.recompute=block", "zero.offload={parameters: disk, path: " + os.TempDir() + ", buffers: 2}"}},
 	{5, []string{"parallel={ranks: 5, replicate: 5, shard: 1}", "zero.stage=3", "train.batch=12", "train.micro_batch=1", "train.accumulate=null", "zero.offload={optimizer: disk, parameters: host, path: " + os.TempDir() + "}"}},
+	{3, []string{"parallel={ranks: 6, shard: 2, replicate: 3}", "zero.stage=2", "optimizer.type=muon", "train.sums=tree", "train.accumulate=null", "train.batch=12", "train.micro_batch=1"}},
+	{6, []string{"parallel={ranks: 6, shard: 2, replicate: 3}", "zero.stage=3", "optimizer.type=muon", "precision=fp16", "model.dropout=0.2", "zero.prefetch=0"}},
+	{4, []string{"parallel={ranks: 8, tensor: 2, replicate: 4, shard: 1}", "zero.stage=1", "optimizer.type=muon", "optimizer.nesterov=false", "model.family=llama", "model.context=8"}},
+	{6, []string{"parallel={ranks: 12, pipeline: 2, replicate: 3, shard: 2}", "zero.stage=1", "optimizer.type=muon", "train.micro_batch=2", "train.accumulate=null"}},
+	{4, []string{"parallel.ranks=4", "zero.stage=0", "optimizer.type=muon", "train.lora.rank=3", "train.sums=tree", "train.accumulate=null", "train.batch=24", "train.micro_batch=2"}},
+	{3, []string{"parallel={ranks: 6, shard: 2, replicate: 3}", "zero.stage=3", "optimizer.type=muon", "precision=bf16", "zero.offload={optimizer: disk, parameters: disk, path: " + os.TempDir() + ", buffers: 2}"}},
+	{4, []string{"parallel={ranks: 4, replicate: 4, shard: 1}", "zero.stage=1", "optimizer.type=muon", "optimizer.nesterov=false", "zero.offload={optimizer: host, ratio: 0.6}"}},
 }
 
 // TestReplicaDiesAtAnyOperation checks that a run goes on when one or two ranks fail in any operation, that no

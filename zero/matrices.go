@@ -39,11 +39,12 @@ import (
 // on the device, so offloading changes no bits. On disk, the first phase reads and writes the state
 // vectors, the last one the master copy: each once per step, as with an elementwise rule.
 type matrices struct {
-	units []int // indices of the units
-	lens  []int // elements of each slot
-	part  int   // elements of a rank's part of a slot in host memory, for offloaded state
-	input device.DType
-	work  int // bytes of working space
+	units     []int // indices of the units
+	elsewhere int   // number of units in other stages of the pipeline
+	lens      []int // elements of each slot
+	part      int   // elements of a rank's part of a slot in host memory, for offloaded state
+	input     device.DType
+	work      int // bytes of working space
 
 	slots []device.Buffer // of type input
 	parts []device.Buffer // this rank's part of each slot, in host memory; none if nothing is offloaded
@@ -72,23 +73,21 @@ func matrixSlots(units, prefetch int) int {
 func (m *matrices) lag() int { return min(1, len(m.lens)-1) }
 
 // layOutMatrices determines the units, which rank orthogonalizes which matrix, and the memory
-// needed.
+// needed, which is that of any matrix: with other ranks, this one may get others.
 func (t *Trainer) layOutMatrices() {
 	m := &t.matrices
 	longest := 0
-	var costs []float64
-	ranks := 0
+	for _, u := range t.cfg.Model.Units() {
+		if _, ok := t.cfg.Rules[u.Params[0].Rule].(optim.Whole); ok && !u.Params[0].Frozen {
+			m.elsewhere++
+		}
+	}
 	for i, u := range t.runner.Units {
 		rule, ok := t.cfg.Rules[u.Rule].(optim.Whole)
 		if !ok || u.Frozen || u.Own().Len() == 0 {
 			continue
 		}
 		across := t.across(u)
-		if n := updaters(u).Size() * u.Replica.Size() * across; ranks == 0 {
-			ranks = n
-		} else if n != ranks {
-			panic(fmt.Sprintf("zero: the matrices of unit %s are updated by %d ranks, others by %d", u.Name, n, ranks))
-		}
 		m.units, m.input, longest = append(m.units, i), rule.Input(), max(longest, across*u.Layout.Len())
 		if t.store.OnHost(i) {
 			m.part = max(m.part, u.Own().Len())
@@ -96,7 +95,6 @@ func (t *Trainer) layOutMatrices() {
 		m.of = append(m.of, matricesOf(u))
 		for _, p := range m.of[len(m.of)-1] {
 			rows, cols := p.Tensor()[0], p.Tensor()[1]
-			costs = append(costs, rule.Flops(rows, cols))
 			work := rule.Work(rows, cols)
 			if across > 1 {
 				work += (m.input.Size()*rows*cols + 63) / 64 * 64
@@ -104,13 +102,34 @@ func (t *Trainer) layOutMatrices() {
 			m.work = max(m.work, work)
 		}
 	}
-	if len(m.units) == 0 {
+	if m.elsewhere -= len(m.units); len(m.units) == 0 {
 		return
 	}
 	for range matrixSlots(len(m.units), t.cfg.Policy.Prefetch) {
 		m.lens = append(m.lens, longest)
 	}
 	m.ready, m.free = make([]device.Event, len(m.lens)), make([]device.Event, len(m.lens))
+	t.shareMatrices()
+}
+
+// shareMatrices determines which rank orthogonalizes which matrix.
+func (t *Trainer) shareMatrices() {
+	m, ranks := &t.matrices, 0
+	var costs []float64
+	for k, i := range m.units {
+		u := t.runner.Units[i]
+		if n := updaters(u).Size() * u.Replica.Size() * t.across(u); ranks == 0 {
+			ranks = n
+		} else if n != ranks {
+			panic(fmt.Sprintf("zero: the matrices of unit %s are updated by %d ranks, others by %d", u.Name, n, ranks))
+		}
+		for _, p := range m.of[k] {
+			costs = append(costs, t.cfg.Rules[u.Rule].(optim.Whole).Flops(p.Tensor()[0], p.Tensor()[1]))
+		}
+	}
+	if len(m.units) == 0 {
+		return
+	}
 	owners := shard.Spread(costs, ranks)
 	for k, i := range m.units {
 		u := t.runner.Units[i]
@@ -152,19 +171,47 @@ func (t *Trainer) across(u *fsdp.Unit) int {
 }
 
 // advance issues the first phase of the k-th unit that needs whole matrices, and later phases of
-// previous units.
-func (t *Trainer) advance(k int) {
+// previous units. It returns an error only if the update repeats.
+func (t *Trainer) advance(k int) error {
 	m := &t.matrices
 	in := func(k int) bool { return 0 <= k && k < len(m.units) }
 	if in(k) {
 		t.moveMatrices(k)
 	}
 	if k -= m.lag(); in(k) {
+		if err := t.exchangedMatrices(k); err != nil {
+			return err
+		}
 		t.orthogonalize(k)
 	}
 	if k -= m.lag(); in(k) {
+		if err := t.exchangedMatrices(k); err != nil {
+			return err
+		}
+		if err := t.confirm(); err != nil {
+			return err
+		}
 		t.applyMatrices(k)
 	}
+	return nil
+}
+
+// confirm waits until the exchanges of a unit have succeeded on all ranks, if one that others end may give a rank undefined data
+// without an error: on GPUs.
+func (t *Trainer) confirm() error {
+	if !t.Repeats() || t.sums.Device.Host {
+		return nil
+	}
+	return t.Meet()
+}
+
+// exchangedMatrices waits for the last exchange of the k-th unit if the update repeats: the queues of updates then
+// never fail because of other ranks, so that everything issued on them is done.
+func (t *Trainer) exchangedMatrices(k int) error {
+	if !t.Repeats() {
+		return nil
+	}
+	return t.matrices.ready[k%len(t.matrices.slots)].Await()
 }
 
 // slot is memory that units use in rotation.
@@ -195,7 +242,7 @@ func (t *Trainer) slot(k int) slot {
 func (t *Trainer) moveMatrices(k int) {
 	i := t.matrices.units[k]
 	u, s := t.runner.Units[i], t.slot(k)
-	rule := t.cfg.Rules[u.Rule].(optim.Whole)
+	rule, first := t.cfg.Rules[u.Rule].(optim.Whole), t.progress[i] == 0
 	var moved device.Event
 	for j := range t.store.Tiles(i) {
 		st, q := t.borrow(i, j, offload.Vectors)
@@ -203,11 +250,16 @@ func (t *Trainer) moveMatrices(k int) {
 			q.After(*s.free)
 		}
 		for _, r := range t.pieces[i][j] {
-			rule.Move(q, t.hypers[r.group], t.piece(st, r), s.piece.Slice(st.At.Lo+r.at.Lo, st.At.Lo+r.at.Hi))
+			h, p := t.hypers[r.group], t.piece(st, r)
+			if first {
+				rule.Move(q, h, p)
+			}
+			rule.Aim(q, h, p, s.piece.Slice(st.At.Lo+r.at.Lo, st.At.Lo+r.at.Hi))
 		}
 		moved = q.Mark()
-		t.store.Release(i, j, moved, true)
+		t.store.Release(i, j, moved, first)
 	}
+	t.progress[i] = max(t.progress[i], moving)
 	if t.store.OnHost(i) {
 		moved = t.store.SendState(i, s.own, s.piece, true, moved, *s.free)
 	}
@@ -300,6 +352,11 @@ func (t *Trainer) applyMatrices(k int) {
 	i := t.matrices.units[k]
 	u, s := t.runner.Units[i], t.slot(k)
 	rule, ready := t.cfg.Rules[u.Rule].(optim.Whole), *s.ready
+	if t.progress[i] == updated {
+		*s.free = ready
+		return
+	}
+	t.progress[i] = updated
 	if t.store.OnHost(i) {
 		ready = t.store.SendState(i, s.piece, s.own, false, ready, device.Event{})
 	}

@@ -60,6 +60,7 @@ func (t *Trainer) Regroup(g collective.Ranks, m shard.Mesh, s data.Share) {
 	}
 	t.runner.Clear(c.Micro, c.tree())
 	t.pipeline.begins(c)
+	t.shareMatrices()
 	t.failed.Store(nil)
 	for i := range t.inputs {
 		b := &t.inputs[i].batch
@@ -76,10 +77,10 @@ func (t *Trainer) Regroup(g collective.Ranks, m shard.Mesh, s data.Share) {
 	_ = c.Update.Wait() // before another queue adds losses; the next step reports an error
 }
 
-// Meet waits for all ranks, which have done what follows a step.
+// Meet waits for all ranks. Their statistics are zero, as between steps.
 func (t *Trainer) Meet() error {
+	t.cfg.Comm.Label("all ranks: all-gather")
 	collective.AllGather(t.cfg.Groups.World, t.cfg.Comm, t.stats)
-	defer clear(t.stats.I64())
 	return t.cfg.Comm.Wait()
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // Step trains on one global batch. Parameters are updated when it returns or soon after, in the
-// order of their next use, while the next step begins; errors of that are returned by the next
+// order of their next use, while the next step begins, except by Complete; errors of that are returned by the next
 // call. After an error the trainer's groups are closed.
 func (t *Trainer) Step(w Work) (Stats, error) {
 	s, err := t.step(w)
@@ -170,6 +170,7 @@ func (t *Trainer) DryRun() {
 	_ = t.issue(nil)
 	_ = t.gatherStats() // nothing is executed, so nothing fails
 	t.update(0, 1)
+	_ = t.Complete()
 }
 
 // DryEnds is like DryRun, but issues the passes of only the first and the last micro-batch.

@@ -59,7 +59,7 @@ type Config struct {
 	Share    data.Share   // of the samples of a step; MicroBatch is B
 	Micro    int          // micro-batches of this rank per step
 	Most     int          // micro-batches that a rank may have at most; 0: Micro
-	More     bool         // this rank may have other numbers of them later, see Regroup
+	More     bool         // replicas may be lost, and this rank then has other numbers of them, see Regroup
 	B, T     int          // sequences and positions of a micro-batch
 	Fields   []data.Field // of a sample: of tokens, or those of a program
 	Trim     bool         // a micro-batch is computed up to its longest sequence, see Work.Lengths; not in a pipeline, with divided positions, or with dropout of attention weights
@@ -182,6 +182,7 @@ type updating struct {
 	hypers   []optim.Hyper   // of each group, in this step
 	state    []device.Buffer // working space of update
 	matrices matrices        // units whose rule is Whole
+	progress []uint8         // of each unit in the last update: 0, moving or updated
 	kept     device.Event    // the last update has reached the disk
 	filled   bool            // FillAll has set the frozen parameters
 }
@@ -278,6 +279,7 @@ func (t *Trainer) build() (err error) {
 		}
 		t.pieces = append(t.pieces, tiles)
 	}
+	t.progress = make([]uint8, len(units))
 	t.state, t.hypers = make([]device.Buffer, len(t.Kinds())), make([]optim.Hyper, len(t.groups))
 	t.merge = t.mergeSums
 	t.layOutMatrices()

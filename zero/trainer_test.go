@@ -8,9 +8,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"zeroth/collective"
+	"zeroth/collective/collectivetest"
 	"zeroth/data"
 	"zeroth/device"
 	"zeroth/internal/setup"
@@ -146,6 +149,43 @@ func TestOverflowIsSkipped(t *testing.T) {
 		if err != nil {
 			t.Errorf("%v: %v", sets, err)
 		}
+	}
+}
+
+// TestUpdateEndsTogether checks that no rank goes on after an update that a loss could interrupt, by which it would overwrite
+// gradients, before all ranks have issued theirs.
+func TestUpdateEndsTogether(t *testing.T) {
+	c := zerotest.Load(t, "trainer_test.go", "parallel={ranks: 4, shard: 2, replicate: 2}", "zero.stage=1", "optimizer.type=muon", "faults.survive=true")
+	met := make([]atomic.Int64, 4)
+	ranks, err := setup.Open(setup.InWorld(c, setup.Alone{}, setup.Hooks{WrapGroups: func(rank int, g collective.Ranks) collective.Ranks {
+		g.World = collectivetest.Faulty(g.World, func(int) collectivetest.Fault { met[rank].Add(1); return collectivetest.Fault{} })
+		return g
+	}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer zerotest.CloseAll(ranks)
+	err = setup.Together(ranks, func(r *setup.Rank) error {
+		if err := zerotest.Fresh(r); err != nil {
+			return err
+		}
+		for step := range 3 {
+			if _, err := r.Trainer.Step(zero.Work{Fill: zerotest.Tokens(c, r.Rank, step), LR: 1e-3}); err != nil {
+				return err
+			}
+			if err := r.Trainer.Complete(); err != nil {
+				return err
+			}
+			for other := range met {
+				if n := met[other].Load(); n < int64(2*step+2) {
+					t.Errorf("rank %d ends update %d, and rank %d has met the others %d times", r.Rank, step+1, other, n)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,22 +1,66 @@
 package zero
 
 import (
+	"fmt"
+	"slices"
+
 	"zeroth/device"
 	"zeroth/fsdp"
 	"zeroth/offload"
 	"zeroth/optim"
 )
 
-// update issues the update of every unit, in the order of their use in the next step.
+// How far a unit has come in an update.
+const (
+	moving  = 1 + iota // its momentum has its new value
+	updated            // all of its state has
+)
+
+// update begins an update, and issues it unless it repeats.
 func (t *Trainer) update(lr, gradScale float64) {
 	t.Updates++
+	clear(t.progress)
 	for i, g := range t.groups {
 		t.hypers[i] = optim.Hyper{LR: lr * g.LR, Decay: g.Decay, GradScale: gradScale, Scale: g.Scale}
 	}
-	if t.cfg.Delayed {
+	switch {
+	case t.cfg.Delayed:
 		t.updateLater()
-		return
+	case !t.Repeats():
+		_ = t.updateAll()
 	}
+}
+
+// Repeats reports whether the update is issued, and issued again after a loss, by Complete: ranks exchange matrices within
+// it, so some may have updated units that others have not.
+func (t *Trainer) Repeats() bool {
+	return t.cfg.More && slices.ContainsFunc(t.cfg.Rules, func(r optim.Rule) bool { _, ok := r.(optim.Whole); return ok })
+}
+
+// Complete completes the update of the last step if it repeats. When it returns, all ranks have done so: none overwrites gradients
+// that another needs. If it fails because ranks were lost, all others call it again after Regroup, also those that have completed it.
+func (t *Trainer) Complete() error {
+	if !t.Repeats() || t.passed.Skipped {
+		return nil
+	}
+	err := t.updateAll()
+	if err == nil {
+		t.cfg.Comm.After(t.cfg.Update.Mark())
+		if t.cfg.HostUpdate != nil {
+			t.cfg.Comm.After(t.cfg.HostUpdate.Mark())
+		}
+		err = t.Meet()
+	}
+	if err != nil {
+		t.close()
+		return fmt.Errorf("update of step %d: rank %d: %w", t.Steps, t.cfg.Groups.World.Rank(), t.cause(err))
+	}
+	return nil
+}
+
+// updateAll issues what is left of the update of every unit, in the order of their use in the next step. Ranks exchange
+// all matrices, even if some of them need none.
+func (t *Trainer) updateAll() error {
 	whole := 0 // number of units so far that need whole matrices
 	for i, u := range t.runner.Units {
 		if u.Frozen {
@@ -28,19 +72,33 @@ func (t *Trainer) update(lr, gradScale float64) {
 			t.updateEach(i, r)
 			continue
 		}
-		t.advance(whole)
+		if err := t.advance(whole); err != nil {
+			return err
+		}
 		whole++
 	}
 	for k := range 2 * t.matrices.lag() {
-		t.advance(whole + k)
+		if err := t.advance(whole + k); err != nil {
+			return err
+		}
+	}
+	for range t.matrices.elsewhere {
+		if err := t.confirm(); err != nil {
+			return err
+		}
 	}
 	if w := t.cfg.Offload.Write; w != nil {
 		t.kept = w.Mark()
 	}
+	return nil
 }
 
 // updateEach issues the update of a unit with an elementwise rule.
 func (t *Trainer) updateEach(i int, rule optim.Elementwise) {
+	if t.progress[i] == updated {
+		return
+	}
+	t.progress[i] = updated
 	var done device.Event
 	for j := range t.store.Tiles(i) {
 		st, q := t.borrow(i, j, offload.All)

@@ -21,15 +21,16 @@ import (
 var gpuLosses = []struct {
 	name, collective, library, fault string
 	shard, pipeline                  int
-	offload                          string
+	offload, optimizer               string
 }{
-	{"rank order, and NCCL hangs", "exact", "", "stuck", 1, 1, "{}"}, {"shards", "exact", "", "", 2, 1, "{}"},
-	{"own order", "nccl", "", "", 1, 1, "{}"}, {"through the host", "exact", "/nowhere", "", 1, 1, "{}"}, {"a pipeline", "exact", "", "", 1, 2, "{}"},
-	{"all on the host", "exact", "", "", 2, 1, "{optimizer: host, parameters: host, activations: host}"},
-	{"some on the host, and through it", "exact", "/nowhere", "", 1, 1, "{optimizer: host, ratio: 0.6, activations: host}"},
-	{"on the disk", "nccl", "", "", 1, 1, "{optimizer: disk, parameters: disk, path: ., buffers: 2}"},
-	{"on the disk, and NCCL hangs", "exact", "", "stuck", 1, 1, "{optimizer: disk, path: .}"},
-	{"parameters on the disk", "exact", "", "", 1, 1, "{parameters: disk, path: .}"},
+	{"rank order, and NCCL hangs", "exact", "", "stuck", 1, 1, "{}", "adamw"}, {"shards", "exact", "", "", 2, 1, "{}", "adamw"},
+	{"own order", "nccl", "", "", 1, 1, "{}", "adamw"}, {"through the host", "exact", "/nowhere", "", 1, 1, "{}", "adamw"}, {"a pipeline", "exact", "", "", 1, 2, "{}", "adamw"},
+	{"all on the host", "exact", "", "", 2, 1, "{optimizer: host, parameters: host, activations: host}", "adamw"},
+	{"some on the host, and through it", "exact", "/nowhere", "", 1, 1, "{optimizer: host, ratio: 0.6, activations: host}", "adamw"},
+	{"on the disk", "nccl", "", "", 1, 1, "{optimizer: disk, parameters: disk, path: ., buffers: 2}", "adamw"},
+	{"on the disk, and NCCL hangs", "exact", "", "stuck", 1, 1, "{optimizer: disk, path: .}", "adamw"},
+	{"parameters on the disk", "exact", "", "", 1, 1, "{parameters: disk, path: .}", "adamw"},
+	{"Muon", "nccl", "", "", 2, 1, "{}", "muon"}, {"Muon in a pipeline", "exact", "", "", 1, 2, "{}", "muon"}, {"Muon through the host", "exact", "/nowhere", "", 1, 1, "{}", "muon"},
 }
 
 // TestGPUSurvives kills processes of a job on GPUs, process 0 among them, upon which NCCL may hang in another one, which has
@@ -53,7 +54,7 @@ func TestGPUSurvives(t *testing.T) {
 			replicas := 4 / c.shard / c.pipeline
 			job := func(out string, n, steps int, collective string, more ...string) []string {
 				args := []string{"train", "tiny.yaml", "--out", out, "--set", "device=cuda", "--set", "train.steps=" + strconv.Itoa(steps), "--set", "schedule={type: constant, warmup: 0}"}
-				for _, set := range append([]string{"zero.stage=" + strconv.Itoa(1+2*(i%2)), "model.layers=2", "zero.recompute=linear", "zero.offload=" + c.offload, "sample.tokens=0", "train.eval_every=0", "train.batch=12", "train.micro_batch=2", "train.accumulate=null", "checkpoint={every: 0, save_on_exit: true}",
+				for _, set := range append([]string{"zero.stage=" + strconv.Itoa(1+2*(i%2)), "model.layers=3", "optimizer.type=" + c.optimizer, "zero.recompute=linear", "zero.offload=" + c.offload, "sample.tokens=0", "train.eval_every=0", "train.batch=12", "train.micro_batch=2", "train.accumulate=null", "checkpoint={every: 0, save_on_exit: true}",
 					fmt.Sprintf("parallel={ranks: %d, pipeline: %d, shard: %d, replicate: %d, collective: %s, heartbeat: 300ms, dead_after: 3s}", n*c.shard*c.pipeline, c.pipeline, c.shard, n, collective)}, more...) {
 					args = append(args, "--set", set)
 				}

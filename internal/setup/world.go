@@ -138,7 +138,7 @@ func (l Left) Error() string { return l.Why }
 func (Left) Is(target error) bool { return target == collective.ErrClosed }
 
 // BetweenSteps is the Duty of ranks that have done all that follows a step.
-const BetweenSteps = 2
+const BetweenSteps = 3
 
 // Standing is how far a process has come.
 type Standing struct {
