@@ -126,7 +126,7 @@ func parsePart(b []byte) (*part, error) {
 	if p.Writer < 0 || p.Step < 0 {
 		return nil, fmt.Errorf("writer %d, step %d", p.Writer, p.Step)
 	}
-	if cuts := p.cuts(); err == nil && cuts != (p.Format == formatCuts) {
+	if cuts := p.cuts(); cuts != (p.Format == formatCuts) {
 		return nil, fmt.Errorf("format %d, and extents of parts: %v", p.Format, cuts)
 	}
 	for i := range p.Files {
