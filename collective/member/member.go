@@ -471,26 +471,37 @@ func (m *Machine) choose() (nodes []int) {
 		if drop < 0 {
 			return nodes
 		}
-		nodes = slices.DeleteFunc(nodes, func(n int) bool { return m.cfg.Unit(n) == m.cfg.Unit(drop) })
+		nodes = slices.DeleteFunc(nodes, func(n int) bool { return m.cfg.Unit(n) == drop })
 	}
 }
 
-// apart returns a node that cannot stay among others, or -1: its unit is incomplete, or it and
-// another have lost each other. Of these two the one with more losses goes, or the higher one.
+// apart returns a unit that cannot stay among ascending nodes, or -1: it is incomplete, or it and another have lost each
+// other. Of these two the one that is apart from more units goes, or the one with the higher lowest node. Few units are
+// behind a broken link, and each of them is apart from most others.
 func (m *Machine) apart(nodes []int) int {
-	worst, most := -1, 0
-	for i, n := range nodes {
-		if unit := m.cfg.Unit(n); m.cfg.Size(unit) != count(nodes, func(o int) bool { return m.cfg.Unit(o) == unit }) {
-			return n
+	var units []int // by lowest node
+	size, from := map[int]int{}, map[int]map[int]bool{}
+	for _, n := range nodes {
+		unit := m.cfg.Unit(n)
+		if size[unit]++; size[unit] == 1 {
+			units, from[unit] = append(units, unit), map[int]bool{}
 		}
-		losses := 0
-		for k, o := range nodes {
-			if k != i && (slices.Contains(m.reports[n].Lost, o) || slices.Contains(m.reports[o].Lost, n)) {
-				losses++
+	}
+	for _, n := range nodes {
+		for _, o := range m.reports[n].Lost {
+			if slices.Contains(nodes, o) {
+				a, b := m.cfg.Unit(n), m.cfg.Unit(o)
+				from[a][b], from[b][a] = true, true
 			}
 		}
-		if losses > 0 && losses >= most {
-			worst, most = n, losses
+	}
+	worst := -1
+	for _, unit := range units {
+		if size[unit] < m.cfg.Size(unit) {
+			return unit
+		}
+		if n := len(from[unit]); n > 0 && n >= len(from[worst]) {
+			worst = unit
 		}
 	}
 	return worst
@@ -519,15 +530,6 @@ func (m *Machine) refuses(nodes, voters []int) string {
 		}
 	}
 	return ""
-}
-
-func count(nodes []int, is func(int) bool) (n int) {
-	for _, x := range nodes {
-		if is(x) {
-			n++
-		}
-	}
-	return n
 }
 
 // allIn lets all nodes enter the view once all of them have accepted it.

@@ -411,3 +411,31 @@ func TestEveryOrderOnAHost(t *testing.T) {
 		}
 	}
 }
+
+func count(nodes []int, is func(int) bool) (n int) {
+	for _, x := range nodes {
+		if is(x) {
+			n++
+		}
+	}
+	return n
+}
+
+// TestCutUnitsGo checks that two units go, each of which two others have lost, and not the four units of those.
+func TestCutUnitsGo(t *testing.T) {
+	v := View{}
+	for n := range 12 {
+		v.Nodes = append(v.Nodes, n)
+	}
+	m := New(Config{Me: 5, Unit: func(n int) int { return n / 2 }, Size: func(int) int { return 2 }}, v, 0)
+	m.reports = map[int]Message{}
+	for _, n := range v.Nodes {
+		m.reports[n] = Message{Entered: v}
+	}
+	for n := range 4 {
+		m.reports[n] = Message{Entered: v, Lost: []int{4 + 2*n}}
+	}
+	if got := m.choose(); !slices.Equal(got, v.Nodes[4:]) {
+		t.Errorf("%v are left", got)
+	}
+}

@@ -60,6 +60,7 @@ type Lost struct {
 	Why     string // "connection lost", "silent for 15s", or the process's own message
 	After   bool   // it ended as a consequence of a common failure; see After
 	Here    bool   // the world ended on this process alone; see Abandon
+	Told    bool   // process 0 has told this one, which may still hear the process
 }
 
 func (l Lost) Error() string {
@@ -262,7 +263,7 @@ func (s *Star) handleEnd(p *peer, e end) error {
 		return fmt.Errorf("it reported the end of process %d", e.Process)
 	}
 	if e.Why != "" {
-		s.end(Lost{Process: e.Process, Why: e.Why, After: e.After})
+		s.end(Lost{Process: e.Process, Why: e.Why, After: e.After, Told: e.Process != p.process})
 		return nil
 	}
 	if e.Process != p.process { // process 0 confirms

@@ -244,7 +244,7 @@ func TestDataConnectionBreaks(t *testing.T) {
 			all := lost(t, worlds, groups)
 			for p, l := range all {
 				named := l.Process == ends[0] || l.Process == ends[1]
-				if other := ends[0] + ends[1] - l.Process; !named || l != all[0] || !strings.HasPrefix(l.Why, "its data connection to "+rank(worlds[0], other)+" broke: ") {
+				if other := ends[0] + ends[1] - l.Process; !named || l.Error() != all[0].Error() || !strings.HasPrefix(l.Why, "its data connection to "+rank(worlds[0], other)+" broke: ") {
 					t.Errorf("%s, between %v: process %d says: %v", why, ends, p, l)
 				}
 			}

@@ -151,3 +151,41 @@ func TestNewcomerSumsOtherwise(t *testing.T) {
 		w.Close()
 	}
 }
+
+// TestHearsayLosesNobody checks that a process that process 0 has lost loses process 0, and that another one loses neither.
+func TestHearsayLosesNobody(t *testing.T) {
+	members, conns := make([]rendezvous.Member, 3), [3][]net.Conn{make([]net.Conn, 3), make([]net.Conn, 3), make([]net.Conn, 3)}
+	for p := range members {
+		members[p] = rendezvous.Member{Process: p, World: 3}
+		if p > 0 {
+			conns[0][p], conns[p][0] = net.Pipe()
+		}
+	}
+	var stars []*rendezvous.Star
+	for p := range members {
+		stars = append(stars, rendezvous.Again(rendezvous.Config{Me: members[p], Processes: 3, PerProcess: 1, Heartbeat: time.Minute, DeadAfter: time.Hour}, "", members, conns[p]))
+	}
+	stars[0].Lose(1, "silent")
+	for me := 1; me < 3; me++ {
+		<-stars[me].Ended()
+		w := &World{star: stars[me]}
+		w.cfg.Rank, w.cfg.World, w.cfg.PerProcess = me, 3, 1
+		w.crew = newCrew(w, members, "")
+		w.crew.begin(shard.Mesh{Shard: 1, Replicate: 3})
+		w.crew.mourn(lostOf(stars[me]), seats(3))
+		for _, event := range w.crew.waiting {
+			event()
+		}
+		if m := w.crew.machine; !m.Changes() || m.Lost(0) != (me == 1) || m.Lost(3-me) {
+			t.Errorf("process %d: changes %v, process 0 lost %v, %d lost %v", me, m.Changes(), m.Lost(0), 3-me, m.Lost(3-me))
+		}
+	}
+	for _, c := range append(conns[1], conns[2]...) {
+		if c != nil {
+			_ = c.Close()
+		}
+	}
+	for _, s := range stars {
+		s.Close()
+	}
+}

@@ -181,15 +181,20 @@ func (w *World) Depart() {
 	}
 }
 
-// mourn processes the end of a star, because of the process of a seat. It returns false if that ends the
-// world.
-func (c *crew) mourn(lost rendezvous.Lost, seat int) bool {
+// mourn processes the end of the star of some seats, because of a process. It returns false if that ends the world.
+// What process 0 says of others is a reason to change, but no loss: it may be process 0 that nobody hears.
+func (c *crew) mourn(lost rendezvous.Lost, seats []int) bool {
+	seat := seats[lost.Process]
 	switch {
 	case c.gone():
 		return false
 	case lost.Here:
+	case lost.Told && seat == c.seat: // process 0 has closed the connection
+		c.w.lose(seats[0])
+	case lost.Told:
+		c.event(seat, func() []member.Action { return c.machine.Change() })
 	case seat == c.seat:
-		c.end("the others have lost this process: " + lost.Why)
+		c.end("this process has failed: " + lost.Why)
 	default:
 		c.w.lose(seat)
 	}

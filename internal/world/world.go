@@ -300,7 +300,7 @@ func (w *World) follow(star *rendezvous.Star, seats []int) {
 		return
 	}
 	lost := lostOf(star)
-	if w.crew != nil && !lost.After && w.crew.mourn(lost, seats[lost.Process]) {
+	if w.crew != nil && !lost.After && w.crew.mourn(lost, seats) {
 		return
 	}
 	w.Depart() // wires that end lose nobody for whom others would go on
