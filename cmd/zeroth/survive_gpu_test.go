@@ -31,6 +31,7 @@ var gpuLosses = []struct {
 	{"on the disk, and NCCL hangs", "exact", "", "stuck", 1, 1, "{optimizer: disk, path: .}", "adamw"},
 	{"parameters on the disk", "exact", "", "", 1, 1, "{parameters: disk, path: .}", "adamw"},
 	{"Muon", "nccl", "", "", 2, 1, "{}", "muon"}, {"Muon in a pipeline", "exact", "", "", 1, 2, "{}", "muon"}, {"Muon through the host", "exact", "/nowhere", "", 1, 1, "{}", "muon"},
+	{"Muon on the host", "exact", "", "", 2, 1, "{optimizer: host, parameters: host}", "muon"}, {"Muon on the disk", "nccl", "", "", 1, 1, "{optimizer: disk, path: .}", "muon"},
 }
 
 // TestGPUSurvives kills processes of a job on GPUs, process 0 among them, upon which NCCL may hang in another one, which has

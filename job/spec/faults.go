@@ -37,7 +37,6 @@ func (r *resolver) resolveFaults() {
 		{c.Parallel.Transport == "mpi", "MPI ends all processes with the first", "transport: auto", []string{"parallel.transport"}},
 		{c.Parallel.Master, "only the master has the state", "master: false", []string{"parallel.master"}},
 		{c.PipelineShape().Virtual > 1, "with fewer replicas, a rank's micro-batches may be no multiple of the ranks of the pipeline", "another schedule", []string{"pipeline.schedule", "pipeline.virtual"}},
-		{c.Optimizer.Type == "muon" && c.On() == "cuda" && c.Zero.Offload.Any(), "Muon's updates of offloaded state are untried on a GPU that others leave", "none", offloads},
 		{c.Train.Delayed, "an update that overlaps with the next step cannot be separated from it", "delayed_update: false", []string{"train.delayed_update"}},
 	})
 }
