@@ -179,13 +179,13 @@ func (t *Trainer) advance(k int) error {
 		t.moveMatrices(k)
 	}
 	if k -= m.lag(); in(k) {
-		if err := t.exchangedMatrices(k); err != nil {
+		if err := t.awaitMatrices(k); err != nil {
 			return err
 		}
 		t.orthogonalize(k)
 	}
 	if k -= m.lag(); in(k) {
-		if err := t.exchangedMatrices(k); err != nil {
+		if err := t.awaitMatrices(k); err != nil {
 			return err
 		}
 		if err := t.confirm(); err != nil {
@@ -196,8 +196,8 @@ func (t *Trainer) advance(k int) error {
 	return nil
 }
 
-// confirm waits until the exchanges of a unit have succeeded on all ranks, if one that others end may give a rank undefined data
-// without an error: on GPUs.
+// confirm waits until the exchanges of a unit have succeeded on all ranks, on GPUs: there, an exchange that others end early
+// may leave undefined data without an error.
 func (t *Trainer) confirm() error {
 	if !t.Repeats() || t.sums.Device.Host {
 		return nil
@@ -205,9 +205,9 @@ func (t *Trainer) confirm() error {
 	return t.Meet()
 }
 
-// exchangedMatrices waits for the last exchange of the k-th unit if the update repeats: the queues of updates then
-// never fail because of other ranks, so that everything issued on them is done.
-func (t *Trainer) exchangedMatrices(k int) error {
+// awaitMatrices waits for the last exchange of the k-th unit if the update repeats. So the queues of updates never fail
+// because of other ranks, and do everything that is issued on them.
+func (t *Trainer) awaitMatrices(k int) error {
 	if !t.Repeats() {
 		return nil
 	}

@@ -14,8 +14,8 @@ import (
 )
 
 // Step trains on one global batch. Parameters are updated when it returns or soon after, in the
-// order of their next use, while the next step begins, except by Complete; errors of that are returned by the next
-// call. After an error the trainer's groups are closed.
+// order of their next use, while the next step begins; errors of that are returned by the next call. An update that
+// repeats is left to Complete. After an error the trainer's groups are closed.
 func (t *Trainer) Step(w Work) (Stats, error) {
 	s, err := t.step(w)
 	if err != nil {
