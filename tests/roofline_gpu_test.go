@@ -43,7 +43,7 @@ func newTimed(t *testing.T, h *forecast.Hardware) *timed {
 	r.must(err)
 	most := kernel.Shared()
 	for _, family := range kernel.Families() {
-		m, err := r.g.Load(family.Name, family.PTX())
+		m, err := r.g.Load(family.Name, family.Images(r.g.Major)...)
 		r.must(err)
 		for _, k := range family.Kernels {
 			f, err := m.Function(k.Name, k.Threads, k.Offsets(), int(most[k]))

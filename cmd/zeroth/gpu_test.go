@@ -320,8 +320,8 @@ func TestGPUsApart(t *testing.T) {
 	}
 }
 
-// TestGPULoadsUsedKernels checks that the driver compiles only the kernels that the job
-// launches.
+// TestGPULoadsUsedKernels checks that the driver loads only the kernels that the job launches,
+// compiled for the GPU.
 func TestGPULoadsUsedKernels(t *testing.T) {
 	inFolder(t)
 	file := filepath.Join(t.TempDir(), "modules")
@@ -331,7 +331,7 @@ func TestGPULoadsUsedKernels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "load dropout\nload flash_bf16_64\nload norm_grad_3\n"; !strings.HasPrefix(string(text), want) || strings.Count(string(text), "\nload") != 2 {
+	if want := "load dropout sm_90\nload flash_bf16_64 sm_90\nload norm_grad_3 sm_90\n"; !strings.HasPrefix(string(text), want) || strings.Count(string(text), "\nload") != 2 {
 		t.Errorf("modules:\n%swant\n%s", text, want)
 	}
 }
@@ -342,10 +342,10 @@ func TestGPUDoctorNamesKernelCache(t *testing.T) {
 	inFolder(t)
 	onFakes(t, "CUDA_CACHE_PATH=/scratch/kernels", "CUDA_CACHE_DISABLE=")
 	out, _ := process(t, 0, "doctor")
-	contains(t, out, "ptx      compiled once by the driver, and cached in \"/scratch/kernels\" (CUDA_CACHE_PATH), up to ")
+	contains(t, out, "kernels  compiled for compute capability 8.x and 9.0; for others compiled once by the driver, and cached in \"/scratch/kernels\" (CUDA_CACHE_PATH), up to ")
 	t.Setenv("CUDA_CACHE_DISABLE", "1")
 	out, _ = process(t, 0, "doctor")
-	contains(t, out, "ptx      compiled again in every run: CUDA_CACHE_DISABLE=\"1\"; unset it\n")
+	contains(t, out, "kernels  compiled for compute capability 8.x and 9.0; for others compiled again in every run: CUDA_CACHE_DISABLE=\"1\"; unset it\n")
 }
 
 // TestGPUDoctorAsksPython checks that doctor lists every place it searched. A library that only

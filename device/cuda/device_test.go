@@ -111,10 +111,11 @@ func TestOldGPUIsRefused(t *testing.T) {
 	fake.Again(t, "TestOpenErrors", "FAKECUDA_CAPABILITY=75", "WANT=GPU 0 (Emulated GPU) has compute capability 7.5, but the kernels need 8.0")
 }
 
-// TestOldDriverIsRefused checks that a driver refuses PTX that is newer.
+// TestOldDriverIsRefused checks that a driver refuses PTX that is newer, and cubins of a newer CUDA.
 func TestOldDriverIsRefused(t *testing.T) {
 	fake.Only(t)
-	fake.Again(t, "TestOpenErrors", "FAKECUDA_DRIVER=12030", "WANT=load the kernels base on GPU 0 (Emulated GPU): CUDA_ERROR_UNSUPPORTED_PTX_VERSION")
+	fake.Again(t, "TestOpenErrors", "FAKECUDA_DRIVER=12030", "FAKECUDA_CAPABILITY=100", "WANT=load the kernels base on GPU 0 (Emulated GPU): CUDA_ERROR_UNSUPPORTED_PTX_VERSION")
+	fake.Again(t, "TestOpenErrors", "FAKECUDA_DRIVER=11080", "WANT=load the cubin of the kernels base on GPU 0 (Emulated GPU): CUDA_ERROR_INVALID_IMAGE")
 }
 
 func TestWithoutDriver(t *testing.T) {

@@ -111,9 +111,9 @@ func (s *shared) function(k *kernel.Kernel) (*driver.Function, error) {
 	return at.Load(), nil
 }
 
-// load compiles a family for the GPU, or uses the driver's cache.
+// load loads a family's cubin, or PTX that the driver compiles or has in its cache.
 func (s *shared) load(family *kernel.Family) error {
-	m, err := s.Load(family.Name, family.PTX())
+	m, err := s.Load(family.Name, family.Images(s.Major)...)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package cuda_test
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,11 +13,14 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cuda"
+	"zeroth/device/cuda/driver"
 	"zeroth/device/cuda/fake"
+	"zeroth/device/cuda/kernel"
 )
 
 // modules makes the fake record loading and unloading of modules from now on, and returns a
-// function for the sorted records: "load NAME" and "unload NAME" of each, by its first kernel.
+// function for the sorted records: "load NAME KIND" and "unload NAME KIND" of each, by its first
+// kernel and what was loaded, "sm_90" or "ptx".
 func modules(t *testing.T) func() []string {
 	fake.Only(t)
 	file := filepath.Join(t.TempDir(), "modules")
@@ -39,8 +43,12 @@ func normGrad(q *cuda.Queue, x device.Buffer) {
 	q.LayerNormGrad(m, x.Slice(0, w), x.Slice(0, w), m, m, x.Slice(0, w), x.Slice(0, 8), x.Slice(0, 8), false)
 }
 
+// wantModules checks the records: all modules are of one kind, that of this process's GPU.
 func wantModules(t *testing.T, got []string, want ...string) {
 	t.Helper()
+	for i := range want {
+		want[i] += " " + cmp.Or(os.Getenv("WANT"), "sm_90")
+	}
 	if !slices.Equal(got, want) {
 		t.Errorf("modules: %q, want %q", got, want)
 	}
@@ -76,13 +84,57 @@ func TestFamiliesLoadOnUse(t *testing.T) {
 	wantModules(t, noted(), "load dropout", "load flash_bf16_64", "load norm_grad_3", "unload dropout", "unload flash_bf16_64", "unload norm_grad_3")
 }
 
+// TestLoadsWhatGPUTakes checks what is loaded on GPUs of several capabilities: cubins of their major
+// one, and PTX on others and where the driver refuses the cubins.
+func TestLoadsWhatGPUTakes(t *testing.T) {
+	fake.Only(t)
+	for env, want := range map[string]string{
+		"FAKECUDA_CAPABILITY=80": "sm_80", "FAKECUDA_CAPABILITY=86": "sm_80", "FAKECUDA_CAPABILITY=89": "sm_80", "FAKECUDA_CAPABILITY=90": "sm_90",
+		"FAKECUDA_CAPABILITY=100": "ptx", "FAKECUDA_CAPABILITY=120": "ptx", "FAKECUDA_NO_CUBINS=": "ptx", "FAKECUDA_DRIVER=12000": "sm_90",
+	} {
+		fake.Again(t, "TestFamiliesLoadOnUse", env, "WANT="+want)
+	}
+}
+
+// TestCubins checks that each family's cubin has its kernels, with the parameters that they have in
+// C++, and loads on no GPU of another capability.
+func TestCubins(t *testing.T) {
+	fake.Only(t)
+	if os.Getenv("FAKECUDA_CAPABILITY") == "" {
+		fake.Again(t, "TestCubins", "FAKECUDA_CAPABILITY=80")
+		fake.Again(t, "TestCubins", "FAKECUDA_CAPABILITY=90")
+		return
+	}
+	g, err := driver.Open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	for _, f := range kernel.Families() {
+		m, err := g.Load(f.Name, f.Images(g.Major)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range f.Kernels {
+			if _, err := m.Function(k.Name, k.Threads, k.Offsets(), 0); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := m.Unload(); err != nil {
+			t.Error(err)
+		}
+		_, err = g.Load(f.Name, f.Images(17 - g.Major)[0])
+		say(t, err, "load the cubin of the kernels "+f.Name, "CUDA_ERROR_NO_BINARY_FOR_GPU")
+	}
+}
+
 // TestFamilyLoadErrors checks that families refused by the driver are named, when a
 // device requests them and by the queue that launches them, while others continue.
 func TestFamilyLoadErrors(t *testing.T) {
 	modules(t)
 	t.Setenv("FAKECUDA_BAD_KERNEL", "adamw")
 	_, err := cuda.Open(0)
-	say(t, err, "load the kernels base on GPU 0 (Emulated GPU)", "CUDA_ERROR_INVALID_PTX")
+	say(t, err, "load the cubin of the kernels base on GPU 0 (Emulated GPU)", "CUDA_ERROR_INVALID_IMAGE", "load the kernels base on GPU 0 (Emulated GPU)", "CUDA_ERROR_INVALID_PTX")
 	t.Setenv("FAKECUDA_BAD_KERNEL", "flash_dq_f16_96")
 	d, err := cuda.Open(0)
 	if err != nil {
@@ -97,7 +149,7 @@ func TestFamilyLoadErrors(t *testing.T) {
 	b.q.Label("h.3 backward")
 	normGrad(b.q, x)
 	normGrad(b.q, x)
-	say(t, b.q.Wait(), "h.3 backward: GPU 0 (Emulated GPU): load the kernels norm_grad_3 on", "CUDA_ERROR_INVALID_PTX")
+	say(t, b.q.Wait(), "h.3 backward: GPU 0 (Emulated GPU): load the cubin of the kernels norm_grad_3 on", "load the kernels norm_grad_3 on", "CUDA_ERROR_INVALID_PTX")
 	b.r.Zero(x)
 	if err := b.r.Wait(); err != nil {
 		t.Errorf("another queue: %v", err)

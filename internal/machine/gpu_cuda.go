@@ -82,7 +82,7 @@ func GPUReport() (rows [][2]string) {
 	} else {
 		v := driver.Version()
 		add("driver", "%s, supports CUDA up to %d.%d", driver.Path(), v/1000, v%1000/10)
-		add("ptx", "%s", kernelCache(os.Getenv))
+		add("kernels", "compiled for compute capability 8.x and 9.0; for others %s", kernelCache(os.Getenv))
 		n, _ := driver.Count() // Available has checked it
 		for i := range n {
 			add("gpus", "%s", gpuLine(i))

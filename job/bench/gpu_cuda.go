@@ -3,6 +3,8 @@
 package bench
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -274,7 +276,7 @@ func (g *gpuBench) peers(all []machine.GPU) error {
 }
 
 // launching measures work without substance: consecutive launches, a launch that is waited for,
-// and loading each family's PTX, which the driver compiles and caches on disk.
+// and loading each family: its cubin, or else its PTX, which the driver compiles and caches on disk.
 func (g *gpuBench) launching() error {
 	x := g.alloc(device.F32, 1)
 	if err := g.line(launches, 1, "launch/s", "", func() { g.q.Zero(x) }); err != nil {
@@ -290,12 +292,17 @@ func (g *gpuBench) launching() error {
 	}
 	defer gpu.Close()
 	for _, f := range kernel.Families() {
-		start := time.Now()
-		m, err := gpu.Load(f.Name, f.PTX())
+		name, images, start := "load the kernels "+f.Name, f.Images(gpu.Major), time.Now()
+		m, err := gpu.Load(f.Name, images...)
 		if err != nil {
 			return err
 		}
-		g.row(gpuGroup, "load the kernels "+f.Name, 1, "", "", sample{seconds: time.Since(start).Seconds(), n: 1})
+		if refused := (driver.Error{}); errors.As(m.Refused, &refused) {
+			name = fmt.Sprintf("compile the kernels %s (their cubin: %s)", f.Name, refused.Name)
+		} else if len(images) == 1 {
+			name = "compile the kernels " + f.Name
+		}
+		g.row(gpuGroup, name, 1, "", "", sample{seconds: time.Since(start).Seconds(), n: 1})
 		if err := m.Unload(); err != nil {
 			return err
 		}

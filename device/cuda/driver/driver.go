@@ -209,29 +209,43 @@ type Function struct{ k *C.z_kernel }
 // Module is a set of loaded kernels.
 type Module struct {
 	Log       string // notes of the driver's compiler
+	Refused   error  // why the driver refused the images before the one that it loaded
 	gpu       *GPU
 	h         C.uintptr_t
 	functions []Function
 }
 
-// Load compiles PTX, which must end with a zero byte, for the GPU; errors contain name. Unload
-// unloads it.
-func (g *GPU) Load(name string, ptx []byte) (*Module, error) {
-	var log [2][8192]byte
+// Load loads the first of some images that the driver accepts: a cubin, or PTX, which must end with
+// a zero byte and is compiled for the GPU. Errors contain name. Unload unloads the module.
+func (g *GPU) Load(name string, images ...[]byte) (*Module, error) {
 	m := &Module{gpu: g}
-	code := C.z_module(g.ctx, &m.h, (*C.char)(unsafe.Pointer(&ptx[0])), (*C.char)(unsafe.Pointer(&log[0][0])), C.int(len(log[0])))
+	for _, image := range images {
+		err := m.load(name, image)
+		if err == nil {
+			return m, nil
+		}
+		m.Refused = errors.Join(m.Refused, err)
+	}
+	return nil, m.Refused
+}
+
+func (m *Module) load(name string, image []byte) error {
+	var log [2][8192]byte
+	code := C.z_module(m.gpu.ctx, &m.h, (*C.char)(unsafe.Pointer(&image[0])), (*C.char)(unsafe.Pointer(&log[0][0])), C.int(len(log[0])))
 	said := func(log []byte) string {
 		text, _, _ := strings.Cut(string(log), "\x00")
 		return strings.TrimSpace(text)
 	}
 	m.Log = said(log[0][:])
-	if err := failed(code, "load the kernels %s on %v", name, g); err != nil {
-		if why := said(log[1][:]); why != "" {
-			err = fmt.Errorf("%w: %s", err, why)
-		}
-		return nil, err
+	what := "kernels"
+	if image[0] == '\x7f' { // ELF
+		what = "cubin of the kernels"
 	}
-	return m, nil
+	err := failed(code, "load the %s %s on %v", what, name, m.gpu)
+	if why := said(log[1][:]); err != nil && why != "" {
+		err = fmt.Errorf("%w: %s", err, why)
+	}
+	return err
 }
 
 // Uses returns the registers per thread of the module's kernel, and its bytes of local memory, for

@@ -13,7 +13,8 @@ import (
 	"zeroth/device/cuda/driver"
 )
 
-// With the tag gpu the tests run on the first GPU, twice, and both runs must agree to the bit.
+// With the tag gpu the tests run on the first GPU, twice, and both runs must agree to the bit: with
+// the kernels that a job uses, and with those that the driver compiles.
 // Operands are in pinned memory, which a GPU can address like the host, so these runs test
 // results, not speed.
 
@@ -24,14 +25,16 @@ func startMachines(t testing.TB) []*machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &loader{g: g, functions: map[*Kernel]driver.Function{}}
-	return []*machine{l.machine(t), l.machine(t)}
+	shipped := loader{g, func(f *Family) [][]byte { return f.Images(g.Major) }, map[*Kernel]driver.Function{}}
+	compiled := loader{g, func(f *Family) [][]byte { return [][]byte{f.PTX()} }, map[*Kernel]driver.Function{}}
+	return []*machine{shipped.machine(t), compiled.machine(t)}
 }
 
 // loader loads a family when the first of its kernels is launched, so a family that the driver
 // rejects fails only the tests that need it.
 type loader struct {
 	g         *driver.GPU
+	images    func(*Family) [][]byte
 	functions map[*Kernel]driver.Function
 }
 
@@ -39,7 +42,7 @@ func (l *loader) function(k *Kernel) (f driver.Function, err error) {
 	if f, ok := l.functions[k]; ok {
 		return f, nil
 	}
-	m, err := l.g.Load(k.Family.Name, k.Family.PTX())
+	m, err := l.g.Load(k.Family.Name, l.images(k.Family)...)
 	if err != nil {
 		return f, err
 	}
@@ -76,8 +79,8 @@ func (l *loader) machine(t testing.TB) *machine {
 		allow: func([]byte, bool) {}, close: func() { _ = s.Close(); _ = l.g.FreeHost(p) }}
 }
 
-// TestFamilyLoads is a rung of the ladder of tests/gpu: each family is compiled alone, reporting
-// the compiler's notes, the time, and the kernels' resources compared with ptxas's.
+// TestFamilyLoads is a rung of the ladder of tests/gpu: each image of each family is loaded alone,
+// reporting the compiler's notes, the time, and the kernels' resources compared with ptxas's.
 func TestFamilyLoads(t *testing.T) {
 	_, on := readAssembled(t)
 	for _, f := range Families() {
@@ -87,32 +90,44 @@ func TestFamilyLoads(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer g.Close()
-			begin := time.Now()
-			m, err := g.Load(f.Name, f.PTX())
-			if err != nil {
-				t.Fatal(err)
+			images := f.Images(g.Major)
+			for i, image := range images {
+				how := "load"
+				if i == len(images)-1 {
+					how = "compile"
+				}
+				loadFamily(t, g, f, how, image, on)
 			}
-			defer m.Unload()
-			took := time.Since(begin)
-			fmt.Println(m.Log)
-			var uses []string
-			for _, k := range f.Kernels {
-				fn, err := m.Function(k.Name, k.Threads, k.Offsets(), int(Shared()[k]))
-				if err != nil {
-					t.Fatal(err)
-				}
-				registers, local, err := m.Uses(fn)
-				if err != nil {
-					t.Fatal(err)
-				}
-				ptxas := on[k.Name][min(1, max(0, g.Major-8))]
-				if most := (64 << 10) / int(k.Threads); registers > most {
-					t.Errorf("%s has %d registers a thread; blocks of %d have room for %d", k.Name, registers, k.Threads, most)
-				}
-				uses = append(uses, fmt.Sprintf("%s %d/%d (%d/%d)", k.Name, registers, local, ptxas.registers, ptxas.stack))
-			}
-			fmt.Printf("row\tload %s\t%.3g s, and %.3g s to find the kernels\t\n", f.Name, took.Seconds(), (time.Since(begin) - took).Seconds())
-			fmt.Printf("row\tregisters/local bytes\t%d kernels\t%s; in parentheses ptxas's\n", len(f.Kernels), strings.Join(uses, ", "))
 		})
 	}
+}
+
+func loadFamily(t *testing.T, g *driver.GPU, f *Family, how string, image []byte, on map[string][2]assembled) {
+	begin := time.Now()
+	m, err := g.Load(f.Name, image)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer m.Unload()
+	took := time.Since(begin)
+	fmt.Println(m.Log)
+	var uses []string
+	for _, k := range f.Kernels {
+		fn, err := m.Function(k.Name, k.Threads, k.Offsets(), int(Shared()[k]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		registers, local, err := m.Uses(fn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ptxas := on[k.Name][min(1, max(0, g.Major-8))]
+		if most := (64 << 10) / int(k.Threads); registers > most {
+			t.Errorf("%s has %d registers a thread; blocks of %d have room for %d", k.Name, registers, k.Threads, most)
+		}
+		uses = append(uses, fmt.Sprintf("%s %d/%d (%d/%d)", k.Name, registers, local, ptxas.registers, ptxas.stack))
+	}
+	fmt.Printf("row\t%s %s\t%.3g s, and %.3g s to find the kernels\t\n", how, f.Name, took.Seconds(), (time.Since(begin) - took).Seconds())
+	fmt.Printf("row\tregisters/local bytes\t%d kernels\t%s; in parentheses ptxas's\n", len(f.Kernels), strings.Join(uses, ", "))
 }

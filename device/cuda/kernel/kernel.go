@@ -3,8 +3,9 @@
 // nn, optim and zero by launches.
 //
 // It needs neither a driver nor a C compiler: a Launcher, such as a queue of device/cuda, passes
-// calls to a GPU. scripts/build-ptx builds kernels.ptx.zst, the PTX of all families of kernels;
-// kernels.sha256 contains the hash of every source and family, and a test compares them.
+// calls to a GPU. scripts/build-ptx builds kernels.ptx.zst, the PTX of all families of kernels, and
+// kernels.sm_80.zst and kernels.sm_90.zst, their cubins for GPUs of compute capability 8.x and 9.0;
+// kernels.sha256 contains the hash of every source, family and cubin archive, and a test compares them.
 // scripts/build-emu compiles the same sources to a library for the CPU.
 //
 // Bits: kernels use operations of IEEE 754 in a fixed order, so that a result does not depend on
@@ -17,7 +18,7 @@
 package kernel
 
 import (
-	_ "embed" // the PTX
+	"embed"
 	"fmt"
 	"strconv"
 	"strings"
@@ -27,11 +28,11 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// archive contains the PTX of all families, concatenated by name, each preceded by the line "//
-// family NAME", and compressed with zstd.
+// archives contain the PTX and the cubins of all families, concatenated by name, each preceded by
+// the line "// family NAME", and compressed with zstd.
 //
-//go:embed kernels.ptx.zst
-var archive []byte
+//go:embed kernels.ptx.zst kernels.sm_80.zst kernels.sm_90.zst
+var archives embed.FS
 
 // Family is a set of kernels that a job needs together: a driver loads them as one module. Base is
 // what every job needs; another one is attention for one type and width of heads, or norms'
@@ -49,18 +50,57 @@ const Base = "base"
 // PTX returns the family's text with a terminating zero byte, as cuModuleLoadData requires.
 func (f *Family) PTX() []byte { return append([]byte(f.ptx), 0) }
 
-// unpack returns the text of the archive.
-func unpack() string {
+// Images returns what a GPU's driver may load for the family, best first: its cubin, if there is one
+// for the GPU's major compute capability, and the PTX, which the driver compiles.
+func (f *Family) Images(major int) [][]byte {
+	if cubin := cubins(major)[f.Name]; cubin != "" {
+		return [][]byte{[]byte(cubin), f.PTX()}
+	}
+	return [][]byte{f.PTX()}
+}
+
+// unpacked contains the cubins of each archive, by family.
+var unpacked = struct {
+	sync.Mutex
+	archives map[string]map[string]string
+}{archives: map[string]map[string]string{}}
+
+// cubins returns the cubins for GPUs of a major compute capability, by family, or none. They run on
+// GPUs of that capability whatever the minor one.
+func cubins(major int) map[string]string {
+	name := fmt.Sprintf("kernels.sm_%d0.zst", major)
+	if _, err := archives.Open(name); err != nil {
+		return nil
+	}
+	unpacked.Lock()
+	defer unpacked.Unlock()
+	all := unpacked.archives[name]
+	if all == nil {
+		all = map[string]string{}
+		for _, part := range unpack(name) {
+			family, cubin, _ := strings.Cut(part, "\n")
+			all[family] = cubin
+		}
+		unpacked.archives[name] = all
+	}
+	return all
+}
+
+// unpack returns the parts of an archive, each beginning with its family's name and a newline.
+func unpack(name string) []string {
 	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		panic(fmt.Sprintf("kernel: %v", err)) // cannot fail with these options
 	}
 	defer d.Close()
-	text, err := d.DecodeAll(archive, nil)
-	if err != nil {
-		panic(fmt.Sprintf("kernel: the PTX in this program is damaged: %v", err))
+	archive, err := archives.ReadFile(name)
+	if err == nil {
+		archive, err = d.DecodeAll(archive, nil)
 	}
-	return string(text)
+	if err != nil {
+		panic(fmt.Sprintf("kernel: %s in this program is damaged: %v", name, err))
+	}
+	return strings.Split(string(archive), "// family ")[1:]
 }
 
 // Kernel is an entry of the PTX.
@@ -106,7 +146,7 @@ func Families() []*Family {
 
 func fillTable() {
 	named = map[string]*Kernel{}
-	for i, text := range strings.Split(unpack(), "// family ")[1:] {
+	for i, text := range unpack("kernels.ptx.zst") {
 		name, ptx, _ := strings.Cut(text, "\n")
 		f := &Family{Name: name, Index: i, Kernels: parse(ptx), ptx: ptx}
 		families = append(families, f)

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
@@ -14,8 +15,8 @@ import (
 	"zeroth/device"
 )
 
-// TestPTXMatchesSources compares the hashes of every source and of the PTX that scripts/build-ptx
-// built from them with kernels.sha256. It needs no tools.
+// TestPTXMatchesSources compares the hashes of every source and of the PTX and cubins that
+// scripts/build-ptx built from them with kernels.sha256. It needs no tools.
 func TestPTXMatchesSources(t *testing.T) {
 	f, err := os.Open("kernels.sha256")
 	if err != nil {
@@ -41,7 +42,7 @@ func TestPTXMatchesSources(t *testing.T) {
 		listed[name] = true
 	}
 	names := slices.Collect(maps.Keys(ptx))
-	for _, pattern := range []string{"*.cu", "*.cuh"} {
+	for _, pattern := range []string{"*.cu", "*.cuh", "kernels.sm_*.zst"} {
 		sources, _ := filepath.Glob(pattern)
 		if len(sources) == 0 {
 			t.Errorf("no %s", pattern)
@@ -126,6 +127,19 @@ func TestFamilies(t *testing.T) {
 		}
 	}
 	same("fill", "attention_delta", "row_norm", "adamw8", "cast64", "decode_nf4", "decode_int8")
+}
+
+// TestImages checks that there is a cubin of each family for GPUs of compute capability 8.x and 9.x,
+// before the PTX, which is all there is for others.
+func TestImages(t *testing.T) {
+	for _, f := range Families() {
+		for major, want := range map[int]int{7: 1, 8: 2, 9: 2, 10: 1, 12: 1} {
+			images := f.Images(major)
+			if len(images) != want || !bytes.Equal(images[want-1], f.PTX()) || want == 2 && (!bytes.HasPrefix(images[0], []byte("\x7fELF")) || !bytes.Contains(images[0], []byte(f.Kernels[0].Name))) {
+				t.Errorf("%s for %d.0: %d images, want %d", f.Name, major, len(images), want)
+			}
+		}
+	}
 }
 
 // TestForHeads checks the family returned for attention, given sizes only.

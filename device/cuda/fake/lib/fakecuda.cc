@@ -15,7 +15,9 @@
 //                             wrong:NAME:WORD:N its Nth launch gets the 32-bit word
 //                             WORD of its first operand wrong
 //   FAKECUDA_DRIVER=NNNNN     the newest CUDA it serves, 12040 (12.4) if it is not set: it
-//                             loads no newer PTX
+//                             loads no newer PTX, and no cubins of a newer major version
+//   FAKECUDA_NO_CUBINS=PART   it refuses cubins that have a kernel with PART in its name; all
+//                             if that is empty
 //   FAKECUDA_KERNELS=FILE     kernel/kernels.txt: registers and shared memory of kernels
 //   FAKECUDA_STREAMS=FILE     receives a line for each stream: its priority
 //   FAKECUDA_NO_PEERS=1       GPUs cannot address each other's memory
@@ -33,6 +35,7 @@
 #include <cstring>
 #include <deque>
 #include <dlfcn.h>
+#include <elf.h>
 #include <functional>
 #include <map>
 #include <memory>
@@ -52,7 +55,7 @@ typedef unsigned long long Address;
 typedef std::unique_lock<std::mutex> Lock;
 
 enum {
-	INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NO_BINARY = 209, INVALID_PTX = 218, UNSUPPORTED_PTX = 222,
+	INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NO_BINARY = 209, INVALID_PTX = 218, UNSUPPORTED_PTX = 222,
 	INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700, PEER_ALREADY = 704, PEER_NOT_ENABLED = 705,
 	OUT_OF_RESOURCES = 701, LAUNCH_FAILED = 719, PEER_UNSUPPORTED = 217,
 };
@@ -62,7 +65,8 @@ struct Event { Context *ctx; bool timed; unsigned long recorded = 0, done = 0; s
 struct Op { std::function<int()> work; Event *wait = nullptr, *mark = nullptr; unsigned long seq = 0; };
 struct Stream { Context *ctx; unsigned rank; std::deque<Op> q; bool busy = false, dead = false; };
 struct Block { size_t size; int device; bool live; };
-struct Module { Context *ctx; std::string ptx; };
+struct Entry { std::vector<int> params; unsigned most = 1024; }; // bytes of each parameter; threads of a block
+struct Module { Context *ctx; std::string kind, first; std::map<std::string, Entry> entries; }; // kind: "ptx", "sm_90"; first: of its kernels
 struct Kernel { unsigned shared = 0; int registers[2] = {32, 32}; }; // of its own, bytes; for sm_80 and sm_90
 struct Function { Context *ctx; std::string name; std::vector<int> params; unsigned most = 1024; Kernel uses; unsigned dynamic = 48 << 10; };
 
@@ -453,15 +457,14 @@ API cuMemsetD8Async(Address d, unsigned char c, size_t n, Stream *s) {
 
 // Kernels.
 
-// note writes what becomes of a module, by its first kernel, into the file that
-// FAKECUDA_MODULES names, if any.
+// note writes what becomes of a module, by its first kernel and its kind, into the file
+// that FAKECUDA_MODULES names, if any.
 static int note(const char *what, const Module &m) {
 	const char *path = getenv("FAKECUDA_MODULES");
 	FILE *f = path && *path ? fopen(path, "a") : nullptr;
 	if (!f)
 		return 0;
-	size_t at = m.ptx.find(".entry ") + 7;
-	fprintf(f, "%s %s\n", what, m.ptx.substr(at, m.ptx.find('(', at) - at).c_str());
+	fprintf(f, "%s %s %s\n", what, m.first.c_str(), m.kind.c_str());
 	fclose(f);
 	return 0;
 }
@@ -486,18 +489,106 @@ static int refuses(const std::string &ptx) {
 	return target > g.capability ? NO_BINARY : 0;
 }
 
+// size is the bytes of a parameter as PTX declares it: ".param .align 4 .b8 name[32]"
+// or ".param .u64 name".
+static int size(const std::string &p) {
+	size_t at = p.find('[');
+	int times = at == std::string::npos ? 1 : atoi(p.c_str() + at + 1);
+	for (const char *t : {"64", "32", "16", "8"})
+		for (const char *kind : {".u", ".s", ".b", ".f"})
+			if (p.find(std::string(kind) + t + " ") != std::string::npos)
+				return times * atoi(t) / 8;
+	return -1;
+}
+
+static int read_ptx(Module &m, const std::string &ptx) {
+	m.kind = "ptx";
+	const std::string entry = ".entry ";
+	for (size_t at = ptx.find(entry); at != std::string::npos; at = ptx.find(entry, at)) {
+		at += entry.size();
+		std::string name = ptx.substr(at, ptx.find('(', at) - at);
+		Entry &e = m.entries[name];
+		if (m.first.empty())
+			m.first = name;
+		size_t end = ptx.find(')', at);
+		for (size_t p = ptx.find(".param", at); p < end; p = ptx.find(".param", p + 1))
+			e.params.push_back(size(ptx.substr(p, ptx.find_first_of(",)", p) - p)));
+		size_t most = ptx.find(".maxntid ", end), body = ptx.find('{', end);
+		if (most < body)
+			e.most = atoi(ptx.c_str() + most + 9);
+	}
+	return refuses(ptx);
+}
+
+// read_info reads a kernel's section .nv.info: parameters and threads, which ptxas copies from
+// PTX. Each attribute is a format, a number and two bytes: of format 4 they are the bytes that
+// follow.
+static void read_info(Entry &e, const unsigned char *at, size_t bytes) {
+	for (const unsigned char *end = at + bytes; at < end;) {
+		uint16_t n, ordinal;
+		uint32_t word;
+		memcpy(&n, at + 2, 2);
+		if (at[0] == 4 && at[1] == 0x17) { // a parameter: index, ordinal, offset, flags and size
+			memcpy(&ordinal, at + 8, 2);
+			memcpy(&word, at + 12, 4);
+			e.params.resize(std::max<size_t>(e.params.size(), ordinal + 1));
+			e.params[ordinal] = word >> 18;
+		}
+		if (at[0] == 4 && at[1] == 5) { // .maxntid
+			memcpy(&word, at + 4, 4);
+			e.most = word;
+		}
+		at += 4 + (at[0] == 4 ? n : 0);
+	}
+}
+
+// read_cubin reads the kernels of a cubin, and is what a driver says of it: it runs on GPUs of
+// its major compute capability, from its minor one on, and that of sm_90a on no other one.
+static int read_cubin(Module &m, const unsigned char *image) {
+	auto head = (const Elf64_Ehdr *)image;
+	int sm = head->e_flags & 0xff;
+	bool exact = head->e_flags & 0x800;
+	m.kind = "sm_" + std::to_string(sm) + (exact ? "a" : "");
+	auto sections = (const Elf64_Shdr *)(image + head->e_shoff);
+	auto names = (const char *)image + sections[head->e_shstrndx].sh_offset;
+	for (int i = 0; i < head->e_shnum; i++) {
+		const Elf64_Shdr &s = sections[i];
+		if (s.sh_type != SHT_SYMTAB)
+			continue;
+		auto strings = (const char *)image + sections[s.sh_link].sh_offset;
+		auto symbols = (const Elf64_Sym *)(image + s.sh_offset);
+		for (size_t k = 0; k < s.sh_size / sizeof *symbols; k++)
+			if (symbols[k].st_info == ELF64_ST_INFO(STB_GLOBAL, STT_FUNC))
+				m.entries[m.first = strings + symbols[k].st_name]; // ptxas turns the order of PTX
+	}
+	const std::string info = ".nv.info.";
+	for (int i = 0; i < head->e_shnum; i++) {
+		std::string name = names + sections[i].sh_name;
+		if (!name.compare(0, info.size(), info))
+			read_info(m.entries.at(name.substr(info.size())), image + sections[i].sh_offset, sections[i].sh_size);
+	}
+	const char *refused = getenv("FAKECUDA_NO_CUBINS");
+	for (auto &e : m.entries)
+		if (refused && e.first.find(refused) != std::string::npos)
+			return INVALID_IMAGE;
+	if ((int)head->e_version / 10 > g.driver / 1000)
+		return INVALID_IMAGE;
+	return sm / 10 == g.capability / 10 && (exact ? sm == g.capability : sm <= g.capability) ? 0 : NO_BINARY;
+}
+
 API cuModuleLoadDataEx(Module **m, const void *image, unsigned n, int *options, void **values) {
 	NEED_CONTEXT;
 	for (unsigned i = 0; i < n; i++)
 		if (options[i] == 3) // the buffer for notes
 			strcpy((char *)values[i], "fakecuda: nothing is compiled");
-	std::string ptx = (const char *)image;
 	const char *bad = getenv("FAKECUDA_BAD_KERNEL");
-	if (int r = refuses(ptx))
+	bool cubin = !memcmp(image, ELFMAG, 4);
+	auto made = std::make_unique<Module>(Module{current});
+	if (int r = cubin ? read_cubin(*made, (const unsigned char *)image) : read_ptx(*made, (const char *)image))
 		return r;
-	if ((bad && *bad && ptx.find(".entry " + std::string(bad) + "(") != std::string::npos))
-		return INVALID_PTX;
-	*m = new Module{current, ptx};
+	if (bad && made->entries.count(bad))
+		return cubin ? INVALID_IMAGE : INVALID_PTX;
+	*m = made.release();
 	return note("load", **m);
 }
 
@@ -511,40 +602,18 @@ API cuModuleUnload(Module *m) {
 	return 0;
 }
 
-// size is the bytes of a parameter as PTX declares it: ".param .align 4 .b8 name[32]"
-// or ".param .u64 name".
-static int size(const std::string &p) {
-	size_t at = p.find('[');
-	int times = at == std::string::npos ? 1 : atoi(p.c_str() + at + 1);
-	for (const char *t : {"64", "32", "16", "8"})
-		for (const char *kind : {".u", ".s", ".b", ".f"})
-			if (p.find(std::string(kind) + t + " ") != std::string::npos)
-				return times * atoi(t) / 8;
-	return -1;
-}
-
-// The PTX must have the kernel, with parameters of the sizes of the emulated one's.
+// The module must have the kernel, with parameters of the sizes of the emulated one's.
 API cuModuleGetFunction(Function **f, Module *m, const char *name) {
 	NEED_CONTEXT;
-	size_t at = m->ptx.find(".entry " + std::string(name) + "(");
-	if (m->ctx != current || at == std::string::npos)
+	auto entry = m->entries.find(name);
+	if (m->ctx != current || entry == m->entries.end())
 		return NOT_FOUND;
 	int sizes[64], n = g.emu_params ? g.emu_params(name, sizes, 64) : -1;
 	if (n < 0)
 		return complain(NOT_FOUND, "there is no such emulated kernel", name);
-	auto fn = std::make_unique<Function>(Function{current, name, {sizes, sizes + n}});
-	size_t end = m->ptx.find(')', at);
-	int i = 0;
-	for (size_t p = m->ptx.find(".param", at); p < end; p = m->ptx.find(".param", p + 1), i++) {
-		std::string text = m->ptx.substr(p, m->ptx.find_first_of(",)", p) - p);
-		if (i >= n || size(text) != sizes[i])
-			return complain(INVALID_PTX, text.c_str(), name);
-	}
-	if (i != n)
+	auto fn = std::make_unique<Function>(Function{current, name, {sizes, sizes + n}, entry->second.most});
+	if (entry->second.params != fn->params)
 		return complain(INVALID_PTX, "it has other parameters than the emulated kernel", name);
-	size_t most = m->ptx.find(".maxntid ", end), body = m->ptx.find('{', end);
-	if (most < body)
-		fn->most = atoi(m->ptx.c_str() + most + 9);
 	auto known = g.kernels.find(name);
 	if (known != g.kernels.end())
 		fn->uses = known->second;
@@ -810,6 +879,7 @@ static const struct { int code; const char *name, *text; } errors[] = {
 	{INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
 	{PEER_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
 	{NO_BINARY, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+	{INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
 	{INVALID_PTX, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
 	{UNSUPPORTED_PTX, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain."},
 	{OUT_OF_RESOURCES, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
