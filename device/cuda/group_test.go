@@ -115,9 +115,23 @@ func sums(m member) error {
 	return nil
 }
 
+// sumsBy returns sums with a check that a kernel adds, and the other one does not.
+func sumsBy(kernel, other string) func(m member) error {
+	return func(m member) error {
+		var tasks []string
+		m.q.Trace(func(s device.Span) { tasks = append(tasks, s.Task) })
+		err := sums(m)
+		m.q.Trace(nil)
+		if !slices.Contains(tasks, kernel) || slices.Contains(tasks, other) {
+			err = errors.Join(err, fmt.Errorf("%q, want %s and no %s", tasks, kernel, other))
+		}
+		return err
+	}
+}
+
 func TestGroupsMatchCPU(t *testing.T) {
 	for _, ranks := range []int{1, 2, 3, 5} {
-		if err := errors.Join(together(t, ranks, []int{0}, sums)...); err != nil {
+		if err := errors.Join(together(t, ranks, []int{0}, sumsBy("sum_many", "sum_peers"))...); err != nil {
 			t.Fatalf("%d ranks: %v", ranks, err)
 		}
 	}
@@ -130,7 +144,7 @@ func TestGroupsOnSeveralGPUs(t *testing.T) {
 		fake.Again(t, "TestUnreachablePeers", "FAKECUDA_DEVICES=2", "FAKECUDA_NO_PEERS=1")
 		return
 	}
-	if err := errors.Join(together(t, 4, []int{0, 2}, sums)...); err != nil {
+	if err := errors.Join(together(t, 4, []int{0, 2}, sumsBy("sum_peers", "sum_many"))...); err != nil {
 		t.Fatal(err)
 	}
 }

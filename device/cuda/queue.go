@@ -337,7 +337,10 @@ func (q *Queue) CopyAll(name string, dst, src []device.Buffer) {
 // SumAll sets dst, of one element, to the element-wise sum of the sources in order, as defined by
 // collective.Group. Sources may be other devices' memory. A single source that is dst needs no work.
 func (q *Queue) SumAll(_ string, dst, src []device.Buffer) {
-	if len(src) > 1 || src[0].Ptr != dst[0].Ptr {
+	switch {
+	case len(src) > 1 && len(q.dev.peers) > 0:
+		q.SumPeers(dst[0], src)
+	case len(src) > 1 || src[0].Ptr != dst[0].Ptr:
 		q.SumInto(dst[0], src)
 	}
 }

@@ -144,6 +144,32 @@ ENTRY sum_many(Mat y, const __grid_constant__ Sources from, int count, i64 n) {
 }
 KERNEL(sum_many)
 
+// sum_peers is sum_many for memory of other GPUs: few blocks, because they wait for the links, with
+// WORDS times eight elements of a source per thread in flight.
+ENTRY sum_peers(Mat y, const __grid_constant__ Sources from, int count, i64 n) {
+	with_kind(type_of(n % 8 == 0, y), [&](auto type) {
+		const int T = decltype(type)::is, WORDS = T == ANY ? 1 : 4;
+		const i64 step = 8 * (i64)gridDim.x * THREADS;
+		for (i64 i = 8 * (blockIdx.x * (i64)THREADS + threadIdx.x); i < n; i += WORDS * step) {
+			Eight sum[WORDS], f[WORDS];
+#pragma unroll 1
+			for (int k = 0; k < count; k++) {
+				Mat x = y;
+				x.p = from.p[k];
+#pragma unroll
+				for (int w = 0; w < WORDS; w++)
+					if (i + w * step < n) f[w] = get8<T>(x, i + w * step, n);
+#pragma unroll
+				for (int w = 0; w < WORDS; w++) EIGHT(j) sum[w].v[j] = k ? sum[w].v[j] + f[w].v[j] : f[w].v[j];
+			}
+#pragma unroll
+			for (int w = 0; w < WORDS; w++)
+				if (i + w * step < n) put8<T>(y, i + w * step, n, sum[w]);
+		}
+	});
+}
+KERNEL(sum_peers)
+
 ENTRY sum_many64(double *y, const __grid_constant__ Sources from, int count, i64 n) {
 	EACH(i, n) {
 		double sum = ((const double *)from.p[0])[i];

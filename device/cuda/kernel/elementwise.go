@@ -28,6 +28,7 @@ var (
 	decodeInt8Kernel   = entryOf("decode_int8")
 	sumManyKernel      = entryOf("sum_many")
 	sumMany64Kernel    = entryOf("sum_many64")
+	sumPeersKernel     = entryOf("sum_peers")
 )
 
 // Zero sets every element of b, of any type, to 0.
@@ -92,15 +93,27 @@ const MaxSources = 128
 // SumInto sets dst to the sum of the sources, all of dst's type and length, element by element
 // and in order, in float32 rounded once, or in float64 for F64. dst may be one of the sources;
 // otherwise it must not overlap them. The result is bit-identical to package cpu's AddUp.
-func (o *Ops) SumInto(dst device.Buffer, src []device.Buffer) {
+func (o *Ops) SumInto(dst device.Buffer, src []device.Buffer) { o.sum(dst, src, false) }
+
+// SumPeers is SumInto for sources in memory of other GPUs: its few blocks leave the multiprocessors
+// to products.
+func (o *Ops) SumPeers(dst device.Buffer, src []device.Buffer) { o.sum(dst, src, true) }
+
+// peerBlocks is the number of blocks of SumPeers; NCCL has as many.
+const peerBlocks = 32
+
+func (o *Ops) sum(dst device.Buffer, src []device.Buffer, peers bool) {
 	if len(src) < 1 || len(src) > MaxSources {
 		panic(fmt.Sprintf("cuda: sum of %d buffers, want 1 to %d", len(src), MaxSources))
 	}
-	k, each, words := sumManyKernel, 8, 2
+	k, grid, words := sumManyKernel, blocks(dst.N, 8), 2
 	if dst.Type == device.F64 {
-		k, each = sumMany64Kernel, 1
+		k, grid = sumMany64Kernel, blocks(dst.N, 1)
 	} else {
 		wantFloat("sum of buffers", &dst)
+		if peers {
+			k, grid = sumPeersKernel, min(blocks(dst.N, 32), peerBlocks)
+		}
 	}
 	cost := o.passes(len(src)-1, &dst)
 	for i := range src {
@@ -120,7 +133,7 @@ func (o *Ops) SumInto(dst device.Buffer, src []device.Buffer) {
 		put64(unsafe.Add(to, 8*i), begins(&src[i]))
 	}
 	l = l.then().i32(len(src)).i64(dst.N)
-	o.run(l, blocks(dst.N, each), 1, 1, cost)
+	o.run(l, grid, 1, 1, cost)
 }
 
 // AddRow adds v to every row of y or, with set, sets every row to v: a bias for a matrix product

@@ -167,9 +167,14 @@ func TestSumInto(t *testing.T) {
 	for i := range times(40) {
 		check(t, uint64(i), func(b *bench) func(operations) {
 			dt := append(anyFloat, device.F64)[b.rng.IntN(4)]
-			n, count := b.length(), 1+b.rng.IntN(9)
-			if i == 0 {
+			n, count, peers := b.length(), 1+b.rng.IntN(9), b.flip()
+			switch {
+			case i == 0:
 				count = MaxSources
+			case i == 1: // more than a turn of all blocks
+				n, count, peers = 32*peerBlocks*threads+8, 2, true
+			case i < 4:
+				n, peers = 8*b.rng.IntN(9*threads), true
 			}
 			var from []device.Buffer
 			for range count {
@@ -179,8 +184,29 @@ func TestSumInto(t *testing.T) {
 			if b.flip() {
 				dst = b.flatOut("dst", dt, n).bits().Buf
 			}
+			if peers {
+				return func(q operations) { q.SumPeers(dst, from) }
+			}
 			return func(q operations) { q.SumInto(dst, from) }
 		})
+	}
+}
+
+// launches is a Launcher that passes calls on.
+type launches func(*Call)
+
+func (l launches) Launch(c *Call) { l(c) }
+
+// TestSumPeersHasFewBlocks checks that sums over memory of other GPUs leave multiprocessors to others, however long they are.
+func TestSumPeersHasFewBlocks(t *testing.T) {
+	var blocks []uint32
+	o := &Ops{To: launches(func(c *Call) { blocks = append(blocks, c.Grid[0]) })}
+	x := device.OfF32(make([]float32, 1<<20))
+	for _, n := range []int{1, 64 * threads, 1 << 20} {
+		o.SumPeers(x.Slice(0, n), []device.Buffer{x.Slice(0, n), x.Slice(0, n)})
+	}
+	if want := []uint32{1, 2, 32}; !slices.Equal(blocks, want) {
+		t.Errorf("%d blocks, want %d", blocks, want)
 	}
 }
 

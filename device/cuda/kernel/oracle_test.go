@@ -68,6 +68,7 @@ type operations interface {
 	Sum(acc, x device.Buffer)
 	SumSquares(acc, x device.Buffer)
 	SumInto(dst device.Buffer, src []device.Buffer)
+	SumPeers(dst device.Buffer, src []device.Buffer)
 	AddRow(y device.Mat, v device.Buffer, set bool)
 }
 
@@ -96,6 +97,8 @@ type onCPU struct{ *cpu.Queue }
 func (q onCPU) SumInto(dst device.Buffer, src []device.Buffer) {
 	q.SumAll("sum", []device.Buffer{dst}, src)
 }
+
+func (q onCPU) SumPeers(dst device.Buffer, src []device.Buffer) { q.SumInto(dst, src) }
 
 func (q onCPU) AddRow(y device.Mat, v device.Buffer, set bool) {
 	q.Do(func() error {

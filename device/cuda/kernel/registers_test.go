@@ -105,7 +105,7 @@ func leastSharing(k *Kernel) int {
 		return map[string]int{"3": 2, "4": 2, "8": 1, "16": 2, "32": 2, "64": 1}[width]
 	case slices.Contains(passes, k.Name):
 		return 4
-	case strings.HasPrefix(k.Name, "cross_entropy"): // their rows fit in the cache
+	case strings.HasPrefix(k.Name, "cross_entropy"), k.Name == "sum_peers": // their rows fit in the cache; it has few blocks
 		return 2
 	case k.Name == "rope", k.Name == "embed_grad": // angles in float64; 32 rows in flight
 		return 3
