@@ -41,23 +41,14 @@ func Outside(c *spec.Job, m Machine) []Estimate {
 	return list
 }
 
-// communicators returns how many communicators with peers a rank has. A group of one rank needs no
-// buffers. If the spread over processes is unknown, the bounds are those of a single process and
+// communicators returns how many communicators a rank has. If the spread over processes is unknown, the bounds are those of a single process and
 // of one process per rank.
 func communicators(c *spec.Job, m Machine) (least, most int64) {
 	one, each := m.Spread, m.Spread
 	if m.Spread.Processes == 0 {
 		one.GPU, each = true, setup.Spread{Processes: c.Parallel.Ranks, Hosts: 1, GPU: true}
 	}
-	of := func(s setup.Spread) (n int64) {
-		for _, ranks := range s.Communicators(c) {
-			if ranks > 1 {
-				n++
-			}
-		}
-		return n
-	}
-	return of(one), of(each)
+	return one.Communicators(c), each.Communicators(c)
 }
 
 // Sum returns the sum of the estimates, in bytes.

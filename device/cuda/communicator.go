@@ -20,7 +20,7 @@ type Communicator struct {
 
 	rank, ranks int
 	exact       bool            // this device adds, in rank order
-	bounce      device.Buffer   // of exact sums; empty for a single rank
+	bounce      device.Buffer   // of exact sums
 	terms       []device.Buffer // of an exact sum; used by the issuing goroutine
 
 	mu    sync.Mutex

@@ -41,7 +41,7 @@ func (c *Communicator) exactSum(q *Queue, own, whole device.Buffer) error {
 // exactReduce sets rank 0's b to the sum of the ranks'.
 func (c *Communicator) exactReduce(q *Queue, b device.Buffer) error {
 	step, err := c.step(b)
-	if err != nil || c.ranks == 1 {
+	if err != nil {
 		return err
 	}
 	for lo := 0; lo < b.N; lo += step {
@@ -63,9 +63,6 @@ func (c *Communicator) step(sum device.Buffer) (int, error) {
 	if c.ranks > kernel.MaxSources && sum.Type.Size() < 4 {
 		return 0, fmt.Errorf("an exact sum of %v over %d ranks: a GPU sums at most %d at once without rounding", sum.Type, c.ranks, kernel.MaxSources)
 	}
-	if c.ranks == 1 {
-		return sum.N, nil
-	}
 	step := c.slot() / sum.Type.Size()
 	if step == 0 && sum.N > 0 {
 		return 0, fmt.Errorf("%d bytes of bounce memory for exact sums of %d ranks", c.bounce.Bytes(), c.ranks)
@@ -80,9 +77,6 @@ func (c *Communicator) slot() int {
 
 // receive receives elements [lo, hi) of the others' parts in bounce memory.
 func (c *Communicator) receive(q *Queue, whole device.Buffer, lo, hi int) error {
-	if c.ranks == 1 {
-		return nil
-	}
 	elem, part := whole.Type.Size(), whole.N/c.ranks
 	return c.comm.SendParts(q.stream, driver.Parts{
 		Rank: c.rank, Ranks: c.ranks, Whole: whole.Slice(lo, whole.N).Ptr, Stride: part * elem,

@@ -35,6 +35,29 @@ type end interface {
 	Registered() string
 }
 
+// alone is the end of a group of one rank, which needs no communicator: it copies.
+type alone struct{}
+
+func (alone) AllGather(q device.Queue, whole, own device.Buffer) error {
+	if whole.Ptr != own.Ptr {
+		q.Copy(whole, own)
+	}
+	return nil
+}
+
+func (a alone) ReduceScatter(q device.Queue, own, whole device.Buffer) error {
+	return a.AllGather(q, own, whole)
+}
+func (alone) Broadcast(device.Queue, device.Buffer) error { return nil }
+func (alone) Reduce(device.Queue, device.Buffer) error    { return nil }
+func (alone) Pending() bool                               { return false }
+func (alone) Err() error                                  { return nil }
+func (alone) Abort()                                      {}
+func (alone) Close(time.Duration)                         {}
+func (alone) AddExactly(device.Buffer)                    {}
+func (alone) Register(bool, func() error) error           { return nil }
+func (alone) Registered() string                          { return "" }
+
 // AddsExactly reports whether the job's ranks use NCCL but add in rank order. Ranks of one process
 // do unless the job insists on NCCL's order.
 func AddsExactly(c *Job) bool {
@@ -91,20 +114,20 @@ func AddsUp(c *Job) string {
 	return lib.AddsUp(AddsExactly(c))
 }
 
-// Communicators returns the maximum size of each communicator of a rank in a placed job, none
+// Communicators returns the maximum number of communicators of a rank in a placed job, none
 // without NCCL. The group of all ranks has none, because it exchanges host memory, which NCCL does
-// not support.
-func Communicators(c *Job) (ranks []int) {
+// not support, and groups of one rank have none.
+func Communicators(c *Job) (n int64) {
 	if !c.At.NCCL {
-		return nil
+		return 0
 	}
 	groups := collective.DryWorld(spec.Mesh(c.Job), 0) // the first rank has all kinds of groups
 	for role, g := range groups.All() {
-		if role != collective.World {
-			ranks = append(ranks, (*g).Size())
+		if role != collective.World && (*g).Size() > 1 {
+			n++
 		}
 	}
-	return ranks
+	return n
 }
 
 // allAtOnce runs do for every rank concurrently, if the job has communicators. Each call blocks
@@ -190,6 +213,9 @@ func (r *Rank) untilLate(g collective.Group) func() error {
 // join returns a group with an NCCL communicator. Its id is sent by the group's rank 0 through the
 // group, whose processes have authenticated each other.
 func (r *Rank) join(d joins, g collective.Group) (j joined, err error) {
+	if g.Size() == 1 {
+		return joined{group: collective.NewEngined(g, alone{}), end: alone{}}, nil
+	}
 	r.Queues[Comm].Label("") // alike on those that come back
 	id, err := collective.Introduce(g, r.Queues[Comm], r.timeout, d.CommunicatorID)
 	if err != nil {

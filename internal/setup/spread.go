@@ -38,7 +38,7 @@ func (s Spread) addsUp(c *spec.Job) bool {
 	return s.GPU && !p.Master && (p.Collective == "nccl" || s.Processes > 1 && !secret)
 }
 
-// Communicators returns the sizes of a rank's communicators in this spread.
-func (s Spread) Communicators(c *spec.Job) []int {
+// Communicators returns the number of a rank's communicators in this spread.
+func (s Spread) Communicators(c *spec.Job) int64 {
 	return Communicators(&Job{Job: c, At: collective.Placement{NCCL: s.addsUp(c)}})
 }
