@@ -33,8 +33,8 @@ type Communicator struct {
 // errEnded is returned by operations of a communicator that has ended.
 var errEnded = errors.New("NCCL: the communicator has ended")
 
-// NCCL is polled without sleeping for the time that an operation usually takes to be enqueued, and
-// then at intervals.
+// spin is how long the host polls before it sleeps: longer than NCCL usually takes to enqueue an
+// operation. NCCL is polled at intervals after that.
 const (
 	spin  = 200 * time.Microsecond
 	pause = 50 * time.Microsecond

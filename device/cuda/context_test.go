@@ -5,6 +5,7 @@ package cuda_test
 import (
 	"runtime"
 	"testing"
+	"time"
 	"unsafe"
 
 	"gorgonia.org/cu"
@@ -87,7 +88,7 @@ func TestCallsMakeTheContextCurrent(t *testing.T) {
 		c.Record(to)
 		return c.Run()
 	})
-	a.do("await", to.Await)
+	a.do("await", func() error { return to.Await(time.Microsecond) })
 	a.do("since", func() error { _, err := to.Since(from); return err })
 	a.do("close event", from.Close)
 	a.do("close event", to.Close)
@@ -117,7 +118,7 @@ func (a *apart) unreached(s driver.Stream) {
 		}
 		return nil
 	})
-	a.must("await", e.Await())
+	a.must("await", e.Await(0))
 	a.do("close event", e.Close)
 }
 

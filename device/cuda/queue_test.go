@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -132,6 +133,40 @@ func TestDo(t *testing.T) {
 	}
 	if err := b.q.Mark().Await(); !errors.Is(err, lost) {
 		t.Errorf("a mark of the failed queue: %v", err)
+	}
+}
+
+// TestDoSleeps checks that the host sleeps while Do and a mark's Await wait for long, and not while Wait does.
+func TestDoSleeps(t *testing.T) {
+	fake.Only(t)
+	if env("FAKECUDA_MODE") == "" {
+		fake.Again(t, "TestDoSleeps", "FAKECUDA_MODE=threads:2000")
+		return
+	}
+	b, file := open(t), filepath.Join(t.TempDir(), "spins")
+	x := b.alloc(device.F32, 64)
+	t.Setenv("FAKECUDA_SPINS", file)
+	slow := func() {
+		for range 100 {
+			b.q.AddTo(x, x, x)
+		}
+	}
+	slow()
+	b.q.Do(func() error { return nil })
+	slow()
+	if err := b.q.Mark().Await(); err != nil {
+		t.Fatal(err)
+	}
+	if raw, err := os.ReadFile(file); err == nil {
+		t.Errorf("Do and Await spin: %q", raw)
+	}
+	for n := 0; n == 0; { // the stream may be done before the host waits
+		slow()
+		if err := b.q.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		raw, _ := os.ReadFile(file)
+		n = len(raw)
 	}
 }
 

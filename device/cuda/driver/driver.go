@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unsafe"
 
 	"gorgonia.org/cu"
@@ -311,8 +312,11 @@ func (g *GPU) NewEvent(timed bool) (e Event, err error) {
 	return e, failed(C.z_event(g.ctx, &e.h, t), "make an event on %v", g)
 }
 
-// Await returns when the event's last Record is reached.
-func (e Event) Await() error { return failed(C.z_await(e.gpu.ctx, e.h), "wait for an event") }
+// Await returns when the event's last Record is reached. The thread sleeps, unless that is within
+// spin.
+func (e Event) Await(spin time.Duration) error {
+	return failed(C.z_await(e.gpu.ctx, e.h, C.int(spin.Microseconds())), "wait for an event")
+}
 
 // Reached reports whether the event's last Record is reached, or never will be because the context
 // has failed.

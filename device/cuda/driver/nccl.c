@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "nccl.h"
+#include "shim.h"
 
 #define HIDDEN __attribute__((visibility("hidden")))
 #define ENTER(ctx) \
@@ -113,17 +113,10 @@ HIDDEN int z_nccl_state(uintptr_t comm) {
 // Polls until nothing is in progress, for some microseconds: NCCL takes a few, and a sleep of Go's at
 // least a thousand.
 HIDDEN int z_nccl_settle(uintptr_t comm, int us) {
-	struct timespec now, end;
-	clock_gettime(CLOCK_MONOTONIC, &end);
-	end.tv_sec += (end.tv_nsec + us * 1000L) / 1000000000;
-	end.tv_nsec = (end.tv_nsec + us * 1000L) % 1000000000;
-	for (;;) {
-		int r = z_nccl_state(comm);
-		clock_gettime(CLOCK_MONOTONIC, &now);
-		if (r != IN_PROGRESS || now.tv_sec > end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec >= end.tv_nsec))
-			return r;
+	int r = z_nccl_state(comm);
+	for (int64_t end = z_us() + us; r == IN_PROGRESS && z_us() < end; r = z_nccl_state(comm))
 		sched_yield();
-	}
+	return r;
 }
 
 HIDDEN int z_nccl_all_gather(uintptr_t ctx, uintptr_t comm, uintptr_t stream, uintptr_t in, uintptr_t out, size_t n, int type) {

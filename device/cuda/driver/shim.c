@@ -1,9 +1,11 @@
 //go:build cuda
 
 #include <cuda.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "shim.h"
 
@@ -121,9 +123,19 @@ HIDDEN int z_event_end(uintptr_t ctx, uintptr_t event) {
 	return cuEventDestroy((CUevent)event);
 }
 
-HIDDEN int z_await(uintptr_t ctx, uintptr_t event) {
+HIDDEN int64_t z_us(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000LL + t.tv_nsec / 1000;
+}
+
+// Polls for some microseconds before the host sleeps.
+HIDDEN int z_await(uintptr_t ctx, uintptr_t event, int us) {
 	ENTER(ctx);
-	return cuEventSynchronize((CUevent)event);
+	int r = us ? cuEventQuery((CUevent)event) : CUDA_ERROR_NOT_READY;
+	for (int64_t end = z_us() + us; r == CUDA_ERROR_NOT_READY && z_us() < end; r = cuEventQuery((CUevent)event))
+		sched_yield();
+	return r == CUDA_ERROR_NOT_READY ? cuEventSynchronize((CUevent)event) : r;
 }
 
 HIDDEN int z_event_reached(uintptr_t ctx, uintptr_t event) {

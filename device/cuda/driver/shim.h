@@ -39,7 +39,8 @@ int z_stream_wait(uintptr_t ctx, uintptr_t stream);
 int z_stream_end(uintptr_t ctx, uintptr_t stream);
 int z_event(uintptr_t ctx, uintptr_t *event, int timed);
 int z_event_end(uintptr_t ctx, uintptr_t event);
-int z_await(uintptr_t ctx, uintptr_t event);
+int z_await(uintptr_t ctx, uintptr_t event, int us);
+int64_t z_us(void); // a clock, in microseconds
 int z_elapsed(uintptr_t ctx, float *ms, uintptr_t from, uintptr_t to);
 
 int z_event_reached(uintptr_t ctx, uintptr_t event);

@@ -20,6 +20,7 @@
 //                             if that is empty
 //   FAKECUDA_KERNELS=FILE     kernel/kernels.txt: registers and shared memory of kernels
 //   FAKECUDA_STREAMS=FILE     receives a line for each stream: its priority
+//   FAKECUDA_SPINS=FILE       receives a line for each wait that keeps a processor busy
 //   FAKECUDA_NO_PEERS=1       GPUs cannot address each other's memory
 //   FAKECUDA_DROP_WAIT=N      the Nth cuStreamWaitEvent of the process does
 //                             nothing: a mutation, which tests should notice
@@ -61,7 +62,7 @@ enum {
 };
 
 struct Context { int device, retained = 0; std::vector<bool> peers; };
-struct Event { Context *ctx; bool timed; unsigned long recorded = 0, done = 0; std::chrono::steady_clock::time_point when; };
+struct Event { Context *ctx; bool timed, blocking; unsigned long recorded = 0, done = 0; std::chrono::steady_clock::time_point when; };
 struct Op { std::function<int()> work; Event *wait = nullptr, *mark = nullptr; unsigned long seq = 0; };
 struct Stream { Context *ctx; unsigned rank; std::deque<Op> q; bool busy = false, dead = false; };
 struct Block { size_t size; int device; bool live; };
@@ -212,8 +213,22 @@ API cuStreamCreate(Stream **s, unsigned flags) { return cuStreamCreateWithPriori
 
 static int waited(int code) { return current = nullptr, code; }
 
+// spins notes that the host waits without sleeping. The caller holds the lock.
+static void spins(const char *on) {
+	const char *path = getenv("FAKECUDA_SPINS");
+	if (FILE *f = path && *path ? fopen(path, "a") : nullptr) {
+		fprintf(f, "%s\n", on);
+		fclose(f);
+	}
+}
+
 API cuStreamSynchronize(Stream *s) {
 	NEED_CONTEXT;
+	{
+		Lock l(g.mu);
+		if (!idle(s))
+			spins("stream");
+	}
 	return waited(until([=] { return idle(s); }));
 }
 
@@ -243,7 +258,7 @@ API cuLaunchHostFunc(Stream *s, void (*f)(void *), void *arg) {
 
 API cuEventCreate(Event **e, unsigned flags) {
 	NEED_CONTEXT;
-	*e = new Event{current, !(flags & 2)};
+	*e = new Event{current, !(flags & 2), bool(flags & 1)};
 	return 0;
 }
 
@@ -281,6 +296,8 @@ API cuEventSynchronize(Event *e) {
 	{
 		Lock l(g.mu);
 		n = e->recorded;
+		if (e->done < n && !e->blocking)
+			spins("event");
 	}
 	return waited(until([=] { return e->done >= n; }));
 }
