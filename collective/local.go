@@ -220,22 +220,27 @@ func (c *localCall) work(q LocalQueue) {
 // between the phases still leaves, since others wait for it.
 func (c *localCall) onStream(q StreamQueue) {
 	l, at := c.l, c.l.shared
-	ready := q.Mark()
-	at.mu.Lock()
-	at.ready[l.rank] = ready
-	at.mu.Unlock()
+	l.mark(q, at.ready)
 	q.Now(Waiting, c.arrive)
 	if !c.arrived {
 		return
 	}
 	l.after(q, at.ready)
 	c.work(q)
-	done := q.Mark()
-	at.mu.Lock()
-	at.done[l.rank] = done
-	at.mu.Unlock()
+	l.mark(q, at.done)
 	_ = c.doLeave() // never fails
 	l.after(q, at.done)
+}
+
+// mark publishes a mark of the queue, if there are other ranks.
+func (l *Local) mark(q StreamQueue, marks []device.Event) {
+	if l.Size() == 1 {
+		return
+	}
+	e := q.Mark()
+	l.shared.mu.Lock()
+	defer l.shared.mu.Unlock()
+	marks[l.rank] = e
 }
 
 // after makes the queue wait for the other ranks' marks, which stay valid until this rank issues

@@ -137,6 +137,23 @@ func TestGroupsMatchCPU(t *testing.T) {
 	}
 }
 
+// TestGroupOfOneMarksNothing checks that an operation of a rank without peers records no events.
+func TestGroupOfOneMarksNothing(t *testing.T) {
+	err := errors.Join(together(t, 1, []int{0}, func(m member) error {
+		x := m.alloc(device.F32, 64)
+		before := m.q.Mark().Seq
+		collective.AllReduce(m.g, m.q, x)
+		m.g.AllGather(m.q, m.alloc(device.F32, 64), x)
+		if marks := m.q.Mark().Seq - before - 1; marks > 0 {
+			return fmt.Errorf("%d marks", marks)
+		}
+		return nil
+	})...)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestGroupsOnSeveralGPUs(t *testing.T) {
 	if env("FAKECUDA_DEVICES") == "" {
 		fake.Only(t)
