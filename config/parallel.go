@@ -2,8 +2,10 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
+	"zeroth/device"
 	"zeroth/job/hf"
 	"zeroth/pipe"
 )
@@ -23,6 +25,7 @@ type Parallel struct {
 	GPUs       []int         // driver's numbers of the GPUs to use; empty: all visible ones
 	Memory     int64         // device memory limit of a rank in bytes; 0: all ranks share the free memory
 	Collective string        // implementation of reductions between GPUs: one of Collectives
+	Attention  string        // kernels of attention on GPUs: one of Attentions
 	Algorithms string        // file of GPU matrix-product algorithms; "" is none
 	Transport  string        // transport of collectives between processes: one of Transports
 	TokenFile  string        // file with the secret that authenticates processes; "" is none
@@ -51,6 +54,9 @@ func (p Parallel) Models() int { return max(1, p.Pipeline) * max(1, p.Context) *
 func (p Parallel) DataName() string {
 	return pick(p.Models() > 1, "shard × replicate"+pick(p.Expert > 1, " × expert", ""), "ranks")
 }
+
+// AttentionLevel returns the position of a value in Attentions; empty is auto.
+func AttentionLevel(value string) int { return max(0, slices.Index(Attentions, value)) }
 
 // parallelKeys returns the keys of ranks and their devices.
 func (c *Config) parallelKeys(on string) []field {
@@ -107,6 +113,12 @@ func (c *Config) parallelKeys(on string) []field {
 				"rank has its own GPU and NCCL is installed, else exact",
 			not: refuse(on != "cuda" && p.Collective == "nccl",
 				"NCCL sums on GPUs, but ranks compute on the CPU", "want auto, or device: cuda", "device")},
+		{key: "parallel.attention", value: choice(&p.Attention, Attentions), initial: "auto",
+			doc: "auto | mma: kernels of attention on GPUs; auto: those compared with others on hardware; mma: " +
+				"also those on tensor cores for heads wider than 128 and soft caps, in bf16 and fp16",
+			not: refuse(AttentionLevel(p.Attention) > 0 && (on != "cuda" || c.Precision == device.F32),
+				pick(on != "cuda", "its kernels are for GPUs, but ranks compute on the CPU", "its kernels multiply bf16 and fp16, but precision is fp32"),
+				"want auto, or device: cuda and another precision than fp32", "device", "precision")},
 		{key: "parallel.algorithms", value: path(&p.Algorithms),
 			rule: "cuBLAS chooses", like: "algorithms.json",
 			doc: "file written by 'zeroth bench gpu --write-algorithms': algorithms of matrix products " +

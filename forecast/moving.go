@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/internal/setup"
 	"zeroth/internal/show"
@@ -119,9 +120,13 @@ func (m *moving) seconds(on setup.QueueRole, k Kernel, w Work) float64 {
 // of the rate of cuBLAS's products.
 const groupShare = 0.65
 
+// wideShare is the predicted rate of attention with heads wider than 128 on tensor cores, as a share
+// of that with narrower heads.
+const wideShare = 0.9
+
 // rate returns the operations per second of a kernel's products. Attention on tensor cores has a
-// rate of its own. GPU kernels do not use tensor cores for fp32, for heads wider than 128 or not a
-// multiple of 8, and for capped scores.
+// rate of its own. GPU kernels do not use tensor cores for fp32 and for heads not a multiple of 8; for
+// heads wider than 128 and for capped scores, only if parallel.attention says so.
 func (m *moving) rate(k Kernel) float64 {
 	switch {
 	case m.GPU && strings.HasSuffix(k.Op, "of groups") && k.In != device.F32:
@@ -129,8 +134,13 @@ func (m *moving) rate(k Kernel) float64 {
 	case !strings.HasPrefix(k.Op, "attention") || m.Attention == 0:
 		return m.Flops[k.In.String()]
 	}
-	if cores := m.Flops["fp32"]; cores > 0 && (k.In == device.F32 || k.Form&Capped > 0 || k.K > 128 || k.K%8 != 0) {
+	wide := k.K > 128
+	slow := k.In == device.F32 || k.K%8 != 0 || (wide || k.Form&Capped > 0) && config.AttentionLevel(m.job.Parallel.Attention) == 0
+	if cores := m.Flops["fp32"]; cores > 0 && slow {
 		return cores
+	}
+	if wide {
+		return wideShare * m.Attention
 	}
 	return m.Attention
 }

@@ -227,6 +227,15 @@ func TestKernelSeconds(t *testing.T) {
 			t.Errorf("%+v takes %v", test, got)
 		}
 	}
+	m.job.Parallel.Attention = "mma"
+	for _, test := range []struct {
+		k    Kernel
+		want float64
+	}{{at, 20}, {capped, 20}, {wide, 1000 / 45.}, {odd, 40}, {exact, 40}} {
+		if got := m.seconds(setup.Compute, test.k, Work{1000, 10, 0}); got != test.want {
+			t.Errorf("with parallel.attention mma, %+v takes %v", test, got)
+		}
+	}
 }
 
 // TestStepsAreAlike checks that later steps take as long as the second.

@@ -61,3 +61,32 @@ func TestGPUAlgorithms(t *testing.T) {
 		t.Errorf("%s\nwant %q in it", out, want)
 	}
 }
+
+// TestGPUAttention trains a model with wide heads with the kernels that parallel.attention chooses: a
+// run reports that auto uses ordinary cores, and mma computes about the same with other bits. CPUs have
+// no choice.
+func TestGPUAttention(t *testing.T) {
+	inFolder(t)
+	onFakes(t)
+	train := []string{"train", "tiny.yaml", "--set", "model={family: llama, layers: 1, heads: 1, width: 136, ffn: 64, context: 24}", "--set", "train={steps: 2, micro_batch: 1}",
+		"--set", "parallel.ranks=1", "--set", "device=cuda", "--set", "sample={prompt: a, tokens: 2}"}
+	const slow = "heads wider than 128 runs on a GPU's ordinary cores"
+	for choice, notes := range map[string]bool{"auto": true, "mma": false} {
+		out, errs := process(t, 0, append(train, "--set", "parallel.attention="+choice, "--out", choice)...)
+		if strings.Contains(out+errs, slow) != notes {
+			t.Errorf("with parallel.attention %s the run says\n%s%s", choice, out, errs)
+		}
+		if choice == "mma" {
+			process(t, 2, "sample", "--run", choice, "--device", "cpu", "--precision", "bf16", "--attention", choice)
+		}
+		process(t, 0, "sample", "--run", choice, "--device", "cuda", "--precision", "bf16", "--tokens", "2", "--attention", choice)
+	}
+	if outcomeOf(t, "auto") == outcomeOf(t, "mma") {
+		t.Error("mma has the bits of auto")
+	}
+	for other, want := range map[string]string{"device=cpu": "its kernels are for GPUs, but ranks compute on the CPU", "precision=fp32": "its kernels multiply bf16 and fp16, but precision is fp32"} {
+		if _, errs := process(t, 2, append(train, "--set", "parallel.attention=mma", "--set", other, "--out", "refused")...); !strings.Contains(errs, want) {
+			t.Errorf("%s:\n%s", other, errs)
+		}
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"zeroth/config"
 	"zeroth/internal/input"
 	"zeroth/internal/input/hub"
 	"zeroth/internal/show"
@@ -126,6 +127,7 @@ func (o *sampling) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.json, "json", false, "print one JSON object per prompt")
 	uintVar(f, &o.Seed, "seed", 1, "seed of the random choices")
 	f.StringVar(&o.Device, "device", "auto", "`name` of the device: auto, cpu or cuda")
+	f.StringVar(&o.Attention, "attention", "auto", "`name` of the kernels of attention on GPUs, like the job's key parallel.attention: "+strings.Join(config.Attentions, " or "))
 	o.probes.profileFlag(f)
 }
 
@@ -231,6 +233,8 @@ const (
 // check reports all invalid flags at once, and returns the prompts.
 func (o sampling) check() ([]string, error) {
 	var wrong input.Problems
+	wrong.If(config.AttentionLevel(o.Attention) > 0 && o.Precision != "bf16", "--attention %s is for --precision bf16", o.Attention)
+	wrong.If(!slices.Contains(config.Attentions, o.Attention), "--attention %q; want %s", show.Brief(o.Attention), strings.Join(config.Attentions, " or "))
 	wrong.If(o.Device != "auto" && o.Device != "cpu" && o.Device != "cuda", "--device %q; want auto, cpu or cuda", show.Brief(o.Device))
 	wrong.If(o.Precision != "fp32" && o.Precision != "bf16", "--precision %q; want fp32 or bf16", show.Brief(o.Precision))
 	wrong.If(o.Batch < 1 || o.Batch > maxBatch, "--batch %d; want 1 to %d", o.Batch, maxBatch)

@@ -10,6 +10,7 @@ import (
 
 	"zeroth/device"
 	"zeroth/device/cuda/driver"
+	"zeroth/device/cuda/kernel"
 )
 
 // Device is one rank's share of a GPU: an account of its memory, and its queues.
@@ -22,6 +23,7 @@ type Device struct {
 	peers   []*shared        // GPUs whose memory it can address
 	table   driver.Table     // chosen algorithms of products
 	product []*Queue         // the queues that compute products, which use work
+	choice  kernel.Choice    // of attention's kernels
 
 	mu     sync.Mutex
 	usage  device.Usage

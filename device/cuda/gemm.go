@@ -28,7 +28,7 @@ func (d *Device) ReserveWork(s device.Sizes) (err error) {
 	}
 	d.parts, err = d.Alloc(device.F32, kernel.WorkLen, device.Workspace)
 	if err == nil && s.Attn.D > 0 {
-		err = d.gpu.want(kernel.ForHeads(s.Type, &s.Attn))
+		err = d.gpu.want(kernel.ForHeads(d.choice, s.Type, &s.Attn))
 	}
 	return err
 }
@@ -192,6 +192,9 @@ func (d *Device) Planned() (n int) {
 	}
 	return n
 }
+
+// ChooseAttention sets which kernels attention may use. It must be called before ReserveWork and NewQueue.
+func (d *Device) ChooseAttention(c kernel.Choice) { d.choice = c }
 
 // Choose sets the algorithms of a table. It must be called before the first product.
 func (d *Device) Choose(t driver.Table) { d.table = t }

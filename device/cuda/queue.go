@@ -54,7 +54,7 @@ func (d *Device) NewUrgentQueue(name string) *Queue { return d.newQueue(name, tr
 
 func (d *Device) newQueue(name string, urgent bool) *Queue {
 	q := &Queue{dev: d, name: name}
-	q.Ops = kernel.Ops{To: q, Work: d.parts}
+	q.Ops = kernel.Ops{To: q, Work: d.parts, Choice: d.choice}
 	var errs []error
 	for i := range q.marks {
 		var err error

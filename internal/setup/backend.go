@@ -5,8 +5,10 @@ import (
 	"slices"
 
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cpu"
+	"zeroth/device/cuda/kernel"
 	"zeroth/internal/input"
 	"zeroth/job/hf"
 	"zeroth/job/spec"
@@ -72,13 +74,15 @@ func of(c *Job) Backend {
 	return CPU{}
 }
 
-// For returns the backend for one rank of a model, given a value of the job's key device; empty is
-// auto.
-func For(device string, m hf.Model) (Backend, error) {
-	b := CUDA{at: collective.Placement{Local: []int{0}, HostRanks: 1}, model: m}
+// For returns the backend for one rank of a model, given values of the job's keys device and
+// parallel.attention; empty is auto.
+func For(device, attention string, m hf.Model) (Backend, error) {
+	b := CUDA{at: collective.Placement{Local: []int{0}, HostRanks: 1}, model: m, attention: kernel.Choice(config.AttentionLevel(attention))}
 	err := b.Available()
-	switch {
-	case device == "cpu", device != "cuda" && err != nil:
+	switch onCPU := device == "cpu" || device != "cuda" && err != nil; {
+	case onCPU && b.attention > 0:
+		return nil, input.BadInput(fmt.Errorf("attention %s: its kernels are for GPUs, but the model computes on the CPU; want auto, or device cuda", attention))
+	case onCPU:
 		return CPU{}, nil
 	case err != nil:
 		return nil, input.BadInput(fmt.Errorf("device cuda: %w", err))

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"zeroth/collective"
+	"zeroth/config"
 	"zeroth/device"
 	"zeroth/device/cuda"
 	"zeroth/device/cuda/kernel"
@@ -22,6 +23,7 @@ type CUDA struct {
 	model hf.Model // of the job
 
 	algorithms *Algorithms // of the job; may be nil
+	attention  kernel.Choice
 }
 
 // Name returns the value of the job's key device.
@@ -85,7 +87,7 @@ func (b CUDA) mine() ([]int, error) {
 
 // newCUDA returns the backend of a job.
 func newCUDA(c *Job) CUDA {
-	return CUDA{c.Parallel.GPUs, c.At, c.Model, c.Algorithms}
+	return CUDA{c.Parallel.GPUs, c.At, c.Model, c.Algorithms, kernel.Choice(config.AttentionLevel(c.Parallel.Attention))}
 }
 
 // Spare returns the bytes available per rank on the GPU with the least free memory, and a

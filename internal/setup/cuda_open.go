@@ -19,6 +19,7 @@ func (b CUDA) Open(rank, _ int, s device.Sizes, budget int64) (Device, error) {
 		return nil, err
 	}
 	d.Budget(budget)
+	d.ChooseAttention(b.attention)
 	if b.algorithms != nil {
 		d.Choose(b.algorithms.Table())
 	}

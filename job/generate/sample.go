@@ -35,6 +35,7 @@ type Options struct {
 	Stop      []string        // the text ends before the first of these strings
 	Seed      uint64
 	Device    string // "auto", "cpu" or "cuda", like the job's key device; empty: auto
+	Attention string // like the job's key parallel.attention; empty: auto
 	Precision string // "fp32" or "bf16", of parameters and activations; empty: fp32
 	Batch     int    // maximum number of prompts continued concurrently; 0 is 1
 
@@ -140,7 +141,7 @@ func (s *sampler) limit(context int) {
 // start loads the parameters. It takes memory for a number of texts of a length.
 func (s *sampler) start(texts, longest int) error {
 	s.limit(longest)
-	b, err := setup.For(s.Device, s.model)
+	b, err := setup.For(s.Device, s.Attention, s.model)
 	if err != nil {
 		return err
 	}

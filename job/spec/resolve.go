@@ -188,8 +188,9 @@ func (r *resolver) resolveDevice() {
 		c.on = "cpu"
 	}
 	r.On = c.on
-	if c.on == "cuda" && c.Model.CapScores > 0 {
-		c.note("attention with soft-capped scores runs on a GPU's ordinary cores, at a tenth to a fifth of the tensor cores' speed")
+	if slow := c.Model.CapScores > 0 || c.Model.Head() > 128; c.on == "cuda" && slow && config.AttentionLevel(c.Parallel.Attention) == 0 {
+		c.note("attention with soft-capped scores or heads wider than 128 runs on a GPU's ordinary cores, at a tenth to a fifth of the tensor cores' speed; " +
+			"parallel.attention: mma runs it on tensor cores, in bf16 and fp16, by kernels that have not run on hardware yet")
 	}
 }
 

@@ -38,7 +38,7 @@ func TestDefaults(t *testing.T) {
 		Model:  hf.Model{Family: "gpt2", Shape: nn.Shape{Layers: 6, Heads: 6, Width: 384, Context: 256, Vocab: 256, Eps: 1e-5}},
 		Data:   config.Data{Text: []string{"a.txt"}, Format: "text", Keys: config.RecordKeys{Text: "text", Prompt: "prompt", Completion: "completion", Messages: "messages"}, Learn: "assistant", TooLong: "cut", Tokenizer: "bytes", Validation: 0.01},
 		Train:  config.Training{Steps: 200, Batch: 16, MicroBatch: 4, Accumulate: 1, Clip: 1, Sums: "order", Seed: 1, EvalEvery: 50, EvalBatches: 8, LossChunk: 1024, EarlyStop: config.EarlyStop{Metric: "val_loss", Mode: "min"}, FinalModel: "last"},
-		Device: "auto", Parallel: config.Parallel{Ranks: 4, Pipeline: 1, Shard: 4, Replicate: 1, Expert: 1, Context: 1, Tensor: 1, Timeout: 5 * time.Minute, Transport: "auto", Join: time.Minute, Heartbeat: 5 * time.Second, DeadAfter: 15 * time.Second, Collective: "auto"},
+		Device: "auto", Parallel: config.Parallel{Ranks: 4, Pipeline: 1, Shard: 4, Replicate: 1, Expert: 1, Context: 1, Tensor: 1, Timeout: 5 * time.Minute, Transport: "auto", Join: time.Minute, Heartbeat: 5 * time.Second, DeadAfter: 15 * time.Second, Collective: "auto", Attention: "auto"},
 		Faults:     config.Faults{MinReplicas: 1},
 		Pipeline:   config.Pipeline{Schedule: "1F1B", Virtual: 1},
 		Zero:       config.Zero{Stage: 3, Prefetch: 1, Recompute: "none", Offload: config.Offload{Optimizer: "none", Parameters: "none", Activations: "none", Buffers: 4, Ratio: 1}},

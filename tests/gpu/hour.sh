@@ -1,6 +1,6 @@
 #!/bin/sh
 # hour.sh PART...: measures what the ladder does not: clocks, speed, compare, algorithms, types,
-# offload, tune, heads, torch and nccl. It lies in the folder that scripts/build-gpu-tests has made; OUT is the
+# offload, tune, heads, gemma, torch and nccl. It lies in the folder that scripts/build-gpu-tests has made; OUT is the
 # folder of results. Each job prints its name, exit code, time and last lines. SMALL=2 tries it out in
 # small sizes, with the libraries of device/cuda/fake.
 set -u
@@ -84,6 +84,40 @@ heads) # of 128 and 256, as in Llama 8B and Gemma, long sequences
 	[ -z "${SMALL:-}" ] || d128="$llama $one $quiet"
 	train d128-T2048 $d128 --set train.micro_batch=4
 	train d128-T8192 $d128 --set model.context=${SMALLT:-8192} --set train.micro_batch=1 --trace d128.trace.json ;;
+gemma) # four layers of Gemma 2's and Gemma 3's shape, made here: attention on ordinary cores and on tensor cores
+	for m in gemma2 gemma3_text; do
+		python3 - $m ${SMALL:+small} <<'END' || exit 2
+import json, os, struct, sys
+kind, small = sys.argv[1], len(sys.argv) > 2
+W, H, KV, D, F, V, L = (32, 2, 1, 136, 64, 256, 2) if small else (2304, 8, 4, 256, 9216, 32000, 4)
+os.makedirs(kind, exist_ok=True)
+c = dict(model_type=kind, hidden_size=W, num_attention_heads=H, num_key_value_heads=KV, head_dim=D, intermediate_size=F, vocab_size=V, num_hidden_layers=L, query_pre_attn_scalar=D)
+json.dump(c, open(kind + "/config.json", "w"))
+t = {"model.embed_tokens.weight": [V, W], "model.norm.weight": [W]}
+for l in range(L):
+    a = f"model.layers.{l}."
+    t |= {a + f"self_attn.{n}_proj.weight": s for n, s in dict(q=[H * D, W], k=[KV * D, W], v=[KV * D, W], o=[W, H * D]).items()}
+    t |= {a + f"mlp.{n}_proj.weight": s for n, s in dict(gate=[F, W], up=[F, W], down=[W, F]).items()}
+    t |= {a + n + "_layernorm.weight": [W] for n in ("input", "post_attention", "pre_feedforward", "post_feedforward")}
+    t |= {a + f"self_attn.{n}_norm.weight": [D] for n in "qk"} if kind == "gemma3_text" else {}
+sizes = {n: 2 * s[0] * (s + [1])[1] for n, s in t.items()}
+at, head = 0, {}
+for n in t:
+    head[n] = dict(dtype="BF16", shape=t[n], data_offsets=[at, at + sizes[n]])
+    at += sizes[n]
+text = json.dumps(head).encode()
+sign = bytes(0x3c if i < 128 else 0xbc for i in range(256))  # values of 0.008 to 0.016, of either sign
+with open(kind + "/model.safetensors", "wb") as f:
+    f.write(struct.pack("<Q", len(text)) + text)
+    for n in t:
+        data = bytearray(sizes[n])
+        data[::2], data[1::2] = os.urandom(sizes[n] // 2), os.urandom(sizes[n] // 2).translate(sign)
+        f.write(data)
+END
+		for how in auto mma; do
+			train $m-$how llama.yaml $one $quiet --set "model={from: $m, context: ${SMALLT:-2048}}" --set train.micro_batch=${SMALL:-8} --set train.loss_chunk=4096 --set parallel.attention=$how --trace $m-$how.trace.json
+		done
+	done ;;
 torch)
 	small=; [ -z "${SMALL:-}" ] || small=--small
 	for how in "" --padded "--padded --attention cudnn"; do

@@ -18,8 +18,11 @@ struct Attn {
 	const int *start;
 	int T, keys, H, KV, D, past, reach;
 	float scale, cap;
-	static const bool DROPS = false;
+	static const bool DROPS = false, CAPS = false;
 };
+
+// Capping is an Attn whose cap kernels on tensor cores apply; with cap 0 it caps nothing.
+struct Capping : Attn { static const bool CAPS = true; };
 
 // Dropping is an Attn with dropout of probabilities; with drop 0 it drops none. On tensor cores,
 // kernels exist for both types, so that runs without dropout skip the test.

@@ -12,11 +12,20 @@ var (
 	attentionDeltaKernel = entryOf("attention_delta")
 )
 
+// Choice says which kernels attention may use. Each value includes those before it.
+type Choice int
+
+const (
+	Auto Choice = iota // those that hardware has compared with what they replaced
+	MMA                // and those on tensor cores for heads wider than 128 and for soft caps
+)
+
 // attnKernels contains the kernels for heads up to width wide. Kernels with dropout take a
 // Dropping as parameter instead of an Attn.
 type attnKernels struct {
 	width            int
-	drop             bool
+	drop, caps       bool
+	least            Choice // the first that includes them
 	forward, dq, dkv attnKernel
 }
 
@@ -35,6 +44,7 @@ var (
 	onCores       = [...]attnKernels{coreKernels(64, 64, 32, 64, 32), coreKernels(128, 64, 32, 32, 32), coreKernels(256, 32, 16, 16, 16)}
 	onTensorCores = [...][2]attnKernels{
 		flashKernels("", 64, 2, 2, 64), flashKernels("", 96, 1, 1, 32), flashKernels("", 128, 1, 1, 32), flashKernels("_drop", 64, 2, 2, 64),
+		flashKernels("_cap", 128, 1, 1, 32), wideKernels(256),
 	}
 )
 
@@ -56,18 +66,34 @@ func coreKernels(width, q, k, big, small int) attnKernels {
 	of := func(name string, owns, positions, scores int) attnKernel {
 		return attnKernel{entryOf(fmt.Sprintf("attention%s_%d", name, width)), owns, uint32(4 * (positions*(width+4) + scores))}
 	}
-	return attnKernels{width, true, of("", q, q+2*k, q*(k+4)), of("_dq", big, 2*big+2*small, big*(small+4)),
+	return attnKernels{width, true, true, Auto, of("", q, q+2*k, q*(k+4)), of("_dq", big, 2*big+2*small, big*(small+4)),
 		of("_dkv", big, 2*big+2*small, 2*small*(big+4))}
 }
 
 // flashKernels returns kernels whose blocks own 128 positions forward, and 64 times dq or dkv, and iterate
 // over tiles of tile positions. Two tiles are in memory, with two float32 for each query.
-func flashKernels(drop string, width, dq, dkv, tile int) (both [2]attnKernels) {
+func flashKernels(more string, width, dq, dkv, tile int) (both [2]attnKernels) {
+	drop, caps, least := more == "_drop", more == "_cap", Auto
+	if caps {
+		least = MMA
+	}
 	for i, typ := range [...]string{"bf16", "f16"} {
 		of := func(name string, owns, own, stats int) attnKernel {
-			return attnKernel{entryOf(fmt.Sprintf("flash%s%s_%s_%d", drop, name, typ, width)), owns, uint32(2*(own*owns+4*tile)*(width+8) + stats)}
+			return attnKernel{entryOf(fmt.Sprintf("flash%s%s_%s_%d", more, name, typ, width)), owns, uint32(2*(own*owns+4*tile)*(width+8) + stats)}
 		}
-		both[i] = attnKernels{width, drop != "", of("", 128, 1, 0), of("_dq", 64*dq, 2, 0), of("_dkv", 64*dkv, 2, 16*tile)}
+		both[i] = attnKernels{width, drop, caps, least, of("", 128, 1, 0), of("_dq", 64*dq, 2, 0), of("_dkv", 64*dkv, 2, 16*tile)}
+	}
+	return both
+}
+
+// wideKernels returns kernels whose tiles of 32 positions take the place of what a block owns in
+// memory. In the backward pass 8 or 4 warps give others 16 float32 a thread.
+func wideKernels(width int) (both [2]attnKernels) {
+	for i, typ := range [...]string{"bf16", "f16"} {
+		of := func(name string, owns, given, stats int) attnKernel {
+			return attnKernel{entryOf(fmt.Sprintf("flash%s_%s_%d", name, typ, width)), owns, uint32(2*128*(width+8) + 2048*given + stats)}
+		}
+		both[i] = attnKernels{width, false, true, MMA, of("", 128, 0, 0), of("_dq", 64, 8, 0), of("_dkv", 64, 4, 512)}
 	}
 	return both
 }
@@ -90,13 +116,13 @@ func Shared() map[*Kernel]uint32 {
 }
 
 // kernelsFor returns the kernels for these operands: tensor cores multiply one 16-bit type in rows
-// aligned to 16 bytes, and their kernels neither cap scores nor scale them by 0 or less.
-func kernelsFor(a *device.Attn, operands ...*device.Mat) *attnKernels {
+// aligned to 16 bytes, and their kernels do not scale scores by 0 or less.
+func kernelsFor(c Choice, a *device.Attn, operands ...*device.Mat) *attnKernels {
 	if a.D > MaxAttn {
 		panic(fmt.Sprintf("cuda: attention with heads of width %d; kernels have up to %d", a.D, MaxAttn))
 	}
 	typ := operands[0].Buf.Type
-	return kernelsOf(typ, a, a.Scale > 0 && lie(typ, operands...))
+	return kernelsOf(c, typ, a, a.Scale > 0 && lie(typ, operands...))
 }
 
 // lie reports whether matrices have type typ and the layout that tensor cores require.
@@ -111,16 +137,17 @@ func lie(typ device.DType, ms ...*device.Mat) bool {
 
 // ForHeads returns the family used for attention of a type, assuming the operand layout of our
 // models.
-func ForHeads(typ device.DType, a *device.Attn) *Family {
-	return kernelsOf(typ, a, true).forward.entry.kernel().Family
+func ForHeads(c Choice, typ device.DType, a *device.Attn) *Family {
+	return kernelsOf(c, typ, a, true).forward.entry.kernel().Family
 }
 
 // kernelsOf returns the kernels for heads of a type. fits reports whether the operands suit
 // tensor cores.
-func kernelsOf(typ device.DType, a *device.Attn, fits bool) *attnKernels {
-	fits = fits && a.Cap == 0 && a.D%8 == 0 && (typ == device.BF16 || typ == device.F16)
+func kernelsOf(c Choice, typ device.DType, a *device.Attn, fits bool) *attnKernels {
+	fits = fits && a.D%8 == 0 && (typ == device.BF16 || typ == device.F16)
 	for i := range onTensorCores {
-		if s := &onTensorCores[i]; fits && a.D <= s[0].width && s[0].drop == (a.Drop.Drop > 0) {
+		s := &onTensorCores[i]
+		if fits && c >= s[0].least && a.D <= s[0].width && s[0].drop == (a.Drop.Drop > 0) && (s[0].caps || a.Cap == 0) {
 			if typ == device.F16 {
 				return &s[1]
 			}
@@ -219,7 +246,7 @@ func (o *Ops) Attention(out device.Mat, lse device.Buffer, q, k, v device.Mat, a
 	wantAttn("attention", &a, &lse)
 	wantMat("attention", a.B*a.T, a.H*a.D, &out, &q)
 	wantMat("attention", a.B*a.Keys(), a.KV*a.D, &k, &v)
-	ks := kernelsFor(&a, &out, &q, &k, &v)
+	ks := kernelsFor(o.Choice, &a, &out, &q, &k, &v)
 	s := &ks.forward
 	l := o.begin(s.entry).head(&out, &a).ptr(&lse).head(&q, &a).head(&k, &a).head(&v, &a).attn(&a, ks.drop)
 	o.call.Shared = s.shared
@@ -246,9 +273,9 @@ func (o *Ops) AttentionGrad(dq, dk, dv device.Mat, delta device.Buffer, do, out 
 	wantAttn(op, &a, &lse, &delta)
 	wantMat(op, a.B*a.T, a.H*a.D, &dq, &do, &out, &q)
 	wantMat(op, a.B*a.Keys(), a.KV*a.D, &dk, &dv, &k, &v)
-	s, pairs, more := kernelsFor(&a, &dq, &do, &q, &k, &v), o.pairs(&a), extraFlops(&a, slopeFlops)
+	s, pairs, more := kernelsFor(o.Choice, &a, &dq, &do, &q, &k, &v), o.pairs(&a), extraFlops(&a, slopeFlops)
 	if !lie(q.Buf.Type, &dk, &dv) && !lie(device.F32, &dk, &dv) {
-		s = kernelsOf(q.Buf.Type, &a, false)
+		s = kernelsOf(o.Choice, q.Buf.Type, &a, false)
 	}
 	l := o.begin(attentionDeltaKernel).ptr(&delta).head(&do, &a).head(&out, &a).attn(&a, false).i32(a.B)
 	o.run(l, rowBlocks(ceil(delta.N, deltaRows(a.D))), 1, 1, o.plus(o.over(2, &do, &out), &delta))

@@ -3,6 +3,7 @@ package kernel
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
@@ -150,14 +151,20 @@ func TestForHeads(t *testing.T) {
 		d    int
 		cap  float32
 		drop uint32
+		mma  string // with MMA, if it differs
 	}{
-		{"flash_bf16_64", device.BF16, 64, 0, 0}, {"flash_f16_96", device.F16, 72, 0, 0}, {"attention_64", device.F32, 64, 0, 0},
-		{"attention_128", device.BF16, 100, 0, 0}, {"attention_128", device.BF16, 128, 30, 0}, {"attention_256", device.BF16, 256, 0, 0},
-		{"flash_bf16_64", device.BF16, 8, 0, 0}, {"flash_f16_128", device.F16, 128, 0, 0},
-		{"flash_drop_bf16_64", device.BF16, 64, 0, 1}, {"attention_64", device.F32, 9, 0, 1}, {"attention_128", device.F16, 128, 0, 1},
+		{"flash_bf16_64", device.BF16, 64, 0, 0, ""}, {"flash_f16_96", device.F16, 72, 0, 0, ""}, {"attention_64", device.F32, 64, 0, 0, ""},
+		{"attention_128", device.BF16, 100, 0, 0, ""}, {"attention_128", device.BF16, 128, 30, 0, "flash_cap_bf16_128"},
+		{"attention_64", device.F16, 64, 30, 0, "flash_cap_f16_128"}, {"attention_256", device.BF16, 256, 0, 0, "flash_bf16_256"},
+		{"attention_256", device.F16, 136, 50, 0, "flash_f16_256"}, {"attention_256", device.F32, 256, 0, 0, ""}, {"attention_256", device.BF16, 250, 0, 0, ""},
+		{"attention_256", device.BF16, 256, 0, 1, ""}, {"attention_128", device.BF16, 128, 9, 1, ""},
+		{"flash_bf16_64", device.BF16, 8, 0, 0, ""}, {"flash_f16_128", device.F16, 128, 0, 0, ""},
+		{"flash_drop_bf16_64", device.BF16, 64, 0, 1, ""}, {"attention_64", device.F32, 9, 0, 1, ""}, {"attention_128", device.F16, 128, 0, 1, ""},
 	} {
-		if f := ForHeads(a.typ, &device.Attn{D: a.d, Cap: a.cap, Drop: device.Dropout{Drop: a.drop}}); f.Name != a.want {
-			t.Errorf("heads of %d %v: %s, want %s", a.d, a.typ, f.Name, a.want)
+		for c, want := range []string{Auto: a.want, MMA: cmp.Or(a.mma, a.want)} {
+			if f := ForHeads(Choice(c), a.typ, &device.Attn{D: a.d, Cap: a.cap, Drop: device.Dropout{Drop: a.drop}}); f.Name != want {
+				t.Errorf("heads of %d %v by choice %d: %s, want %s", a.d, a.typ, c, f.Name, want)
+			}
 		}
 	}
 }

@@ -13,9 +13,10 @@ import (
 //
 // Ops must be used from one goroutine. It allocates nothing.
 type Ops struct {
-	To    Launcher
-	Work  device.Buffer // (WorkLen) float32, for sums over columns
-	Weigh bool          // calls include their Cost, which makes a launch a sixth slower
+	To     Launcher
+	Work   device.Buffer // (WorkLen) float32, for sums over columns
+	Weigh  bool          // calls include their Cost, which makes a launch a sixth slower
+	Choice               // of attention's kernels
 
 	call  Call
 	joins bool   // AdamW waits for its neighbours

@@ -111,6 +111,8 @@ func leastSharing(k *Kernel) int {
 		return 3
 	case strings.HasPrefix(k.Name, "flash_dq_") && width == "96":
 		return 3
+	case name == "flash" && width == "256": // 8 warps, which hold one operand as a whole
+		return 1
 	case slices.Contains(ofExperts, k.Name): // a warp has a row
 		return 4
 	case name == "groups" || name == "flash" || name == "attention" && k.Name != "attention_delta":
