@@ -48,7 +48,7 @@ func newContainer(t *testing.T) *container {
 			fakes = filepath.Dir(path)
 		}
 	}
-	if n := c.carried(t); n >= 60<<20 {
+	if n := c.carried(t); n >= 30<<20 {
 		t.Errorf("the folder has %d bytes; it is to be carried", n)
 	}
 	for to, names := range map[string][]string{

@@ -7,7 +7,7 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 work=${TMPDIR:-/tmp}/hour
 mkdir -p "$work" && cd "$work" || exit 2
-[ -x zeroth ] || { gunzip -c "$here/zeroth.gz" >zeroth && chmod 700 zeroth && cp "$here"/*.yaml "$here"/text.txt "$here"/torch_model.py .; } || exit 2
+[ -x zeroth ] || { sh "$here/run.sh" --unpack carried && mv carried/* . && rmdir carried; } || exit 2
 Z=$work/zeroth
 tiny= ; [ -z "${SMALL:-}" ] || tiny="--set model.layers=2 --set model.heads=2 --set model.width=32 --set model.context=16 --set model.vocab=256"
 llama="llama.yaml $tiny"; [ -z "${SMALL:-}" ] || llama="$llama --set model.kv_heads=1 --set model.ffn=64"

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -42,8 +41,7 @@ func (r *result) failed() bool { return strings.HasPrefix(r.Verdict, "FAILED") }
 // session is one run of the command.
 type session struct {
 	options
-	work    string   // for programs and runs; deleted at the end
-	dir     string   // folder of the programs, in work
+	dir     string   // for programs and runs
 	env     []string // environment of the programs, added to this one's
 	log     *os.File
 	order   []string           // names of all rungs
@@ -57,29 +55,12 @@ type session struct {
 
 // newSession opens the folder of results and reads the existing ones.
 func newSession(o options) (s *session, err error) {
-	s = &session{options: o, results: map[string]*result{}, patience: 5 * time.Second}
-	if s.work, err = os.MkdirTemp("", "zeroth-gpu-"); err != nil {
-		return nil, err
-	}
-	opened := s
-	defer func() {
-		if err != nil {
-			opened.close()
-		}
-	}()
+	s = &session{options: o, dir: os.Getenv(ladder), results: map[string]*result{}, patience: 5 * time.Second}
 	if s.out, err = filepath.Abs(s.out); err != nil { // programs run in other folders
 		return nil, err
 	}
 	if info, err := os.Stat(s.out); err != nil || !info.IsDir() {
 		return nil, wrongFlag(fmt.Sprintf("%s is not a folder for results: set OUT to one that exists", s.out))
-	}
-	carried, err := folder()
-	if err != nil {
-		return nil, err
-	}
-	s.dir = filepath.Join(s.work, "carried")
-	if err := errors.Join(os.Mkdir(s.dir, 0o700), unpack(s.dir, carried)); err != nil {
-		return nil, err
 	}
 	raw, err := os.ReadFile(s.file("results.jsonl"))
 	if err != nil && !os.IsNotExist(err) {
@@ -99,10 +80,7 @@ func newSession(o options) (s *session, err error) {
 func (s *session) file(name string) string { return filepath.Join(s.out, name) }
 
 func (s *session) close() {
-	if s.log != nil {
-		_ = s.log.Close()
-	}
-	_ = os.RemoveAll(s.work)
+	_ = s.log.Close()
 }
 
 // climb runs rungs one after the other, as long as the time limit allows each to end.

@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -36,8 +35,18 @@ type options struct {
 // last one ended.
 func (o *options) selects() bool { return o.from != "" || o.only != "" || o.part != 0 }
 
-func main() {
+func main() { os.Exit(start()) }
+
+// start returns the exit code.
+func start() int {
+	dir := os.Getenv(ladder)
+	if dir == "" {
+		fmt.Fprintln(os.Stderr, "gpu: run.sh starts this program")
+		return 2
+	}
+	defer os.RemoveAll(dir)
 	var o options
+	flag.CommandLine.Init("gpu", flag.ContinueOnError)
 	flag.StringVar(&o.out, "out", os.Getenv("OUT"), "existing `folder` for table.md, results.jsonl, log.txt, machine.json and dumps.tar.gz")
 	flag.StringVar(&o.from, "from", "", "start at this `rung`")
 	flag.StringVar(&o.only, "only", "", "run only these `rungs`, separated by commas; \"kernel\" is all whose names begin with kernel/")
@@ -46,22 +55,26 @@ func main() {
 	flag.DurationVar(&o.each, "each", 0, "`time` limit of each rung, instead of its own")
 	flag.BoolVar(&o.small, "small", false, "use small sizes, for an emulated GPU")
 	flag.BoolVar(&o.list, "list", false, "print the rungs in order, with their parts and limits, and run none")
-	flag.Parse()
+	if err := flag.CommandLine.Parse(os.Args[1:]); errors.Is(err, flag.ErrHelp) {
+		return 0
+	} else if err != nil {
+		return 2
+	}
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "gpu: unexpected argument %q; rungs are given with --only or --from\n", flag.Arg(0))
-		os.Exit(2)
+		return 2
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := run(ctx, o)
 	if err == nil {
-		return
+		return 0
 	}
 	fmt.Fprintln(os.Stderr, "gpu:", err)
 	if errors.As(err, new(wrongFlag)) {
-		os.Exit(2)
+		return 2
 	}
-	os.Exit(1)
+	return 1
 }
 
 // wrongFlag is a mistake in the command line.
@@ -132,11 +145,6 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// folder returns the folder of this program, which contains everything it runs.
-func folder() (string, error) {
-	if dir := os.Getenv("ZEROTH_LADDER"); dir != "" {
-		return dir, nil // run.sh has copied the program
-	}
-	self, err := os.Executable()
-	return filepath.Dir(self), err
-}
+// ladder names the folder into which run.sh has unpacked this program and everything it runs. It is
+// removed at the end.
+const ladder = "ZEROTH_LADDER"

@@ -2,11 +2,8 @@ package main
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,47 +11,6 @@ import (
 	"sync"
 	"time"
 )
-
-// unpack copies the carried folder and unpacks its programs. The carried folder is not modified,
-// so it may be read-only or have lost its file modes.
-func unpack(to, carried string) error {
-	files, err := os.ReadDir(carried)
-	if err != nil {
-		return err
-	}
-	for _, f := range files {
-		if !f.Type().IsRegular() {
-			continue
-		}
-		if err := unpackFile(to, filepath.Join(carried, f.Name())); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func unpackFile(to, path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	var from io.Reader = f
-	name, packed := strings.CutSuffix(filepath.Base(path), ".gz")
-	if packed {
-		if from, err = gzip.NewReader(f); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-	}
-	w, err := os.OpenFile(filepath.Join(to, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o700)
-	if err != nil {
-		return err
-	}
-	if _, err = io.Copy(w, from); err != nil {
-		err = fmt.Errorf("%s: %w", path, err)
-	}
-	return errors.Join(err, w.Close())
-}
 
 // Limits in bytes for the output kept of one program and for all output in log.txt.
 const (

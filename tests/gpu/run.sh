@@ -5,25 +5,28 @@
 # table.md, results.jsonl and log.txt in the folder that OUT names, or else the current one,
 # have all of them. Without --part, --from or --only it goes on where OUT's results end.
 # The exit code is 1 if a rung failed or did not run.
+# run.sh --unpack FOLDER only unpacks the programs into a new folder.
 set -eu
 case $0 in
 */*) here=${0%/*} ;;
 *) here=. ;;
 esac
 here=$(cd "$here" && pwd)
-[ -f "$here/gpu" ] || {
-	echo "run.sh: $here has no program gpu: make a folder with scripts/build-gpu-tests FOLDER, and run the run.sh in it" >&2
+[ -f "$here/carry" ] || {
+	echo "run.sh: $here has no program carry: make a folder with scripts/build-gpu-tests FOLDER, and run the run.sh in it" >&2
 	exit 2
 }
-ZEROTH_LADDER=$here
-export ZEROTH_LADDER
-[ ! -x "$here/gpu" ] || exec "$here/gpu" "$@"
-# It came by a way that drops modes, or onto a disk without them.
-copy=${TMPDIR:-/tmp}/zeroth-ladder-$$
-(umask 077 && mkdir "$copy")
-cp "$here/gpu" "$copy/gpu"
-chmod 700 "$copy/gpu"
-code=0
-"$copy/gpu" "$@" || code=$?
-rm -r "$copy"
-exit $code
+carry=$here/carry copy=
+[ -x "$carry" ] || { # it came by a way that drops modes, or onto a disk without them
+	copy=${TMPDIR:-/tmp}/zeroth-carry-$$
+	(umask 077 && mkdir "$copy")
+	cp "$carry" "$copy/carry"
+	carry=$copy/carry
+	chmod 700 "$carry"
+}
+to=${TMPDIR:-/tmp}/zeroth-ladder-$$
+[ "${1:-}" != --unpack ] || to=$2
+"$carry" unpack "$to" <"$here/carried.tar.zst"
+[ -z "$copy" ] || rm -r "$copy"
+[ "${1:-}" != --unpack ] || exit 0
+ZEROTH_LADDER=$to exec "$to/gpu" "$@" # which removes the folder

@@ -157,7 +157,7 @@ func (s *session) families() []string {
 func test(binary, pattern string) func(*session, context.Context) error {
 	return func(s *session, ctx context.Context) error {
 		args := []string{"-test.v", "-test.count=1", "-test.run=" + pattern}
-		dumps := filepath.Join(s.work, "dumps")
+		dumps := filepath.Join(s.dir, "dumps")
 		if err := os.MkdirAll(dumps, 0o777); err != nil {
 			return err
 		}
@@ -289,7 +289,7 @@ func (s *session) find(ctx context.Context) {
 		err = os.MkdirAll(filepath.Join(home, ".nv", "ComputeCache"), 0o700)
 	}
 	if os.Getenv("CUDA_CACHE_PATH") == "" && err != nil {
-		s.env = append(s.env, "CUDA_CACHE_PATH="+filepath.Join(s.work, "kernels"))
+		s.env = append(s.env, "CUDA_CACHE_PATH="+filepath.Join(s.dir, "kernels"))
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -28,7 +28,7 @@ type memory struct{ planned, held, counted int64 }
 
 // traced is like train, with a trace, whose summary contains the host's wait.
 func (s *session) traced(ctx context.Context, job string, sets ...string) (outcome, error) {
-	return s.run(ctx, job, []string{"--trace", filepath.Join(s.work, "trace.json"), "--set", "checkpoint.save_on_exit=false"}, sets)
+	return s.run(ctx, job, []string{"--trace", filepath.Join(s.dir, "trace.json"), "--set", "checkpoint.save_on_exit=false"}, sets)
 }
 
 // train runs a job and deletes its files.
@@ -37,7 +37,7 @@ func (s *session) train(ctx context.Context, job string, save bool, sets ...stri
 }
 
 func (s *session) run(ctx context.Context, job string, flags, sets []string) (r outcome, err error) {
-	out, err := os.MkdirTemp(s.work, "run-")
+	out, err := os.MkdirTemp(s.dir, "run-")
 	if err != nil {
 		return r, err
 	}

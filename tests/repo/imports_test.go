@@ -33,7 +33,7 @@ var table = [][]string{
 	{"forecast", "job/report", "job/watch → job/report"},
 	{"job/generate", "job → job/generate", "job/bench → job"},
 	{"cmd/zeroth", "cmd/program"},
-	{"tests", "tests/campaign", "tests/cluster", "tests/gpu", "tests/repo", "tests/interop/parquet", "docs/schedule", "docs/pipeline", "docs/survive"},
+	{"tests", "tests/campaign", "tests/cluster", "tests/gpu", "tests/gpu/carry", "tests/repo", "tests/interop/parquet", "docs/schedule", "docs/pipeline", "docs/survive"},
 }
 
 // place is a package's position in the table.
