@@ -336,6 +336,23 @@ func TestGPULoadsUsedKernels(t *testing.T) {
 	}
 }
 
+// TestGPUSampleLoadsItsKernels checks that generation loads attention of its own precision only.
+func TestGPUSampleLoadsItsKernels(t *testing.T) {
+	inFolder(t)
+	file := filepath.Join(t.TempDir(), "modules")
+	onFakes(t)
+	process(t, 0, "train", "tiny.yaml", "--set", "device=cpu", "--set", "train.steps=1", "--set", "sample.tokens=0", "--set", "model.width=64", "--set", "model.heads=2", "--out", "run")
+	onFakes(t, "FAKECUDA_MODULES="+file)
+	process(t, 0, "sample", "--run", "run", "--device", "cuda", "--precision", "bf16", "--prompt", "a", "--tokens", "2")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "load flash_bf16_64") || strings.Contains(string(text), "attention") {
+		t.Errorf("modules:\n%s", text)
+	}
+}
+
 // TestGPUDoctorNamesKernelCache checks that doctor prints where the driver caches
 // compiled kernels, and whether the cache is on.
 func TestGPUDoctorNamesKernelCache(t *testing.T) {

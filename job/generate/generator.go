@@ -140,6 +140,7 @@ func forward(r *fsdp.Runner, bt *nn.Batch) { r.Forward(r.Flight(0, 0), bt, 0, de
 // openOn opens the devices and queues.
 func (g *Generator) openOn(b setup.Backend, m hf.Model) (err error) {
 	s := setup.Sizes(m, m.Network(nn.LoRA{}), g.rows())
+	s.Type = g.dtype
 	if g.dev, err = b.Open(0, runtime.GOMAXPROCS(0), s, 0); err != nil {
 		return err
 	}
