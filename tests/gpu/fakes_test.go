@@ -159,15 +159,18 @@ func (c *container) climb(t *testing.T, env []string, args ...string) (said, tab
 	return string(text), string(raw), cmd.ProcessState.ExitCode()
 }
 
-// hour runs a part of hour.sh in small sizes. It needs programs that the container does not have.
-func (c *container) hour(t *testing.T) {
+// hour runs a part of hour.sh in small sizes, and compares how often each of some words is printed. It
+// needs programs that the container does not have.
+func (c *container) hour(t *testing.T, part string, want map[string]int) {
 	t.Helper()
-	cmd := exec.Command("sh", filepath.Join(c.root, "carried", "hour.sh"), "speed")
+	cmd := exec.Command("sh", filepath.Join(c.root, "carried", "hour.sh"), part)
 	cmd.Env = append(os.Environ(), "SMALL=2", "STEPS=2", "TMPDIR="+t.TempDir(), "OUT="+filepath.Join(c.root, "out"), "FAKECUDA_MODE=threads",
 		"LD_LIBRARY_PATH="+filepath.Join(c.root, "fakes"), "ZEROTH_EMU_KERNELS="+filepath.Join(c.root, "fakes/libemukernels.so"), "VIRTUAL_ENV="+filepath.Join(c.root, "opt/app/.venv"))
 	text, err := cmd.CombinedOutput()
-	if said := string(text); err != nil || strings.Count(said, " rc 0 ") != 4 || strings.Count(said, " median of ") != 4 {
-		t.Errorf("hour.sh speed: %v\n%s", err, said)
+	for words, n := range want {
+		if got := strings.Count(string(text), words); err != nil || got != n {
+			t.Errorf("hour.sh %s: %q %d times, want %d (%v)\n%s", part, words, got, n, err, text)
+		}
 	}
 }
 
@@ -202,7 +205,10 @@ func TestLadderOnTheFakes(t *testing.T) {
 		t.Fatalf("one GPU: exit code %d\n%s\n%s\n%s", code, said, table, c.log())
 	}
 	t.Logf("one GPU:\n%s", said)
-	c.hour(t)
+	c.hour(t, "speed", map[string]int{" rc 0 ": 4, " median of ": 4})
+	if exec.Command("unshare", "--net", "--mount", "python3", "--version").Run() == nil { // without them there are no two hosts
+		c.hour(t, "nccl", map[string]int{" rc 0 ": 5, ": the bits of one process": 2, "Duplicate GPU": 0})
+	}
 	all := verdicts(table)
 	for _, want := range []string{"open", "load/flash_bf16_64", "first-kernels", "epilogue/gelu", "nccl/one-rank", "product/bf16", "job/gpt2", "kernel/Attention", "bench", "roofline", "jobs/Resume", "queue/Order", "kernel-tables", "stages/gpt2-4-ranks", "near-cpu/gpt2", "offload/1"} {
 		if all[want] != "ok" {

@@ -3,6 +3,8 @@
 // refused. Like NCCL on one host it does not notice when a peer dies: an operation
 // then hangs until its own rank aborts.
 //
+//   NCCL_HOSTID=NAME          processes with other names are on other hosts, which may have
+//                             GPUs of the same number
 //   FAKENCCL_DIR=FOLDER       where the files are, $TMPDIR if it is not set
 //   FAKENCCL_VERSION=NNNNN    what it says it is, VERSION if it is not set
 //   FAKENCCL_RING=1           sums begin behind the rank whose part it is and are
@@ -70,6 +72,7 @@ struct Channel {
 struct Shared {
 	std::atomic<int> ranks, joined[MOST_RANKS];
 	std::atomic<int> device[MOST_RANKS];
+	std::atomic<size_t> host[MOST_RANKS];
 	std::atomic<uint64_t> wrote[MOST_RANKS], took[MOST_RANKS];
 	Call call[MOST_RANKS][2];
 	char slot[MOST_RANKS][2][SLOT];
@@ -214,13 +217,15 @@ static int join(Comm *c) {
 	if (!c->s->ranks.compare_exchange_strong(none, c->n) && none != c->n)
 		return complain(INVALID_ARGUMENT, "rank %d says there are %d ranks, others %d", c->rank, c->n, none);
 	c->s->device[c->rank] = c->device;
+	const char *host = getenv("NCCL_HOSTID");
+	c->s->host[c->rank] = std::hash<std::string>()(host ? host : "");
 	if (c->s->joined[c->rank].exchange(1))
 		return complain(INVALID_USAGE, "two ranks are number %d", c->rank);
 	if (!wait_until(c, [=] { return all(c, [=](int r) { return c->s->joined[r].load() > 0; }); }))
 		return REMOTE_ERROR;
 	for (int r = 0; r < c->n; r++)
 		for (int q = 0; q < r; q++)
-			if (c->s->device[r] == c->s->device[q])
+			if (c->s->host[r] == c->s->host[q] && c->s->device[r] == c->s->device[q])
 				return complain(INVALID_USAGE, "Duplicate GPU detected : rank %d and rank %d both on CUDA device %d", q, r, c->device);
 	c->s->joined[c->rank] = 2;
 	if (c->rank == 0) {
