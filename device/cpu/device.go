@@ -29,6 +29,7 @@ type Device struct {
 	host     bool // its memory is host memory
 	mem      Memory
 	shared   Memory // memory that other processes can read; nil: use mem
+	bind     func() // called by each goroutine that computes
 
 	mu     sync.Mutex
 	usage  device.Usage
@@ -39,10 +40,10 @@ type Device struct {
 // New returns a device that divides kernels between a number of workers. If a process has several
 // ranks, use max(1, cores/ranks) for each. The host can address the device's memory unless
 // Separate is true.
-func New(workers int) *Device { return newDevice(workers, !Separate) }
+func New(workers int) *Device { return newDevice(workers, !Separate, pages{}) }
 
 // NewHost returns a device for host memory.
-func NewHost(workers int) *Device { return newDevice(workers, true) }
+func NewHost(workers int) *Device { return newDevice(workers, true, pages{}) }
 
 // Memory allocates memory for a device.
 type Memory interface {
@@ -50,13 +51,12 @@ type Memory interface {
 	Give([]byte)                    // frees memory from Take
 }
 
-// NewHostFrom is like NewHost with another source of memory, for example memory pinned for a
-// GPU's copies. All buffers must be freed before the source is closed.
-func NewHostFrom(workers int, mem Memory) *Device {
-	d := newDevice(workers, true)
-	d.mem = mem
-	return d
-}
+// Near is a Memory of some processors: Bind binds the calling goroutine, which computes on it, to them.
+type Near interface{ Bind() }
+
+// NewHostFrom is like NewHost with another source of memory, which may be Near, for example memory
+// pinned for a GPU's copies. All buffers must be freed before the source is closed.
+func NewHostFrom(workers int, mem Memory) *Device { return newDevice(workers, true, mem) }
 
 // pages allocates from the operating system.
 type pages struct{}
@@ -80,14 +80,17 @@ func (d *Device) from(use device.Use) Memory {
 	return d.mem
 }
 
-func newDevice(workers int, host bool) *Device {
-	d := &Device{host: host, mem: pages{}, held: map[unsafe.Pointer][]byte{}}
+func newDevice(workers int, host bool, mem Memory) *Device {
+	d := &Device{host: host, mem: mem, held: map[unsafe.Pointer][]byte{}, bind: func() {}}
+	if near, ok := mem.(Near); ok {
+		d.bind = near.Bind
+	}
 	d.products.dev, d.rope.dev = d, d
 	others := make([]*workspace, max(0, workers-1))
 	for i := range others {
 		others[i] = newWorkspace(d)
 	}
-	d.pool = newPool(others)
+	d.pool = newPool(others, d.bind)
 	return d
 }
 

@@ -17,9 +17,10 @@ import (
 // queue that has finished its share and waits for its workers. They spin only if every worker of
 // the process can have its own processor; otherwise ranks would slow each other down.
 //
-// The operating system schedules the threads. Binding them to processors was no faster
-// (BenchmarkMatMul, 2 workers, 128 to 1536 in each dimension), made parking more expensive, and
-// would bind the threads of two processes to the same processors.
+// The operating system schedules the threads, among the processors of one node if their memory is
+// Near. Binding each to a processor was no faster (BenchmarkMatMul, 2 workers, 128 to 1536 in each
+// dimension), made parking more expensive, and would bind the threads of two processes to the same
+// processors.
 //
 // A worker that has been called but has not started when the rest of the work is done is sent
 // back, so a late worker never delays a kernel.
@@ -64,12 +65,15 @@ type poolWorker struct {
 	wake  chan struct{} // (1)
 }
 
-func newPool(workers []*workspace) *pool {
+func newPool(workers []*workspace, bind func()) *pool {
 	p := &pool{done: make(chan struct{}, 1)}
 	for _, w := range workers {
 		h := &poolWorker{w: w, wake: make(chan struct{}, 1)}
 		p.workers = append(p.workers, h)
-		p.gone.Go(func() { p.work(h) })
+		p.gone.Go(func() {
+			bind()
+			p.work(h)
+		})
 	}
 	pooled.Add(p.size())
 	return p

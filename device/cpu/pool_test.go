@@ -144,3 +144,24 @@ func BenchmarkPool(b *testing.B) {
 		})
 	}
 }
+
+// bound is a Memory that reports each goroutine that is bound to it.
+type bound struct {
+	Memory
+	by chan bool
+}
+
+func (b bound) Bind() { b.by <- true }
+
+// TestNearBindsAll checks that all workers and all queues of a device are bound to the processors of its memory.
+func TestNearBindsAll(t *testing.T) {
+	b := bound{pages{}, make(chan bool)}
+	d := NewHostFrom(3, b)
+	q, r := d.NewQueue("q"), d.NewQueue("r")
+	for range 4 {
+		<-b.by
+	}
+	q.Close()
+	r.Close()
+	d.Close()
+}

@@ -56,7 +56,10 @@ func (d *Device) NewQueue(name string) *Queue {
 	q := &Queue{name: name, w: newWorkspace(d), pool: d.pool, products: &d.products, rope: &d.rope, ended: make(chan struct{}), wanted: math.MaxUint64}
 	q.more.L, q.reach.L = &q.mu, &q.mu
 	q.err = q.w.grow(d.scratch)
-	go q.serve()
+	go func() {
+		d.bind()
+		q.serve()
+	}()
 	return q
 }
 

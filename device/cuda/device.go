@@ -8,6 +8,8 @@ import (
 	"sync"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"zeroth/device"
 	"zeroth/device/cuda/driver"
 	"zeroth/device/cuda/kernel"
@@ -197,19 +199,34 @@ func (d *Device) ReachAll(ordinals []int) error {
 }
 
 // Pinned allocates pinned host memory, which the GPU copies directly and asynchronously.
-type Pinned struct{ gpu *shared }
+type Pinned struct {
+	gpu  *shared
+	near *unix.CPUSet // where memory is allocated and used; empty: anywhere
+}
 
 // OpenPinned opens the pinned host memory of a GPU.
 func OpenPinned(ordinal int) (Pinned, error) {
 	gpu, err := openShared(ordinal)
-	return Pinned{gpu}, err
+	if err != nil {
+		return Pinned{}, err
+	}
+	set := near(gpu.PCI)
+	return Pinned{gpu, &set}, nil
 }
 
 const pinnedAlign = 4096 // bytes; a power of two
 
-// Take returns n cleared bytes, aligned to 4096. The driver aligns small allocations only to 512.
+// Take returns n cleared bytes, aligned to 4096, of the GPU's NUMA node if possible. The driver aligns small allocations only to 512.
 func (p Pinned) Take(n int) ([]byte, error) {
-	at, err := p.gpu.AllocHost(int64(n) + pinnedAlign)
+	var at unsafe.Pointer
+	var err error
+	done := make(chan struct{})
+	go func() { // its thread, if bound, ends with it
+		defer close(done)
+		p.Bind()
+		at, err = p.gpu.AllocHost(int64(n) + pinnedAlign)
+	}()
+	<-done
 	if err != nil {
 		return nil, err
 	}

@@ -10,3 +10,9 @@ func (d *Device) FreeKnown() error {
 	}
 	return err
 }
+
+// Sysfs is where the system describes its devices and nodes.
+func Sysfs(at string) (before string) {
+	before, sysfs = sysfs, at
+	return before
+}

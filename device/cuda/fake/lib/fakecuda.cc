@@ -21,6 +21,8 @@
 //   FAKECUDA_KERNELS=FILE     kernel/kernels.txt: registers and shared memory of kernels
 //   FAKECUDA_STREAMS=FILE     receives a line for each stream: its priority
 //   FAKECUDA_SPINS=FILE       receives a line for each wait that keeps a processor busy
+//   FAKECUDA_PINNED=FILE      receives a line for each allocation of pinned memory: how many
+//                             processors its thread may use
 //   FAKECUDA_NO_PEERS=1       GPUs cannot address each other's memory
 //   FAKECUDA_DROP_WAIT=N      the Nth cuStreamWaitEvent of the process does
 //                             nothing: a mutation, which tests should notice
@@ -42,6 +44,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <sched.h>
 #include <string>
 #include <sys/mman.h>
 #include <thread>
@@ -96,6 +99,15 @@ static thread_local Context *current;
 static int complain(int code, const char *what, const char *who = "") {
 	fprintf(stderr, "fakecuda: %s%s%s\n", who, *who ? ": " : "", what);
 	return code;
+}
+
+// tell appends a line to the file that a variable names, if any. The caller holds the lock.
+static void tell(const char *variable, const std::string &line) {
+	const char *path = getenv(variable);
+	if (FILE *f = path && *path ? fopen(path, "a") : nullptr) {
+		fprintf(f, "%s\n", line.c_str());
+		fclose(f);
+	}
 }
 
 #define NEED_CONTEXT \
@@ -197,12 +209,8 @@ API cuStreamCreateWithPriority(Stream **s, unsigned flags, int priority) {
 	NEED_CONTEXT;
 	if (flags != 1)
 		return complain(INVALID_VALUE, "a stream that waits for the default one", __func__);
-	if (const char *path = getenv("FAKECUDA_STREAMS"))
-		if (FILE *f = *path ? fopen(path, "a") : nullptr) {
-			fprintf(f, "priority %d\n", std::max<int>(GREATEST_PRIORITY, std::min<int>(LEAST_PRIORITY, priority)));
-			fclose(f);
-		}
 	Lock l(g.mu);
+	tell("FAKECUDA_STREAMS", "priority " + std::to_string(std::max<int>(GREATEST_PRIORITY, std::min<int>(LEAST_PRIORITY, priority))));
 	g.streams.push_back(*s = new Stream{current, (unsigned)g.rng()});
 	if (!g.lazy)
 		std::thread(serve, *s).detach();
@@ -213,21 +221,12 @@ API cuStreamCreate(Stream **s, unsigned flags) { return cuStreamCreateWithPriori
 
 static int waited(int code) { return current = nullptr, code; }
 
-// spins notes that the host waits without sleeping. The caller holds the lock.
-static void spins(const char *on) {
-	const char *path = getenv("FAKECUDA_SPINS");
-	if (FILE *f = path && *path ? fopen(path, "a") : nullptr) {
-		fprintf(f, "%s\n", on);
-		fclose(f);
-	}
-}
-
 API cuStreamSynchronize(Stream *s) {
 	NEED_CONTEXT;
 	{
 		Lock l(g.mu);
 		if (!idle(s))
-			spins("stream");
+			tell("FAKECUDA_SPINS", "stream");
 	}
 	return waited(until([=] { return idle(s); }));
 }
@@ -297,7 +296,7 @@ API cuEventSynchronize(Event *e) {
 		Lock l(g.mu);
 		n = e->recorded;
 		if (e->done < n && !e->blocking)
-			spins("event");
+			tell("FAKECUDA_SPINS", "event");
 	}
 	return waited(until([=] { return e->done >= n; }));
 }
@@ -420,6 +419,9 @@ API cuMemFree_v2(Address p) {
 API cuMemHostAlloc(void **p, size_t n, unsigned) {
 	NEED_CONTEXT;
 	Lock l(g.mu);
+	cpu_set_t may;
+	if (!sched_getaffinity(0, sizeof may, &may))
+		tell("FAKECUDA_PINNED", std::to_string(CPU_COUNT(&may)));
 	char *m = take(n, PINNED);
 	if (!m)
 		return OUT_OF_MEMORY;
