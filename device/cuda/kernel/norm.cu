@@ -58,14 +58,14 @@ __device__ __forceinline__ void add_warps(float *to, float *sums, const Eight &m
 
 // norm_grad_rows computes rows of up to 256 N columns, which consist of whole words of eight elements
 // of one type. Each warp computes one row at a time and keeps the columns' sums of its rows in
-// registers. It reads rows twice, the second time from the cache.
-template <int T, int N>
+// registers. It reads rows twice, the second time from the cache. Only with B may db not be null.
+template <int T, int N, bool B>
 __device__ __forceinline__ void norm_grad_rows(const Mat &dx, const Mat &dy, const Mat &x, const Mat &w, const float *mean, const float *rstd, float *dw, float *db, float *sums, int rows, int cols, int each, int add) {
 	i64 from = (i64)blockIdx.x * each, end = from + each < rows ? from + each : rows;
 	float share = 1 / (float)cols;
-	Eight sw[N], sb[N];
+	Eight sw[N], sb[B ? N : 1];
 #pragma unroll
-	for (int k = 0; k < N; k++) EIGHT(j) sw[k].v[j] = sb[k].v[j] = 0;
+	for (int k = 0; k < N; k++) EIGHT(j) sw[k].v[j] = sb[B ? k : 0].v[j] = 0;
 	for (i64 row = from + WARP; row < end; row += WARPS) {
 		Mat d = row_of(dy, row), f = row_of(x, row), to = row_of(dx, row);
 		float m = mean ? mean[row] : 0, r = rstd[row], sg = 0, sgn = 0;
@@ -93,7 +93,7 @@ __device__ __forceinline__ void norm_grad_rows(const Mat &dx, const Mat &dy, con
 			if (add) old = get8<T>(to, c, cols);
 			EIGHT(j) {
 				n.v[j] = (n.v[j] - m) * r;
-				sb[k].v[j] += g.v[j];
+				if (B) sb[B ? k : 0].v[j] += g.v[j];
 				sw[k].v[j] = fmaf(g.v[j], n.v[j], sw[k].v[j]);
 				g.v[j] = fmaf(r, fmaf(-n.v[j], sgn, g.v[j] * v.v[j] - sg), old.v[j]);
 			}
@@ -104,7 +104,7 @@ __device__ __forceinline__ void norm_grad_rows(const Mat &dx, const Mat &dy, con
 	for (int k = 0; k < N; k++) {
 		if (256 * k >= cols) break;
 		add_warps(dw + (i64)blockIdx.x * cols, sums, sw[k], 256 * k, cols);
-		if (db) add_warps(db + (i64)blockIdx.x * cols, sums, sb[k], 256 * k, cols);
+		if (B && db) add_warps(db + (i64)blockIdx.x * cols, sums, sb[B ? k : 0], 256 * k, cols);
 	}
 }
 
@@ -170,23 +170,24 @@ template <int N> __device__ __forceinline__ void norm_grad_wide(const Mat &dx, c
 		}
 }
 
-// The number in a kernel's name is its widest row, in 256 columns.
-#define NORM_GRAD_ROWS(N, BLOCKS) \
-	extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) norm_grad_##N(Mat dx, Mat dy, Mat x, Mat w, const float *mean, const float *rstd, float *dw, float *db, int rows, int cols, int each, int add) { \
+// The number in a kernel's name is its widest row, in 256 columns. Those of RMS have no db.
+#define NORM_GRAD_ROWS(NAME, N, B, BLOCKS) \
+	extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(Mat dx, Mat dy, Mat x, Mat w, const float *mean, const float *rstd, float *dw, float *db, int rows, int cols, int each, int add) { \
 		SHARED(float, sums, WARPS * THREADS); \
 		with_type(x.type, [&](auto type) { \
-			norm_grad_rows<decltype(type)::is, N>(dx, dy, x, w, mean, rstd, dw, db, sums, rows, cols, each, add); \
+			norm_grad_rows<decltype(type)::is, N, B>(dx, dy, x, w, mean, rstd, dw, db, sums, rows, cols, each, add); \
 		}); \
 	} \
-	KERNEL(norm_grad_##N)
+	KERNEL(NAME)
 #define NORM_GRAD_WIDE(N, FOURS, BLOCKS) \
 	extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) norm_grad_##N(Mat dx, Mat dy, Mat x, Mat w, const float *mean, const float *rstd, float *dw, float *db, int rows, int cols, int each, int add) { \
 		norm_grad_wide<FOURS>(dx, dy, x, w, mean, rstd, dw, db, rows, cols, each, add); \
 	} \
 	KERNEL(norm_grad_##N)
-NORM_GRAD_ROWS(3, 2)
-NORM_GRAD_ROWS(4, 2)
-NORM_GRAD_ROWS(8, 1)
+NORM_GRAD_ROWS(norm_grad_3, 3, true, 2)
+NORM_GRAD_ROWS(norm_grad_4, 4, true, 2)
+NORM_GRAD_ROWS(norm_grad_8, 8, true, 1)
+NORM_GRAD_ROWS(norm_grad_rms_16, 16, false, 1)
 NORM_GRAD_WIDE(16, 4, 2)
 NORM_GRAD_WIDE(32, 8, 2)
 NORM_GRAD_WIDE(64, 16, 1)

@@ -52,25 +52,25 @@ func (o *Ops) RMSNormGrad(dx device.Mat, dw device.Buffer, dy, x device.Mat, w, 
 const MaxNorm = 64 * colsBlock
 
 // normGrads lists the kernels with the width of their widest rows in blocks of columns. The narrow
-// ones need rows of one type that consist of words of eight elements.
+// ones need rows of one type that consist of words of eight elements, and those of RMS no bias.
 var normGrads = [...]struct {
-	entry  *entry
-	blocks int
-	narrow bool
+	entry       *entry
+	blocks      int
+	narrow, rms bool
 }{
-	{entryOf("norm_grad_3"), 3, true}, {entryOf("norm_grad_4"), 4, true}, {entryOf("norm_grad_8"), 8, true},
-	{entryOf("norm_grad_16"), 16, false}, {entryOf("norm_grad_32"), 32, false}, {entryOf("norm_grad_64"), 64, false},
+	{entryOf("norm_grad_3"), 3, true, false}, {entryOf("norm_grad_4"), 4, true, false}, {entryOf("norm_grad_8"), 8, true, false}, {entryOf("norm_grad_rms_16"), 16, true, true},
+	{entryOf("norm_grad_16"), 16, false, false}, {entryOf("norm_grad_32"), 32, false, false}, {entryOf("norm_grad_64"), 64, false, false},
 }
 
 // normGradKernel returns the kernel for rows of these matrices.
-func normGradKernel(w *device.Buffer, rows ...*device.Mat) *entry {
+func normGradKernel(rms bool, w *device.Buffer, rows ...*device.Mat) *entry {
 	cols := rows[0].Cols
 	words := cols%8 == 0 && aligned(w, 0) == 2
 	for _, m := range rows {
 		words = words && m.Buf.Type == w.Type && aligned(&m.Buf, m.Ld) == 2
 	}
 	for _, k := range normGrads {
-		if 0 < cols && cols <= k.blocks*colsBlock && (words || !k.narrow) {
+		if 0 < cols && cols <= k.blocks*colsBlock && (words || !k.narrow) && (rms || !k.rms) {
 			return k.entry
 		}
 	}
@@ -88,7 +88,7 @@ func (o *Ops) normGrad(op string, dx device.Mat, dw, db device.Buffer, dy, x dev
 	if add {
 		cost = o.over(22, &dx, &dx, &dy, &x)
 	}
-	l := o.begin(normGradKernel(&w, &dx, &dy, &x)).mat(&dx).mat(&dy).mat(&x).vec(&w).ptr(&mean).ptr(&rstd).ptr(&toW).ptr(&toB).i32(x.Rows).i32(x.Cols).i32(each).flag(add)
+	l := o.begin(normGradKernel(db.N == 0, &w, &dx, &dy, &x)).mat(&dx).mat(&dy).mat(&x).vec(&w).ptr(&mean).ptr(&rstd).ptr(&toW).ptr(&toB).i32(x.Rows).i32(x.Cols).i32(each).flag(add)
 	o.run(l, count, 1, 1, o.plus(cost, &w, &mean, &rstd, &toW, &toB))
 	o.sumParts(count, dw, toW, db, toB)
 }

@@ -101,6 +101,8 @@ func leastSharing(k *Kernel) int {
 		width = k.Name[last+1:]
 	}
 	switch {
+	case k.Name == "norm_grad_rms_16":
+		return 1
 	case strings.HasPrefix(k.Name, "norm_grad_"):
 		return map[string]int{"3": 2, "4": 2, "8": 1, "16": 2, "32": 2, "64": 1}[width]
 	case slices.Contains(passes, k.Name):
