@@ -4,6 +4,7 @@ package cuda_test
 
 import (
 	"cmp"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -82,6 +83,37 @@ func TestFamiliesLoadOnUse(t *testing.T) {
 	q.Close()
 	d.Close()
 	wantModules(t, noted(), "load dropout", "load flash_bf16_64", "load norm_grad_3", "unload dropout", "unload flash_bf16_64", "unload norm_grad_3")
+}
+
+// TestChosenAttentionLoads checks that a device loads the attention that it is told to choose, and that
+// its queues launch it.
+func TestChosenAttentionLoads(t *testing.T) {
+	noted := modules(t)
+	d, err := cuda.Open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.ChooseAttention(kernel.MMA)
+	a := device.Attn{B: 1, T: 8, H: 1, KV: 1, D: 256, Scale: 0.1, Cap: 20}
+	if err := d.ReserveWork(device.Sizes{Type: device.BF16, Rows: 8, Width: 256, Attn: a}); err != nil {
+		t.Fatal(err)
+	}
+	x, err := d.Alloc(device.BF16, 8*256, device.Activations)
+	lse, more := d.Alloc(device.F32, 8, device.Activations)
+	if err = errors.Join(err, more); err != nil {
+		t.Fatal(err)
+	}
+	q := d.NewQueue("q")
+	m := device.Matrix(x, 8, 256)
+	q.Attention(m, lse, m, m, m, a)
+	if err := q.Wait(); err != nil {
+		t.Error(err)
+	}
+	q.Close()
+	wantModules(t, noted(), "load dropout", "load flash_bf16_256")
+	d.Free(x)
+	d.Free(lse)
+	d.Close()
 }
 
 // TestLoadsWhatGPUTakes checks what is loaded on GPUs of several capabilities: cubins of their major

@@ -4,7 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"zeroth/device/cuda/kernel"
 	"zeroth/job/hf"
+	"zeroth/job/spec"
 	"zeroth/nn"
 )
 
@@ -18,6 +20,17 @@ func TestGPUsLack(t *testing.T) {
 	} {
 		if said := lacks(m); (want == "") != (said == "") || !strings.Contains(said, want) {
 			t.Errorf("width %d, %d heads %d wide: %q, want %q", m.Width, m.Heads, m.Head(), said, want)
+		}
+	}
+}
+
+// TestAttentions checks that the values of parallel.attention are the kernels' choices, in order.
+func TestAttentions(t *testing.T) {
+	for value, want := range map[string]kernel.Choice{"": kernel.Auto, "auto": kernel.Auto, "mma": kernel.MMA} {
+		j := &Job{Job: &spec.Job{}}
+		j.Parallel.Attention = value
+		if got := newCUDA(j).attention; got != want {
+			t.Errorf("%q: %d, want %d", value, got, want)
 		}
 	}
 }
