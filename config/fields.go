@@ -63,7 +63,7 @@ var (
 	Recomputes  = []string{"none", "elementwise", "mlp", "linear", "block"} // as nn.Recompute has them
 	Transports  = []string{"auto", "local", "unix", "tcp", "mpi"}
 	Collectives = []string{"auto", "exact", "nccl"}
-	Attentions  = []string{"auto", "mma"} // each includes the kernels of those before
+	Attentions  = []string{"auto", "mma", "wgmma"} // each includes the kernels of those before
 	precisions  = []device.DType{device.F32, device.BF16, device.F16}
 	devices     = []string{"auto", "cpu", "cuda"}
 )

@@ -114,8 +114,9 @@ func (c *Config) parallelKeys(on string) []field {
 			not: refuse(on != "cuda" && p.Collective == "nccl",
 				"NCCL sums on GPUs, but ranks compute on the CPU", "want auto, or device: cuda", "device")},
 		{key: "parallel.attention", value: choice(&p.Attention, Attentions), initial: "auto",
-			doc: "auto | mma: kernels of attention on GPUs; auto: those compared with others on hardware; mma: " +
-				"also those on tensor cores for heads wider than 128 and soft caps, in bf16 and fp16",
+			doc: "auto | mma | wgmma: kernels of attention on GPUs; auto: those compared with others on hardware; mma: " +
+				"also those on tensor cores for heads wider than 128 and soft caps, in bf16 and fp16; wgmma: also those for " +
+				"GPUs of compute capability 9.0, such as H100 and H200",
 			not: refuse(AttentionLevel(p.Attention) > 0 && (on != "cuda" || c.Precision == device.F32),
 				pick(on != "cuda", "its kernels are for GPUs, but ranks compute on the CPU", "its kernels multiply bf16 and fp16, but precision is fp32"),
 				"want auto, or device: cuda and another precision than fp32", "device", "precision")},

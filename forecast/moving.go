@@ -8,6 +8,7 @@ import (
 	"zeroth/collective"
 	"zeroth/config"
 	"zeroth/device"
+	"zeroth/device/cuda/kernel"
 	"zeroth/internal/setup"
 	"zeroth/internal/show"
 	"zeroth/job/spec"
@@ -120,13 +121,16 @@ func (m *moving) seconds(on setup.QueueRole, k Kernel, w Work) float64 {
 // of the rate of cuBLAS's products.
 const groupShare = 0.65
 
-// wideShare is the predicted rate of attention with heads wider than 128 on tensor cores, as a share
-// of that with narrower heads.
-const wideShare = 0.9
+// wideShare and hopperShare are the predicted rates of attention with heads wider than 128 on tensor
+// cores, and by Hopper's products of four warps, as shares of that with narrower heads.
+const (
+	wideShare   = 0.9
+	hopperShare = 1.8
+)
 
 // rate returns the operations per second of a kernel's products. Attention on tensor cores has a
 // rate of its own. GPU kernels do not use tensor cores for fp32 and for heads not a multiple of 8; for
-// heads wider than 128 and for capped scores, only if parallel.attention says so.
+// heads wider than 128 and for capped scores, and Hopper's instructions, only if parallel.attention says so.
 func (m *moving) rate(k Kernel) float64 {
 	switch {
 	case m.GPU && strings.HasSuffix(k.Op, "of groups") && k.In != device.F32:
@@ -134,13 +138,16 @@ func (m *moving) rate(k Kernel) float64 {
 	case !strings.HasPrefix(k.Op, "attention") || m.Attention == 0:
 		return m.Flops[k.In.String()]
 	}
-	wide := k.K > 128
-	slow := k.In == device.F32 || k.K%8 != 0 || (wide || k.Form&Capped > 0) && config.AttentionLevel(m.job.Parallel.Attention) == 0
-	if cores := m.Flops["fp32"]; cores > 0 && slow {
+	wide, capped, choice := k.K > 128, k.Form&Capped > 0, kernel.Choice(config.AttentionLevel(m.job.Parallel.Attention))
+	slow := k.In == device.F32 || k.K%8 != 0 || (wide || capped) && choice == kernel.Auto
+	cores := m.Flops["fp32"]
+	switch {
+	case cores > 0 && slow:
 		return cores
-	}
-	if wide {
+	case wide:
 		return wideShare * m.Attention
+	case choice == kernel.WGMMA && !capped && (k.K <= 64 || k.K > 96):
+		return hopperShare * m.Attention
 	}
 	return m.Attention
 }

@@ -227,13 +227,17 @@ func TestKernelSeconds(t *testing.T) {
 			t.Errorf("%+v takes %v", test, got)
 		}
 	}
-	m.job.Parallel.Attention = "mma"
+	phi := at
+	phi.K = 96
 	for _, test := range []struct {
-		k    Kernel
-		want float64
-	}{{at, 20}, {capped, 20}, {wide, 1000 / 45.}, {odd, 40}, {exact, 40}} {
-		if got := m.seconds(setup.Compute, test.k, Work{1000, 10, 0}); got != test.want {
-			t.Errorf("with parallel.attention mma, %+v takes %v", test, got)
+		k           Kernel
+		mma, hopper float64
+	}{{at, 20, 1000 / 90.}, {phi, 20, 20}, {capped, 20, 20}, {wide, 1000 / 45., 1000 / 45.}, {odd, 40, 40}, {exact, 40, 40}} {
+		for choice, want := range map[string]float64{"mma": test.mma, "wgmma": test.hopper} {
+			m.job.Parallel.Attention = choice
+			if got := m.seconds(setup.Compute, test.k, Work{1000, 10, 0}); got != want {
+				t.Errorf("with parallel.attention %s, %+v takes %v", choice, test.k, got)
+			}
 		}
 	}
 }

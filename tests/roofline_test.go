@@ -32,6 +32,8 @@ const (
 	flashGradRate = 231e12
 	groupsRate    = 450e12 // predicted
 	wideShare     = 0.9    // predicted: of these rates, with heads wider than 128
+
+	hopperRate, hopperGradRate = 420e12, 490e12 // predicted: by wgmma
 )
 
 // pieces sums the launches of one kernel.
@@ -71,6 +73,10 @@ func (r *rooflined) Launch(c *kernel.Call) {
 		rate = flashGradRate
 	case strings.HasPrefix(name, "flash"):
 		rate = flashRate
+	case strings.HasPrefix(name, "wgmma_d"):
+		rate = hopperGradRate
+	case strings.HasPrefix(name, "wgmma"):
+		rate = hopperRate
 	case strings.HasPrefix(name, "groups"):
 		rate, r.model = groupsRate, r.model+float64(c.Cost.Flops)
 	}
@@ -295,6 +301,7 @@ func TestReadmeKernels(t *testing.T) {
 		"gpt2":     rooflineOf(t, kernel.Auto, "GPT-2 124M", gpt2.Model(), 64, 1024, 8192),
 		"gemma":    rooflineOf(t, kernel.Auto, "Gemma 2 of 2.6 B", gemma.Model().Joined(1), 8, 2048, 4096),
 		"mma":      rooflineOf(t, kernel.MMA, "Gemma 2 of 2.6 B with `parallel.attention: mma`", gemma.Model().Joined(1), 8, 2048, 4096),
+		"wgmma":    rooflineOf(t, kernel.WGMMA, "GPT-2 124M with `parallel.attention: wgmma`", gpt2.Model(), 64, 1024, 8192),
 		"llama":    rooflineOf(t, kernel.Auto, "Llama of 1.2 B (the shape of Llama 3.2 1B)", llama.Model().Joined(1), 16, 2048, 8192),
 	})
 }

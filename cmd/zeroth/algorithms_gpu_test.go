@@ -90,3 +90,16 @@ func TestGPUAttention(t *testing.T) {
 		}
 	}
 }
+
+// TestGPUAttentionByWgmma trains with the kernels for compute capability 9.0, and asks for them on a GPU
+// that does not have them.
+func TestGPUAttentionByWgmma(t *testing.T) {
+	inFolder(t)
+	onFakes(t)
+	train := []string{"train", "tiny.yaml", "--set", "train.steps=2", "--set", "precision=bf16", "--set", "device=cuda", "--set", "sample.tokens=0", "--set", "parallel.attention=wgmma"}
+	process(t, 0, append(train, "--out", "hopper")...)
+	t.Setenv("FAKECUDA_CAPABILITY", "80")
+	if _, errs := process(t, 2, append(train, "--out", "ampere")...); !strings.Contains(errs, "is for GPUs of compute capability 9.0, but") {
+		t.Error(errs)
+	}
+}

@@ -494,8 +494,8 @@ func (g *gpuBench) updatePasses() []gpuPass {
 	}
 }
 
-// attending measures attention over whole sequences, relative to the square product. Both use
-// tensor cores.
+// attending measures attention over whole sequences, relative to the square product, by the kernels
+// chosen by default and by wgmma where the GPU has it. All use tensor cores.
 func (g *gpuBench) attending() error {
 	heads := func() device.Mat { return g.mat(g.rows, g.width) }
 	a := device.Attn{B: g.rows / g.T, T: g.T, H: g.width / 64, KV: g.width / 64, D: 64, Scale: 0.125}
@@ -512,7 +512,13 @@ func (g *gpuBench) attending() error {
 			f(&g.q.Ops) // for the log-sum-exp that the gradient reads
 			name, f = attentionGradOf, func(o *kernel.Ops) { o.AttentionGrad(dq, dk, dv, delta, do, out, lse, q, k, v, a) }
 		}
-		if err := g.line(name, float64(costOf(f).Flops), "FLOP/s", "bf16 product", func() { f(&g.q.Ops) }); err != nil {
+		err := g.line(name, float64(costOf(f).Flops), "FLOP/s", "bf16 product", func() { f(&g.q.Ops) })
+		if info := g.dev.Info(); err == nil && kernel.WGMMA.RunsOn(info.Major, info.Minor) {
+			g.q.Choice = kernel.WGMMA
+			err = g.line(name+" by wgmma", float64(costOf(f).Flops), "FLOP/s", "bf16 product", func() { f(&g.q.Ops) })
+			g.q.Choice = kernel.Auto
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -45,8 +45,10 @@ clocks) # of the steps of a long run, five times a second
 speed)
 	train gpt2 $gpt $one $quiet
 	train gpt2-traced $gpt $one $quiet --trace gpt2.trace.json
+	train gpt2-wgmma $gpt $one $quiet --set parallel.attention=wgmma # refused but on compute capability 9.0
 	train gpt2-stage3 $gpt $one $quiet --set zero.stage=3
-	train llama $llama $one $quiet ;;
+	train llama $llama $one $quiet
+	train llama-wgmma $llama $one $quiet --set parallel.attention=wgmma ;;
 compare) # with an older program, old.gz in this folder, in turns
 	gunzip -c "$here/old.gz" >old && chmod 700 old || exit 2
 	for n in 1 2 3; do for p in old zeroth; do
@@ -83,7 +85,9 @@ heads) # of 128 and 256, as in Llama 8B and Gemma, long sequences
 	d128="$llama $one $quiet --set train.steps=6 --set model.layers=4 --set model.width=4096 --set model.heads=32 --set model.kv_heads=8 --set model.ffn=14336"
 	[ -z "${SMALL:-}" ] || d128="$llama $one $quiet"
 	train d128-T2048 $d128 --set train.micro_batch=4
-	train d128-T8192 $d128 --set model.context=${SMALLT:-8192} --set train.micro_batch=1 --trace d128.trace.json ;;
+	for how in auto wgmma; do
+		train d128-T8192-$how $d128 --set model.context=${SMALLT:-8192} --set train.micro_batch=1 --set parallel.attention=$how --trace d128-$how.trace.json
+	done ;;
 gemma) # four layers of Gemma 2's and Gemma 3's shape, made here: attention on ordinary cores and on tensor cores
 	for m in gemma2 gemma3_text; do
 		python3 - $m ${SMALL:+small} <<'END' || exit 2

@@ -65,7 +65,17 @@ struct Group {
 	Fiber *waiting[32];
 	int waits = 0;
 };
-struct Warp { Group group[4]; };
+
+// Sums are what products under way add to: each lane's registers and what they will hold.
+struct Sums { float *d[32], to[32][32]; };
+struct Warp {
+	Group group[4];
+	EmuProduct products[64];
+	Sums *sums[64], all[8]; // of each product; those under way
+	int n = 0, ran = 0, kept = 0; // products under way, those done early, sums in all
+	unsigned groups = 0, lines = 0; // groups closed; what the warp issued, in a number
+	bool fenced = false;
+};
 
 // Core is one thread's emulated multiprocessor.
 struct Core {
@@ -88,6 +98,7 @@ struct Core {
 	struct { const void *key; char *at; } var[MAXVARS];
 	int vars = 0;
 	size_t top = 0; // bytes of shared memory in use
+	bool unfenced = false; // a thread met others with copies that wgmma does not see
 };
 static thread_local Core *core __attribute__((tls_model("initial-exec")));
 
@@ -191,7 +202,7 @@ static void begin_thread(Core *c, Fiber *f) {
 	f->t.bid = c->bid, f->t.bdim = c->bdim, f->t.gdim = c->gdim;
 	f->t.tid = {i % c->bdim.x, i / c->bdim.x % c->bdim.y, i / c->bdim.x / c->bdim.y};
 	f->t.lane = i % 32, f->t.warp = i / 32;
-	f->t.copies.n = f->t.copies.groups = 0;
+	f->t.copies.n = f->t.copies.groups = f->t.unfenced = 0;
 	ACQUIRE(&c->begin);
 }
 
@@ -244,6 +255,7 @@ void emu_sync(int line) {
 	if (c->done) fail(c, "barrier after a thread has returned", line);
 	if (c->barreds && c->barline != line) fail(c, "threads at different barriers", line);
 	c->barline = line;
+	c->unfenced = c->unfenced || emu_cur->unfenced;
 	char *tag = &c->bartag[c->barriers & 1];
 	RELEASE(tag);
 	if (c->barreds + 1 < c->threads) {
@@ -316,6 +328,74 @@ void *emu_shared(const void *key, size_t bytes) {
 
 void *emu_dynamic_shared() { return core->shared; }
 
+const char *emu_at(unsigned address) {
+	if (address >= core->top) fail(core, "a product reads behind shared memory", 0);
+	return core->shared + address;
+}
+
+unsigned emu_address(const void *p) { return (const char *)p - core->shared; }
+
+// sums_of returns the sums of a product whose lanes brought their registers. Those that no product
+// under way adds to are read, and NaN from then on.
+static Sums *sums_of(Core *c, Warp *w, const EmuSlot *s) {
+	float *d[32];
+	for (int l = 0; l < 32; l++) memcpy(&d[l], s[l].w, sizeof *d);
+	for (int i = 0; i < w->kept; i++)
+		if (!memcmp(w->all[i].d, d, sizeof d)) return &w->all[i];
+	if (!w->fenced) fail(c, "wgmma without a fence since the last wait", emu_cur->product.line);
+	if (w->kept == 8) fail(c, "more sums under way than the emulator keeps", emu_cur->product.line);
+	Sums *to = &w->all[w->kept++];
+	memcpy(to->d, d, sizeof d);
+	for (int l = 0; l < 32; l++) {
+		memcpy(to->to[l], d[l], sizeof *to->to);
+		memset(d[l], 0xff, sizeof *to->to);
+	}
+	return to;
+}
+
+static void run_products(Warp *w, int until) {
+	for (; w->ran < until; w->ran++) w->products[w->ran].run(w->products[w->ran], w->sums[w->ran]->to);
+}
+
+void emu_issue(EmuSlot *s) {
+	Core *c = core;
+	Warp *w = &c->warp[emu_cur->warp];
+	if (c->unfenced) fail(c, "wgmma of copies that were not fenced before the barrier", emu_cur->product.line);
+	if (w->n == 64) fail(c, "more products under way than the emulator keeps", emu_cur->product.line);
+	EmuProduct &p = w->products[w->n];
+	p = {emu_cur->product.run, emu_cur->product.b, {}, emu_cur->product.add, emu_cur->warp, w->groups};
+	for (int l = 0; l < 32; l++) memcpy(p.a[l], s[l].w + 2, sizeof p.a[l]);
+	w->sums[w->n++] = sums_of(c, w, s);
+	w->lines = w->lines * 31 + emu_cur->product.line;
+	if (c->shuffled && draw(c) % 2) run_products(w, w->n);
+}
+
+void emu_commit(EmuSlot *) { core->warp[emu_cur->warp].groups++; }
+void emu_fence(EmuSlot *) { core->warp[emu_cur->warp].fenced = true; }
+
+// emu_await does the products of all groups but the last ones and writes the sums that no other
+// product adds to.
+void emu_await(EmuSlot *s) {
+	Warp *w = &core->warp[emu_cur->warp];
+	int done = 0, kept = 0;
+	while (done < w->n && w->products[done].group + s[0].w[0] < w->groups) done++;
+	run_products(w, done);
+	for (int i = 0; i < w->kept; i++) {
+		Sums *a = &w->all[i];
+		bool used = false;
+		for (int j = done; j < w->n; j++) used = used || w->sums[j] == a;
+		if (used) {
+			for (int j = done; j < w->n; j++)
+				if (w->sums[j] == a) w->sums[j] = &w->all[kept];
+			if (kept != i) w->all[kept] = *a;
+			kept++;
+		} else
+			for (int l = 0; l < 32; l++) memcpy(a->d[l], a->to[l], sizeof *a->to);
+	}
+	for (int j = done; j < w->n; j++) w->products[j - done] = w->products[j], w->sums[j - done] = w->sums[j];
+	w->n -= done, w->ran -= done, w->kept = kept, w->fenced = false;
+}
+
 static Core *make_core() {
 	Core *c = new Core();
 	c->shared = (char *)aligned_alloc(1024, (MAXSHARED + 1023) / 1024 * 1024);
@@ -333,8 +413,11 @@ static void begin_block(Core *c, EmuDim at, size_t shared) {
 	c->bid = at;
 	c->next = c->done = c->barreds = c->readies = c->vars = 0;
 	while (c->spents) c->idle[c->idles++] = c->spent[--c->spents];
-	for (auto &w : c->warp)
+	for (auto &w : c->warp) {
 		for (auto &g : w.group) g.here = g.mask = g.waits = 0;
+		w.n = w.ran = w.kept = w.groups = w.lines = w.fenced = 0;
+	}
+	c->unfenced = false;
 	ACQUIRE(&c->end);
 	c->top = (shared + 127) & ~(size_t)63;
 	UNPOISON(c->shared, MAXSHARED);
@@ -351,6 +434,12 @@ static void run_block(Core *c, EmuDim at, size_t shared) {
 			c->kernel->name, at.x, at.y, at.z, c->done, c->threads, c->barreds, c->barline);
 		c->error = c->text;
 	}
+	for (int i = 0; !c->error && i < c->threads / 32; i++)
+		if (c->warp[i].n || c->warp[i].lines != c->warp[i / 4 * 4].lines) {
+			snprintf(c->text, sizeof c->text, "%s: block %u,%u,%u: %s", c->kernel->name, at.x, at.y, at.z,
+				c->warp[i].n ? "products that nobody has waited for" : "four warps issued different products");
+			c->error = c->text;
+		}
 	ACQUIRE(&c->end);
 }
 

@@ -23,7 +23,20 @@ struct EmuCopies {
 	struct { char *to; const char *from; unsigned room, bytes, group; } all[96];
 	unsigned n = 0, groups = 0;
 };
-struct EmuThread { EmuDim tid, bid, bdim, gdim; unsigned lane, warp; EmuCopies copies; };
+struct EmuProduct;
+struct EmuProductOf { // a product as its lanes bring it, but for what is in EmuSlot
+	void (*run)(const EmuProduct &, float (*sum)[32]);
+	uint64_t b;
+	bool add;
+	int line;
+};
+struct EmuThread {
+	EmuDim tid, bid, bdim, gdim;
+	unsigned lane, warp;
+	EmuCopies copies;
+	bool unfenced; // copies have landed that wgmma does not see yet
+	EmuProductOf product;
+};
 extern thread_local EmuThread *emu_cur __attribute__((tls_model("initial-exec")));
 #define threadIdx (emu_cur->tid)
 #define blockIdx (emu_cur->bid)
@@ -214,10 +227,81 @@ template <int N> static inline void copy_wait() {
 	for (; done < c.n && c.all[done].group + N < c.groups; done++) {
 		auto &x = c.all[done];
 		for (unsigned i = 0; i < x.room; i++) x.to[i] = i < x.bytes ? x.from[i] : 0;
+		emu_cur->unfenced = true;
 	}
 	c.n -= done;
 	for (unsigned i = 0; i < c.n; i++) c.all[i] = c.all[done + i];
 }
+
+// Products of four warps (wgmma, m64n64k16). A warp's part is done when it is waited for, or, in a
+// drawn order, at once: until then its sums are NaN. A descriptor says where an operand lies: rows
+// of 128 bytes, eight of them SBO apart from the next eight, and in each row 16 bytes are where the
+// row's number, by the address, has been added to theirs without carry.
+struct EmuProduct {
+	void (*run)(const EmuProduct &, float (*sum)[32]);
+	uint64_t b;
+	uint32_t a[32][4]; // of each lane: elements, or the descriptor of A, the same for all
+	bool add;
+	unsigned warp, group;
+};
+const char *emu_at(unsigned address);
+unsigned emu_address(const void *);
+void emu_issue(EmuSlot *);  // adds the last lane's product to the warp's
+void emu_commit(EmuSlot *); // closes a group of them
+void emu_await(EmuSlot *);  // does those that slot 0 does not allow to be under way
+void emu_fence(EmuSlot *);
+
+static inline unsigned in_shared(const void *p) { return emu_address(p); }
+
+template <float (*wide)(unsigned short)> static float emu_element(uint64_t desc, int row, int k, bool trans) {
+	unsigned start = (desc & 0x3fff) << 4, next = (desc >> 32 & 0x3fff) << 4, at;
+	at = trans ? start + k / 8 * next + k % 8 * 128 + row * 2 : start + row / 8 * next + row % 8 * 128 + k * 2;
+	unsigned short h;
+	memcpy(&h, emu_at(at ^ (at >> 7 & 7) << 4), sizeof h);
+	return wide(h);
+}
+template <float (*wide)(unsigned short), bool REGS, bool TRANS> static void emu_run(const EmuProduct &p, float (*sum)[32]) {
+	float a[16][16], b[64][16];
+	uint64_t da;
+	memcpy(&da, p.a[0], sizeof da);
+	for (int i = 0; i < 16; i++)
+		for (int k = 0; k < 16; k++) {
+			unsigned w = p.a[i % 8 * 4 + k % 8 / 2][i / 8 + k / 8 * 2];
+			a[i][k] = REGS ? wide(w >> 16 * (k % 2)) : emu_element<wide>(da, p.warp % 4 * 16 + i, k, false);
+		}
+	for (int j = 0; j < 64; j++)
+		for (int k = 0; k < 16; k++) b[j][k] = emu_element<wide>(p.b, j, k, TRANS);
+	for (int l = 0; l < 32; l++)
+		for (int i = 0; i < 32; i++) {
+			const float *u = a[l / 4 + i / 2 % 2 * 8], *v = b[i / 4 * 8 + l % 4 * 2 + i % 2];
+			float s = 0, old = p.add ? sum[l][i] : 0;
+			for (int k = 0; k < 16; k++) s += u[k] * v[k];
+			sum[l][i] = emu_rough ? emu_aligned(u, v, old) : old + s;
+		}
+}
+template <int TYPE, bool TRANS, bool REGS> static inline void emu_wgmma(float (&d)[32], const void *a, uint64_t b, bool add, int line) {
+	EmuSlot m;
+	float *to = d;
+	memcpy(m.w, &to, sizeof to);
+	memcpy(m.w + 2, a, REGS ? 16 : 8);
+	emu_cur->product = {TYPE == 1 ? emu_run<from_bf16, REGS, TRANS> : emu_run<from_f16, REGS, TRANS>, b, add, line};
+	emu_warp(~0u, &m, line, emu_issue);
+}
+template <int TYPE, bool TRANS> static inline void wgmma(float (&d)[32], const unsigned (&a)[4], uint64_t b, bool add, int line = __builtin_LINE()) {
+	emu_wgmma<TYPE, TRANS, true>(d, a, b, add, line);
+}
+template <int TYPE> static inline void wgmma(float (&d)[32], uint64_t a, uint64_t b, bool add, int line = __builtin_LINE()) {
+	emu_wgmma<TYPE, false, false>(d, &a, b, add, line);
+}
+static inline void wgmma_meet(void (*work)(EmuSlot *), unsigned n, int line) {
+	EmuSlot m = {{n}};
+	emu_warp(~0u, &m, line, work);
+}
+static inline void wgmma_fence(int line = __builtin_LINE()) { wgmma_meet(emu_fence, 0, line); }
+static inline void wgmma_commit(int line = __builtin_LINE()) { wgmma_meet(emu_commit, 0, line); }
+template <int N> static inline void wgmma_wait(int line = __builtin_LINE()) { wgmma_meet(emu_await, N, line); }
+static inline void fence_async() { emu_cur->unfenced = false; }
+template <int N> static inline void landed(float (&)[N]) {}
 
 // Kernels by name, with a function that takes cuLaunchKernel's parameters.
 struct EmuKernel {

@@ -16,9 +16,14 @@ var (
 type Choice int
 
 const (
-	Auto Choice = iota // those that hardware has compared with what they replaced
-	MMA                // and those on tensor cores for heads wider than 128 and for soft caps
+	Auto  Choice = iota // those that hardware has compared with what they replaced
+	MMA                 // and those on tensor cores for heads wider than 128 and for soft caps
+	WGMMA               // and those for compute capability 9.0, see RunsOn
 )
+
+// RunsOn reports whether a GPU of a compute capability has the instructions of all kernels of the
+// choice.
+func (c Choice) RunsOn(major, minor int) bool { return c < WGMMA || major == 9 && minor == 0 }
 
 // attnKernels contains the kernels for heads up to width wide. Kernels with dropout take a
 // Dropping as parameter instead of an Attn.
@@ -38,12 +43,13 @@ type attnKernel struct {
 }
 
 // Kernels by head width, as instantiated: attention.cu's use ordinary cores and support every
-// shape; flash.cu's use tensor cores, for bf16 and for fp16. Only GPT-2's widths have kernels
-// with dropout, since no other family is trained with it.
+// shape; flash.cu's and wgmma.cu's use tensor cores, for bf16 and for fp16, and the first that may be
+// used are. Only GPT-2's widths have kernels with dropout, since no other family is trained with it.
 var (
 	onCores       = [...]attnKernels{coreKernels(64, 64, 32, 64, 32), coreKernels(128, 64, 32, 32, 32), coreKernels(256, 32, 16, 16, 16)}
 	onTensorCores = [...][2]attnKernels{
-		flashKernels("", 64, 2, 2, 64), flashKernels("", 96, 1, 1, 32), flashKernels("", 128, 1, 1, 32), flashKernels("_drop", 64, 2, 2, 64),
+		wgmmaKernels(64, 2, 3, 2), flashKernels("", 64, 2, 2, 64), flashKernels("", 96, 1, 1, 32), wgmmaKernels(128, 3, 2, 2),
+		flashKernels("", 128, 1, 1, 32), flashKernels("_drop", 64, 2, 2, 64),
 		flashKernels("_cap", 128, 1, 1, 32), wideKernels(256),
 	}
 )
@@ -94,6 +100,18 @@ func wideKernels(width int) (both [2]attnKernels) {
 			return attnKernel{entryOf(fmt.Sprintf("flash%s_%s_%d", name, typ, width)), owns, uint32(2*128*(width+8) + 2048*given + stats)}
 		}
 		both[i] = attnKernels{width, false, true, MMA, of("", 128, 0, 0), of("_dq", 64, 8, 0), of("_dkv", 64, 4, 512)}
+	}
+	return both
+}
+
+// wgmmaKernels returns kernels whose blocks own 64 positions for each group of four warps, and iterate
+// over tiles of 64: three of keys and values are in memory, or two of queries, with two float32 for each.
+func wgmmaKernels(width, forward, dq, dkv int) (both [2]attnKernels) {
+	for i, typ := range [...]string{"bf16", "f16"} {
+		of := func(name string, groups, own, tiles, stats int) attnKernel {
+			return attnKernel{entryOf(fmt.Sprintf("wgmma%s_%s_%d", name, typ, width)), 64 * groups, uint32(128*width*(groups*own+tiles) + stats)}
+		}
+		both[i] = attnKernels{width, false, false, WGMMA, of("", forward, 1, 6, 0), of("_dq", dq, 2, 6, 0), of("_dkv", dkv, 2, 4, 1024)}
 	}
 	return both
 }

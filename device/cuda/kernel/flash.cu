@@ -13,7 +13,7 @@
 
 #define FLASH_WARPS 4
 #define FLASH_THREADS (32 * FLASH_WARPS)
-#define FLASH(WARPS_OF) extern "C" __global__ void __launch_bounds__(32 * (WARPS_OF))
+#define FLASH(WARPS_OF) BLOCKS_OF(32 * (WARPS_OF))
 #define G (LANE / 4)
 #define C2 (LANE % 4 * 2)
 

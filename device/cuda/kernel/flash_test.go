@@ -25,21 +25,25 @@ func (b *bench) aligned(what string, dt device.DType, rows, cols int, std float6
 	return b.makeWith(what, dt, rows, cols, 0, 0).fill(func(int) float64 { return std * b.rng.NormFloat64() })
 }
 
-// eachFlash runs f with shapes of every width and type, with documents, windows, shared heads
-// and, if cached is set, positions before the first. Heads up to 64 run with and without dropout.
-func eachFlash(t *testing.T, cached bool, f func(b *bench, dt device.DType, a device.Attn) func(q operations)) {
+// eachFlash runs f with shapes of every width and type for which a choice has kernels, with documents,
+// windows, shared heads and positions before the first. Heads up to 64 run with and without dropout.
+func eachFlash(t *testing.T, c Choice, f func(b *bench, dt device.DType, a device.Attn) func(q operations)) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	for i := range 4 * len(flashHeads) {
 		width, top, dt, drops := flashHeads[i/4].width, flashHeads[i/4].cap, []device.DType{device.BF16, device.F16}[i%2], i/2%2 == 1
 		canDrop := width <= 64 && top == 0
+		if c == WGMMA && (drops || top > 0 || width > 128 || 64 < width && width <= 96) {
+			continue
+		}
 		if narrow := i/4 > 5; (!drops || canDrop) && (!narrow || nightly.All() && (!canDrop || drops == ((i/4+i)%2 == 1))) {
 			kv := 1 + rng.IntN(2)
 			a := device.Attn{B: 1 + rng.IntN(2), T: 1 + rng.IntN(160), H: kv * (1 + rng.IntN(2)), KV: kv, D: width, Scale: float32(1 / math.Sqrt(float64(width))), Cap: top}
 			if rng.IntN(2) == 0 {
 				a.Window = 2 + rng.IntN(a.T+5)
 			}
-			if cached {
-				a.Past = rng.IntN(2) * rng.IntN(90)
+			a.Past = rng.IntN(2) * rng.IntN(90)
+			if c == WGMMA && i%2 == 0 { // more blocks of three groups than one, and tiles than are in memory
+				a.T += 200
 			}
 			if width > 128 && dt == device.BF16 { // pairs of warps: only the last query sees the last warp's first key
 				a.T, a.Past = 129, a.Past/16*16
@@ -57,23 +61,40 @@ func eachFlash(t *testing.T, cached bool, f func(b *bench, dt device.DType, a de
 	}
 }
 
-// flashes returns the number of launches of kernels on tensor cores so far.
-func flashes(t *testing.T) (n int) {
+// flashes returns the number of launches of the kernels of a choice so far.
+func flashes(t *testing.T, c Choice) (n int) {
 	for name, times := range started(t)[0].launches {
-		if strings.HasPrefix(name, "flash") {
+		if strings.HasPrefix(name, map[Choice]string{MMA: "flash", WGMMA: "wgmma"}[c]) {
 			n += times
 		}
 	}
 	return n
 }
 
-func TestAttentionOnTensorCores(t *testing.T) {
-	eachFlash(t, true, func(b *bench, dt device.DType, a device.Attn) func(operations) {
+func TestAttentionOnTensorCores(t *testing.T) { attentionBy(t, MMA) }
+
+func TestAttentionByWgmma(t *testing.T) {
+	wantHopper(t)
+	attentionBy(t, WGMMA)
+	gradBy(t, WGMMA)
+	growing(t, WGMMA, 24, 0)
+	growing(t, WGMMA, 104, 0)
+}
+
+// wantHopper skips a test on GPUs that do not have wgmma.
+func wantHopper(t *testing.T) {
+	if !WGMMA.RunsOn(capability(t)) {
+		t.Skip("it needs compute capability 9.0")
+	}
+}
+
+func attentionBy(t *testing.T, choice Choice) {
+	eachFlash(t, choice, func(b *bench, dt device.DType, a device.Attn) func(operations) {
 		q, k := b.aligned("q", dt, a.B*a.T, a.H*a.D, 1.5), b.aligned("k", dt, a.B*a.Keys(), a.KV*a.D, 1.5)
 		v := b.aligned("v", dt, a.B*a.Keys(), a.KV*a.D, 1)
 		o, lse := b.aligned("o", dt, a.B*a.T, a.H*a.D, math.NaN()).near(rounded(dt)), b.make("lse", device.F32, 1, a.B*a.H*a.T).near(2e-6)
 		return func(ops operations) {
-			onlyFlash(t, 1, ops, func() { ops.Attention(o.Mat, lse.Buf, q.Mat, k.Mat, v.Mat, a) })
+			onlyFlash(t, choice, 1, ops, func() { ops.Attention(o.Mat, lse.Buf, q.Mat, k.Mat, v.Mat, a) })
 		}
 	})
 }
@@ -90,22 +111,23 @@ func TestAttentionOfOtherScales(t *testing.T) {
 	}
 }
 
-// onlyFlash checks that f launches want kernels on tensor cores, unless the operations run on the
-// CPU.
-func onlyFlash(t *testing.T, want int, ops operations, f func()) {
-	before := flashes(t)
+// onlyFlash checks that f launches want kernels of a choice, unless the operations run on the CPU.
+func onlyFlash(t *testing.T, c Choice, want int, ops operations, f func()) {
+	before := flashes(t, c)
 	o, gpu := ops.(*Ops)
 	if gpu {
-		o.Choice = MMA
+		o.Choice = c
 	}
 	f()
-	if gpu && o.To == Launcher(started(t)[0]) && flashes(t)-before != want {
-		t.Errorf("%d launches of kernels on tensor cores, want %d", flashes(t)-before, want)
+	if n := flashes(t, c) - before; gpu && o.To == Launcher(started(t)[0]) && n != want {
+		t.Errorf("%d launches of kernels on tensor cores, want %d", n, want)
 	}
 }
 
-func TestAttentionGradOnTensorCores(t *testing.T) {
-	eachFlash(t, true, func(b *bench, dt device.DType, a device.Attn) func(operations) {
+func TestAttentionGradOnTensorCores(t *testing.T) { gradBy(t, MMA) }
+
+func gradBy(t *testing.T, choice Choice) {
+	eachFlash(t, choice, func(b *bench, dt device.DType, a device.Attn) func(operations) {
 		rows, keys, c, kv, to := a.B*a.T, a.B*a.Keys(), a.H*a.D, a.KV*a.D, dt
 		if a.Past > 0 {
 			to = device.F32
@@ -122,7 +144,7 @@ func TestAttentionGradOnTensorCores(t *testing.T) {
 			g.near(tol)
 		}
 		return func(ops operations) {
-			onlyFlash(t, 3, ops, func() {
+			onlyFlash(t, choice, 3, ops, func() {
 				ops.Attention(o.Mat, lse.Buf, q.Mat, k.Mat, v.Mat, a)
 				ops.AttentionGrad(dq.Mat, dk.Mat, dv.Mat, delta.Buf, do.Mat, o.Mat, lse.Buf, q.Mat, k.Mat, v.Mat, a)
 			})
@@ -133,18 +155,18 @@ func TestAttentionGradOnTensorCores(t *testing.T) {
 // TestTensorCoresWithAGrowingCache checks that computing positions one after the other is
 // bit-identical to computing all at once.
 func TestTensorCoresWithAGrowingCache(t *testing.T) {
-	growing(t, 24, 0)
-	growing(t, 136, 4)
+	growing(t, MMA, 24, 0)
+	growing(t, MMA, 136, 4)
 }
 
-func growing(t *testing.T, D int, top float32) {
+func growing(t *testing.T, c Choice, D int, top float32) {
 	e := started(t)[0]
 	e.reset()
 	b := &bench{e: e, rng: rand.New(rand.NewPCG(9, 9))}
 	whole := device.Attn{B: 1, T: 77, H: 2, KV: 1, D: D, Scale: 0.2, Window: 40, Cap: top}
 	q, k, v := b.aligned("q", device.BF16, 77, 2*D, 2), b.aligned("k", device.BF16, 77, D, 2), b.aligned("v", device.BF16, 77, D, 1)
 	all, step, lse := b.aligned("o", device.BF16, 77, 2*D, 0), b.aligned("o", device.BF16, 77, 2*D, 0), b.make("lse", device.F32, 1, 154)
-	o := &Ops{To: e, Weigh: true, Choice: MMA}
+	o := &Ops{To: e, Weigh: true, Choice: c}
 	o.Attention(all.Mat, lse.Buf, q.Mat, k.Mat, v.Mat, whole)
 	for t := range 77 {
 		one := whole

@@ -20,6 +20,16 @@ import (
 
 const machinesAre = "on a GPU"
 
+// capability returns the GPU's compute capability.
+func capability(t testing.TB) (major, minor int) {
+	g, err := driver.Open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	return g.Major, g.Minor
+}
+
 func startMachines(t testing.TB) []*machine {
 	g, err := driver.Open(0)
 	if err != nil {
@@ -90,6 +100,9 @@ func TestFamilyLoads(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer g.Close()
+			if strings.HasPrefix(f.Name, "wgmma") {
+				wantHopper(t)
+			}
 			images := f.Images(g.Major)
 			for i, image := range images {
 				how := "load"

@@ -88,8 +88,12 @@ func TestTable(t *testing.T) {
 func TestFamilies(t *testing.T) {
 	count := 0
 	for i, f := range Families() {
-		if text := f.PTX(); text[len(text)-1] != 0 || !strings.Contains(string(text), ".target sm_80") {
-			t.Errorf("%s is not text for compute capability 8.0 with a zero at its end", f.Name)
+		target := ".target sm_80\n"
+		if strings.HasPrefix(f.Name, "wgmma") {
+			target = ".target sm_90a\n"
+		}
+		if text := f.PTX(); text[len(text)-1] != 0 || !strings.Contains(string(text), target) {
+			t.Errorf("%s is not text of %q with a zero at its end", f.Name, target)
 		}
 		if f.Index != i || len(f.Kernels) == 0 {
 			t.Errorf("%s is number %d with %d kernels, at %d", f.Name, f.Index, len(f.Kernels), i)
@@ -135,6 +139,9 @@ func TestFamilies(t *testing.T) {
 func TestImages(t *testing.T) {
 	for _, f := range Families() {
 		for major, want := range map[int]int{7: 1, 8: 2, 9: 2, 10: 1, 12: 1} {
+			if major == 8 && strings.HasPrefix(f.Name, "wgmma") {
+				want = 1
+			}
 			images := f.Images(major)
 			if len(images) != want || !bytes.Equal(images[want-1], f.PTX()) || want == 2 && (!bytes.HasPrefix(images[0], []byte("\x7fELF")) || !bytes.Contains(images[0], []byte(f.Kernels[0].Name))) {
 				t.Errorf("%s for %d.0: %d images, want %d", f.Name, major, len(images), want)
@@ -161,7 +168,9 @@ func TestForHeads(t *testing.T) {
 		{"flash_bf16_64", device.BF16, 8, 0, 0, ""}, {"flash_f16_128", device.F16, 128, 0, 0, ""},
 		{"flash_drop_bf16_64", device.BF16, 64, 0, 1, ""}, {"attention_64", device.F32, 9, 0, 1, ""}, {"attention_128", device.F16, 128, 0, 1, ""},
 	} {
-		for c, want := range []string{Auto: a.want, MMA: cmp.Or(a.mma, a.want)} {
+		mma := cmp.Or(a.mma, a.want)
+		hopper := strings.NewReplacer("flash_bf16_64", "wgmma_bf16_64", "flash_f16_64", "wgmma_f16_64", "flash_bf16_128", "wgmma_bf16_128", "flash_f16_128", "wgmma_f16_128").Replace(mma)
+		for c, want := range []string{Auto: a.want, MMA: mma, WGMMA: hopper} {
 			if f := ForHeads(Choice(c), a.typ, &device.Attn{D: a.d, Cap: a.cap, Drop: device.Dropout{Drop: a.drop}}); f.Name != want {
 				t.Errorf("heads of %d %v by choice %d: %s, want %s", a.d, a.typ, c, f.Name, want)
 			}
@@ -212,10 +221,10 @@ func TestWorkLenIsEnough(t *testing.T) {
 }
 
 // TestSharedFitsEveryGPU checks the limit of 99 KiB per block for compute capability 8.6 and 8.9,
-// the lowest limit from 8.0 on.
+// the lowest limit from 8.0 on, and that of 227 KiB for 9.0.
 func TestSharedFitsEveryGPU(t *testing.T) {
 	for k, n := range Shared() {
-		if n > 99<<10 {
+		if n > 227<<10 || n > 99<<10 && !strings.HasPrefix(k.Name, "wgmma") {
 			t.Errorf("%s asks for %d bytes", k.Name, n)
 		}
 	}

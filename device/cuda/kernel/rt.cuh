@@ -108,8 +108,13 @@ __device__ __forceinline__ void hide(unsigned &x) { asm volatile("" : "+r"(x)); 
 
 #define THREADS 256 // per block, in all kernels except those of flash.cu
 #define WARPS (THREADS / 32)
-#define ENTRY extern "C" __global__ void __launch_bounds__(THREADS)
-#define PASS extern "C" __global__ void __launch_bounds__(THREADS, 4) // four blocks keep memory busy if each thread has 16 bytes or more in flight
+#ifndef __CUDA_ARCH_FEAT_SM90_ALL
+#define BLOCKS_OF(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
+#else
+#define BLOCKS_OF(...) static __device__ void // only the kernels of wgmma.cu are made for sm_90a
+#endif
+#define ENTRY BLOCKS_OF(THREADS)
+#define PASS BLOCKS_OF(THREADS, 4) // four blocks keep memory busy if each thread has 16 bytes or more in flight
 #define ALL 0xffffffffu
 #define LANE ((int)threadIdx.x % 32)
 #define WARP ((int)threadIdx.x / 32)

@@ -505,7 +505,8 @@ static int refuses(const std::string &ptx) {
 		return INVALID_PTX;
 	if (10 * major + minor > newest(g.driver))
 		return UNSUPPORTED_PTX;
-	return target > g.capability ? NO_BINARY : 0;
+	bool exact = ptx[ptx.find_first_not_of("0123456789", to + strlen(".target sm_"))] == 'a';
+	return target > g.capability || (exact && target != g.capability) ? NO_BINARY : 0;
 }
 
 // size is the bytes of a parameter as PTX declares it: ".param .align 4 .b8 name[32]"
