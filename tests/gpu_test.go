@@ -426,10 +426,13 @@ func TestGPUBench(t *testing.T) {
 	if name := "compile the kernels flash_bf16_96 (their cubin: CUDA_ERROR_INVALID_IMAGE)"; !lines[name] && !fake.OnHardware() {
 		t.Errorf("no line %q", name)
 	}
-	for _, want := range []string{"copies both ways at once", "copy from another GPU", "load the kernels base", "load the kernels flash_bf16_64", "square product bf16", "product logits", "product with bias and GELU", "product, then a bias's gradient", "AdamW", "attention gradient", "experts' gradient of weights"} {
+	for _, want := range []string{"copies both ways at once", "copy from another GPU", "load the kernels base", "load the kernels flash_bf16_64", "square product bf16", "product logits", "product with bias and GELU", "product, then a bias's gradient", "AdamW", "attention gradient", "product of one row, bf16", "experts' gradient of weights"} {
 		if !lines[want] {
 			t.Errorf("no line %q", want)
 		}
+	}
+	if !lines["attention by wgmma"] && !fake.OnHardware() { // of any capability
+		t.Error("no line for attention by wgmma")
 	}
 	file := filepath.Join(t.TempDir(), "machine.json")
 	raw, err := json.Marshal(r.Machine())

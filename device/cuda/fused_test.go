@@ -20,7 +20,6 @@ type twins struct {
 	rng  *rand.Rand
 	gpu  []device.Mat
 	here []device.Mat
-	tol  []float64
 }
 
 // mat adds a matrix on both, of random numbers, or NaN if it is only written, which begins shift

@@ -54,7 +54,7 @@ func (b *bench) measureGPU(all []machine.GPU) error {
 		}
 		g.release()
 	}
-	for _, part := range []func() error{g.copies, func() error { return g.peers(all) }, g.launching, g.squares, g.products, g.fused, g.kernels, g.attending, g.grouping, g.algorithms} {
+	for _, part := range []func() error{g.copies, func() error { return g.peers(all) }, g.launching, g.squares, g.oneRow, g.products, g.fused, g.kernels, g.attending, g.grouping, g.algorithms} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -292,6 +292,9 @@ func (g *gpuBench) launching() error {
 	}
 	defer gpu.Close()
 	for _, f := range kernel.Families() {
+		if !f.RunsOn(gpu.Major, gpu.Minor) {
+			continue
+		}
 		name, images, start := "load the kernels "+f.Name, f.Images(gpu.Major), time.Now()
 		m, err := gpu.Load(f.Name, images...)
 		if err != nil {
@@ -325,6 +328,19 @@ func (g *gpuBench) squares() error {
 			return err
 		}
 		g.limit(t.String() + " product")
+	}
+	return nil
+}
+
+// oneRow measures the product of one row with a weight, as generation has it, by the weight's bytes
+// relative to a copy.
+func (g *gpuBench) oneRow() error {
+	n := g.gpuSizes.square
+	for _, t := range []device.DType{device.F32, device.BF16} {
+		y, x, w := device.Matrix(g.noise(t, n), 1, n), device.Matrix(g.noise(t, n), 1, n), device.Matrix(g.noise(t, n*n), n, n)
+		if err := g.line("product of one row, "+t.String(), float64(n*n*t.Size()), "B/s", "copy", func() { g.q.MatMul(y, x, w.T(), device.Buffer{}, false) }); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -500,25 +516,28 @@ func (g *gpuBench) attending() error {
 	heads := func() device.Mat { return g.mat(g.rows, g.width) }
 	a := device.Attn{B: g.rows / g.T, T: g.T, H: g.width / 64, KV: g.width / 64, D: 64, Scale: 0.125}
 	stats := a.B * a.H * a.T
-	for _, grad := range []bool{false, true} {
-		name, out, lse, delta := attentionOf, heads(), g.alloc(device.F32, stats), g.alloc(device.F32, stats)
+	defer func(c kernel.Choice) { g.q.Choice = c }(g.q.Choice)
+	for _, by := range []struct {
+		kernel.Choice
+		name string
+		grad bool
+	}{{kernel.Auto, attentionOf, false}, {kernel.WGMMA, attentionOf + " by wgmma", false}, {kernel.Auto, attentionGradOf, true}, {kernel.WGMMA, attentionGradOf + " by wgmma", true}} {
+		if info := g.dev.Info(); !by.RunsOn(info.Major, info.Minor) {
+			continue
+		}
+		g.q.Choice = by.Choice
+		out, lse, delta := heads(), g.alloc(device.F32, stats), g.alloc(device.F32, stats)
 		q, k, v := heads(), heads(), heads()
 		dq, dk, dv, do := heads(), heads(), heads(), heads()
 		if g.err != nil {
 			return g.err
 		}
 		f := func(o *kernel.Ops) { o.Attention(out, lse, q, k, v, a) }
-		if grad {
+		if by.grad {
 			f(&g.q.Ops) // for the log-sum-exp that the gradient reads
-			name, f = attentionGradOf, func(o *kernel.Ops) { o.AttentionGrad(dq, dk, dv, delta, do, out, lse, q, k, v, a) }
+			f = func(o *kernel.Ops) { o.AttentionGrad(dq, dk, dv, delta, do, out, lse, q, k, v, a) }
 		}
-		err := g.line(name, float64(costOf(f).Flops), "FLOP/s", "bf16 product", func() { f(&g.q.Ops) })
-		if info := g.dev.Info(); err == nil && kernel.WGMMA.RunsOn(info.Major, info.Minor) {
-			g.q.Choice = kernel.WGMMA
-			err = g.line(name+" by wgmma", float64(costOf(f).Flops), "FLOP/s", "bf16 product", func() { f(&g.q.Ops) })
-			g.q.Choice = kernel.Auto
-		}
-		if err != nil {
+		if err := g.line(by.name, float64(costOf(f).Flops), "FLOP/s", "bf16 product", func() { f(&g.q.Ops) }); err != nil {
 			return err
 		}
 	}

@@ -23,7 +23,9 @@ const (
 
 // RunsOn reports whether a GPU of a compute capability has the instructions of all kernels of the
 // choice.
-func (c Choice) RunsOn(major, minor int) bool { return c < WGMMA || major == 9 && minor == 0 }
+func (c Choice) RunsOn(major, minor int) bool { return c < WGMMA || hopper(major, minor) }
+
+func hopper(major, minor int) bool { return major == 9 && minor == 0 }
 
 // attnKernels contains the kernels for heads up to width wide. Kernels with dropout take a
 // Dropping as parameter instead of an Attn.

@@ -50,6 +50,11 @@ const Base = "base"
 // PTX returns the family's text with a terminating zero byte, as cuModuleLoadData requires.
 func (f *Family) PTX() []byte { return append([]byte(f.ptx), 0) }
 
+// RunsOn reports whether GPUs of a compute capability have the family's instructions.
+func (f *Family) RunsOn(major, minor int) bool {
+	return hopper(major, minor) || !strings.Contains(f.ptx, ".target sm_90a\n")
+}
+
 // Images returns what a GPU's driver may load for the family, best first: its cubin, if there is one
 // for the GPU's major compute capability, and the PTX, which the driver compiles.
 func (f *Family) Images(major int) [][]byte {

@@ -139,7 +139,7 @@ func TestFamilies(t *testing.T) {
 func TestImages(t *testing.T) {
 	for _, f := range Families() {
 		for major, want := range map[int]int{7: 1, 8: 2, 9: 2, 10: 1, 12: 1} {
-			if major == 8 && strings.HasPrefix(f.Name, "wgmma") {
+			if major == 8 && !f.RunsOn(8, 0) {
 				want = 1
 			}
 			images := f.Images(major)
@@ -224,7 +224,7 @@ func TestWorkLenIsEnough(t *testing.T) {
 // the lowest limit from 8.0 on, and that of 227 KiB for 9.0.
 func TestSharedFitsEveryGPU(t *testing.T) {
 	for k, n := range Shared() {
-		if n > 227<<10 || n > 99<<10 && !strings.HasPrefix(k.Name, "wgmma") {
+		if n > 227<<10 || n > 99<<10 && k.Family.RunsOn(8, 0) {
 			t.Errorf("%s asks for %d bytes", k.Name, n)
 		}
 	}

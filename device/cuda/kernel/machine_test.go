@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 	"unsafe"
 
@@ -63,7 +62,7 @@ func TestMain(m *testing.M) {
 func covered() (code int) {
 	launches := 0
 	for _, k := range Table() {
-		if machines[0].launches[k.Name] == 0 && (!strings.HasPrefix(k.Name, "wgmma") || WGMMA.RunsOn(capability(nil))) {
+		if machines[0].launches[k.Name] == 0 && k.Family.RunsOn(capability(nil)) {
 			fmt.Printf("%s was never launched\n", k.Name)
 			code = 1
 		}
