@@ -128,6 +128,14 @@ const (
 	hopperShare = 1.8
 )
 
+// source says where the rates come from, and which attention has none that was measured.
+func (m *moving) source() string {
+	if a := m.job.Parallel.Attention; m.Source != "" && config.AttentionLevel(a) > 0 {
+		return m.Source + "; attention by " + a + " predicted"
+	}
+	return m.Source
+}
+
 // rate returns the operations per second of a kernel's products. Attention on tensor cores has a
 // rate of its own. GPU kernels do not use tensor cores for fp32 and for heads not a multiple of 8; for
 // heads wider than 128 and for capped scores, and Hopper's instructions, only if parallel.attention says so.

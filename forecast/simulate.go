@@ -84,7 +84,7 @@ func (m *moving) costs() CostModel {
 		return 0
 	}
 	return CostModel{
-		Name: m.Name, Source: m.Source, Seconds: m.seconds, Wants: wants, There: 1, Peak: m.PeakOf(m.job.Precision),
+		Name: m.Name, Source: m.source(), Seconds: m.seconds, Wants: wants, There: 1, Peak: m.PeakOf(m.job.Precision),
 		Moves: m.transport(), Between: m.between, Planned: func(bounce map[Group]int) { m.bounce = bounce },
 	}
 }

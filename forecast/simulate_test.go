@@ -234,7 +234,10 @@ func TestKernelSeconds(t *testing.T) {
 		mma, hopper float64
 	}{{at, 20, 1000 / 90.}, {phi, 20, 20}, {capped, 20, 20}, {wide, 1000 / 45., 1000 / 45.}, {odd, 40, 40}, {exact, 40, 40}} {
 		for choice, want := range map[string]float64{"mma": test.mma, "wgmma": test.hopper} {
-			m.job.Parallel.Attention = choice
+			m.job.Parallel.Attention, m.Source = choice, "measured"
+			if got := m.source(); got != "measured; attention by "+choice+" predicted" {
+				t.Error(got)
+			}
 			if got := m.seconds(setup.Compute, test.k, Work{1000, 10, 0}); got != want {
 				t.Errorf("with parallel.attention %s, %+v takes %v", choice, test.k, got)
 			}
