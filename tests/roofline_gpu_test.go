@@ -89,7 +89,7 @@ func (r *timed) Launch(c *kernel.Call) {
 	r.put.Launch(r.functions[c.Kernel.Index], c.Grid, c.Shared, c.Args())
 	r.put.Record(r.to)
 	r.must(r.put.Run())
-	r.must(r.to.Await())
+	r.must(r.to.Await(0))
 	ms, err := r.to.Since(r.from)
 	r.must(err)
 	r.ms[c.Kernel.Name] += float64(ms)

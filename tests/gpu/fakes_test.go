@@ -164,7 +164,7 @@ func (c *container) climb(t *testing.T, env []string, args ...string) (said, tab
 func (c *container) hour(t *testing.T, part string, want map[string]int) {
 	t.Helper()
 	cmd := exec.Command("sh", filepath.Join(c.root, "carried", "hour.sh"), part)
-	cmd.Env = append(os.Environ(), "SMALL=2", "STEPS=2", "TMPDIR="+t.TempDir(), "OUT="+filepath.Join(c.root, "out"), "FAKECUDA_MODE=threads",
+	cmd.Env = append(os.Environ(), "SMALL=2", "SMALLT=16", "STEPS=2", "TMPDIR="+t.TempDir(), "OUT="+filepath.Join(c.root, "out"), "FAKECUDA_MODE=threads",
 		"LD_LIBRARY_PATH="+filepath.Join(c.root, "fakes"), "ZEROTH_EMU_KERNELS="+filepath.Join(c.root, "fakes/libemukernels.so"), "VIRTUAL_ENV="+filepath.Join(c.root, "opt/app/.venv"))
 	text, err := cmd.CombinedOutput()
 	for words, n := range want {
@@ -205,7 +205,8 @@ func TestLadderOnTheFakes(t *testing.T) {
 		t.Fatalf("one GPU: exit code %d\n%s\n%s\n%s", code, said, table, c.log())
 	}
 	t.Logf("one GPU:\n%s", said)
-	c.hour(t, "speed", map[string]int{" rc 0 ": 4, " median of ": 4})
+	c.hour(t, "speed", map[string]int{" rc 0 ": 6, " median of ": 6})
+	c.hour(t, "heads", map[string]int{" rc 0 ": 3, " median of ": 3})
 	if exec.Command("unshare", "--net", "--mount", "python3", "--version").Run() == nil { // without them there are no two hosts
 		c.hour(t, "nccl", map[string]int{" rc 0 ": 5, ": the bits of one process": 2, "Duplicate GPU": 0})
 	}
