@@ -363,8 +363,8 @@ void emu_issue(EmuSlot *s) {
 	if (c->unfenced) fail(c, "wgmma of copies that were not fenced before the barrier", emu_cur->product.line);
 	if (w->n == 64) fail(c, "more products under way than the emulator keeps", emu_cur->product.line);
 	EmuProduct &p = w->products[w->n];
-	p = {emu_cur->product.run, emu_cur->product.b, {}, emu_cur->product.add, emu_cur->warp, w->groups};
-	for (int l = 0; l < 32; l++) memcpy(p.a[l], s[l].w + 2, sizeof p.a[l]);
+	p = {emu_cur->product.run, emu_cur->product.b, {}, {}, emu_cur->product.add, emu_cur->warp, w->groups};
+	for (int l = 0; l < 32; l++) memcpy(p.a[l], s[l].w + 2, sizeof p.a[l]), memcpy(&p.from[l], s[l].w + 6, sizeof p.from[l]);
 	w->sums[w->n++] = sums_of(c, w, s);
 	w->lines = w->lines * 31 + emu_cur->product.line;
 	if (c->shuffled && draw(c) % 2) run_products(w, w->n);

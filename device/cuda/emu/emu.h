@@ -241,6 +241,7 @@ struct EmuProduct {
 	void (*run)(const EmuProduct &, float (*sum)[32]);
 	uint64_t b;
 	uint32_t a[32][4]; // of each lane: elements, or the descriptor of A, the same for all
+	const void *from[32]; // where they still have to be when it is done
 	bool add;
 	unsigned warp, group;
 };
@@ -263,6 +264,8 @@ template <float (*wide)(unsigned short)> static float emu_element(uint64_t desc,
 template <float (*wide)(unsigned short), bool REGS, bool TRANS> static void emu_run(const EmuProduct &p, float (*sum)[32]) {
 	float a[16][16], b[64][16];
 	uint64_t da;
+	for (int l = 0; REGS && l < 32; l++)
+		if (memcmp(p.a[l], p.from[l], sizeof p.a[l])) emu_trap("elements of a product under way were changed", 0);
 	memcpy(&da, p.a[0], sizeof da);
 	for (int i = 0; i < 16; i++)
 		for (int k = 0; k < 16; k++) {
@@ -284,6 +287,7 @@ template <int TYPE, bool TRANS, bool REGS> static inline void emu_wgmma(float (&
 	float *to = d;
 	memcpy(m.w, &to, sizeof to);
 	memcpy(m.w + 2, a, REGS ? 16 : 8);
+	memcpy(m.w + 6, &a, sizeof a);
 	emu_cur->product = {TYPE == 1 ? emu_run<from_bf16, REGS, TRANS> : emu_run<from_f16, REGS, TRANS>, b, add, line};
 	emu_warp(~0u, &m, line, emu_issue);
 }
