@@ -43,11 +43,11 @@ func (b CUDA) Available() error {
 	if what := lacks(b.model); what != "" {
 		return fmt.Errorf("the model has %s, for which there are no GPU kernels yet", what)
 	}
-	on, err := b.ordinals()
+	usable, err := machine.UsableGPUs()
 	if err != nil {
 		return err
 	}
-	usable, err := machine.UsableGPUs()
+	on, err := choose(b.gpus, b.at.HostRanks, usable)
 	for _, g := range usable {
 		if slices.Contains(on, g.Ordinal) && !b.attention.RunsOn(g.Major, g.Minor) {
 			return fmt.Errorf("attention %s is for GPUs of compute capability 9.0, but %v has %d.%d; want mma or auto", config.Attentions[b.attention], g, g.Major, g.Minor)
